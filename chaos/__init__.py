@@ -1,0 +1,1 @@
+"""Breaking it on purpose: faults, workloads, histories and the checkers that judge them."""

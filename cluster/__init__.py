@@ -1,0 +1,1 @@
+"""The processes: name server, broker and client, speaking the RocketMQ remoting protocol."""
