@@ -1,0 +1,49 @@
+# Everything runs in .venv; `make setup` is safe to repeat and does nothing when nothing changed.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml $(wildcard storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd)
+
+.PHONY: help setup check test compat demo bench kills clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.venv/.ready: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed (PYTHON=python3.12 make ...); this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing TandemMQ and its tools into .venv (the first time takes about a minute)"
+	@$(BIN)/python -m pip install -q -U pip
+	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+setup: .venv/.ready  ## everything into .venv; after it .venv/bin/tandem is the command
+
+check: setup  ## style, types, import contracts and the fast tests: about a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz' tests
+
+test: setup  ## style, types, contracts and every test, stock Java and Go clients included where they are installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q --durations=15 tests
+
+compat: setup  ## only the stock clients and tools against us
+	$(BIN)/python -m pytest -q -m compat tests/compat
+
+demo: setup  ## a cluster on this machine, messages through our client and the stock Java client
+	$(BIN)/python -m tandemmq.demo
+
+bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side
+	$(BIN)/python -m bench
+
+kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
+	$(BIN)/python -m chaos.kills --rounds 100
+
+clean:  ## remove everything that was built; data directories stay
+	rm -rf .venv .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './.venv/*' -delete
