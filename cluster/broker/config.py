@@ -1,0 +1,315 @@
+"""Settings of one broker. Field names carry units; rename maps them to RocketMQ's spelling."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import logging
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.config import (
+    NAME_SERVERS_VARIABLE,
+    ConfigError,
+    Properties,
+    keys_of,
+    parse_settings,
+    setting_text,
+)
+from storage import StorageConfig
+
+log = logging.getLogger(__name__)
+
+#: inside name -> RocketMQ's key in broker.conf; the ones marked ours exist only here
+ROCKETMQ_NAMES = {
+    "cluster": "brokerClusterName",
+    "name": "brokerName",
+    "broker_id": "brokerId",
+    "role": "brokerRole",
+    "namesrv": "namesrvAddr",
+    "advertised_ip": "brokerIP1",
+    "ha_ip": "brokerIP2",
+    "bind_address": "bindAddress",
+    "listen_port": "listenPort",
+    "ha_listen_port": "haListenPort",
+    "permission": "brokerPermission",
+    "auto_create_topic": "autoCreateTopicEnable",
+    "auto_create_group": "autoCreateSubscriptionGroup",
+    "auto_create_topics_max": "autoCreateTopicsMax",  # ours
+    "create_system_groups": "enableCreateSysGroup",
+    "default_topic_queues": "defaultTopicQueueNums",
+    "cluster_topic_enabled": "clusterTopicEnable",
+    "broker_topic_enabled": "brokerTopicEnable",
+    "trace_topic_enabled": "traceTopicEnable",
+    "trace_topic": "msgTraceTopicName",
+    "trace_on": "traceOn",
+    "region": "regionId",
+    "property_filter_enabled": "enablePropertyFilter",
+    "transactions_rejected": "rejectTransactionMessage",
+    "timer_wheel_enabled": "timerWheelEnable",
+    "slave_read_enabled": "slaveReadEnable",
+    "long_polling_enabled": "longPollingEnable",
+    "short_polling_ms": "shortPollingTimeMills",
+    "lite_pull_enabled": "litePullMessageEnable",
+    "pull_consumers_rejected": "rejectPullConsumerEnable",
+    "offset_flush_interval_ms": "flushConsumerOffsetInterval",
+    "server_side_reset": "useServerSideResetOffset",
+    "members_notified": "notifyConsumerIdsChangedEnable",
+    "members_notified_at_once": "realTimeNotifyConsumerChange",
+    "channel_expired_ms": "channelExpiredTimeout",
+    "register_interval_ms": "registerNameServerPeriod",
+    "register_timeout_ms": "registerBrokerTimeoutMills",
+    "in_sync_replicas": "inSyncReplicas",
+    "accept_sends_from_ms": "startAcceptSendRequestTimeStamp",
+    "system_topics_protected": "validateSystemTopicWhenUpdateTopic",
+    "metrics_exporter": "metricsExporterType",
+    "metrics_port": "metricsPromExporterPort",
+    "metrics_host": "metricsPromExporterHost",
+    "metrics_labels": "metricsLabel",
+    "tls_mode": "tls.server.mode",
+    "tls_key_path": "tls.server.keyPath",
+    "tls_certificate_path": "tls.server.certPath",
+    "tls_trust_path": "tls.server.trustCertPath",
+}
+
+#: set by the command line or by nobody: never read from a file, never shown
+_NOT_IN_FILES = frozenset({"storage", "insecure", "kept"})
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}").fullmatch
+_HOST_NAME_REPLACED = re.compile(r"[^%|a-zA-Z0-9_-]").sub
+
+
+class Role(enum.Enum):
+    """What a broker is in its group."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class MetricsExporter(enum.Enum):
+    """Where metrics go."""
+
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+
+
+class TlsMode(enum.Enum):
+    """Whether connections may, must or must not use TLS."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Positive = Annotated[int, Meta(gt=0)]
+NotNegative = Annotated[int, Meta(ge=0)]
+
+
+def host_name() -> str:
+    """The default broker name: this machine's, in the alphabet of names."""
+    return _HOST_NAME_REPLACED("-", socket.gethostname()) or "DEFAULT_BROKER"
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+    """Everything a broker needs to know. Defaults are RocketMQ's, but for what is reachable from outside.
+
+    kept   settings of the file that change nothing here; request 26 hands them out again
+    """
+
+    storage: StorageConfig
+    cluster: str = "DefaultCluster"
+    name: str = msgspec.field(default_factory=host_name)
+    broker_id: NotNegative = 0
+    role: Role = Role.ASYNC_MASTER
+    namesrv: str = ""  # host:port;host:port
+    advertised_ip: str = ""  # empty: the address we listen on
+    ha_ip: str = ""
+    bind_address: str = ""  # empty: advertised_ip if that is set, else loopback
+    listen_port: Annotated[int, Meta(ge=0, le=65535)] = 10911  # 0: any free port (tests); then no fast port
+    ha_listen_port: NotNegative = 0  # 0: listen_port + 1
+    permission: Annotated[int, Meta(ge=0, le=7)] = 6
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    auto_create_topics_max: Positive = 100_000  # one broken client must not fill the disk with queues
+    create_system_groups: bool = True
+    default_topic_queues: Positive = 8
+    cluster_topic_enabled: bool = True
+    broker_topic_enabled: bool = True
+    trace_topic_enabled: bool = False
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: bool = True
+    region: str = "DefaultRegion"
+    property_filter_enabled: bool = False
+    transactions_rejected: bool = False
+    timer_wheel_enabled: bool = True
+    slave_read_enabled: bool = False
+    long_polling_enabled: bool = True
+    short_polling_ms: Positive = 1_000
+    lite_pull_enabled: bool = True
+    pull_consumers_rejected: bool = False
+    offset_flush_interval_ms: Positive = 5_000  # at most this much progress is repeated after a crash
+    server_side_reset: bool = True
+    members_notified: bool = True
+    members_notified_at_once: bool = True
+    channel_expired_ms: Positive = 120_000
+    register_interval_ms: Positive = 30_000
+    register_timeout_ms: Positive = 24_000
+    in_sync_replicas: Positive = 1
+    accept_sends_from_ms: NotNegative = 0
+    system_topics_protected: bool = True
+    metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
+    metrics_port: Port = 5557
+    metrics_host: str = ""
+    metrics_labels: str = ""
+    tls_mode: TlsMode = TlsMode.DISABLED
+    tls_key_path: str = ""
+    tls_certificate_path: str = ""
+    tls_trust_path: str = ""
+    insecure: bool = False
+    kept: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for key, name in (("brokerName", self.name), ("brokerClusterName", self.cluster)):
+            if _NAME(name) is None:
+                raise ValueError(f"{key} may hold letters, digits and %|-_ only, got {name!r}")
+        split_addresses(self.namesrv)
+        if self.role is not Role.SLAVE and self.broker_id:
+            msgspec.structs.force_setattr(self, "broker_id", 0)  # a master is id 0 whatever its file says
+        if self.role is Role.SLAVE and not self.broker_id:
+            raise ValueError("brokerId must be above 0 with brokerRole=SLAVE")
+        if self.listen_port in (1, 2):
+            raise ValueError("listenPort must leave room for the fast port two below it")
+        if not self.ha_listen_port:
+            msgspec.structs.force_setattr(self, "ha_listen_port", self.listen_port + 1)
+        interval_ms = min(max(self.register_interval_ms, 10_000), 60_000)
+        msgspec.structs.force_setattr(self, "register_interval_ms", interval_ms)
+
+    @property
+    def name_servers(self) -> list[tuple[str, int]]:
+        return split_addresses(self.namesrv)
+
+    @property
+    def bind_host(self) -> str:
+        """The address to listen on: loopback unless something is configured (R-60)."""
+        return self.bind_address or self.advertised_ip or "127.0.0.1"
+
+    @property
+    def advertised_host(self) -> str:
+        """The address that clients are told, and that is stored in messages."""
+        if self.advertised_ip:
+            return self.advertised_ip
+        host = self.bind_host
+        return first_outside_address() if host in ("0.0.0.0", "::", "") else host
+
+    @property
+    def address(self) -> str:
+        """ip:port as name servers and clients know this broker."""
+        return f"{self.advertised_host}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        return f"{self.ha_ip or self.advertised_host}:{self.ha_listen_port}"
+
+    @property
+    def config_path(self) -> Path:
+        """Where topics, groups and offsets are kept."""
+        return Path(self.storage.root) / "config"
+
+    @staticmethod
+    def from_properties(
+        properties: Mapping[str, str], *, insecure: bool = False, environment: Mapping[str, str] = os.environ
+    ) -> BrokerConfig:
+        """Settings from the lines of a broker.conf, merged with those of the command line.
+
+        Raises ConfigError naming key, value and what is allowed.
+        """
+        given: Properties = dict(properties)
+        if not given.get("namesrvAddr") and environment.get(NAME_SERVERS_VARIABLE):
+            given["namesrvAddr"] = environment[NAME_SERVERS_VARIABLE]
+        given.setdefault("storePathRootDir", str(Path.home() / "store"))
+        kept = {key: text.strip() for key, text in given.items() if key in WITHOUT_EFFECT}
+        for key in sorted(kept):
+            log.debug("setting has no effect here key=%s why=%s", key, WITHOUT_EFFECT[key])
+        storage = parse_settings(StorageConfig, given, also_known=given.keys())
+        known = set(keys_of(BrokerConfig)) - _NOT_IN_FILES
+        return parse_settings(
+            BrokerConfig,
+            {key: text for key, text in given.items() if key not in _NOT_IN_FILES},
+            also_known=known | set(keys_of(StorageConfig)) | set(WITHOUT_EFFECT),
+            storage=storage,
+            insecure=insecure,
+            kept=kept,
+        )
+
+    def to_properties(self) -> Properties:
+        """Every setting as it is in force, by RocketMQ's keys, and the kept ones."""
+        found: Properties = dict(self.kept)
+        for struct in (self.storage, self):
+            for field in msgspec.structs.fields(type(struct)):
+                if field.name not in _NOT_IN_FILES:
+                    found[field.encode_name] = setting_text(getattr(struct, field.name))
+        return found
+
+
+def check_startable(config: BrokerConfig) -> None:
+    """Refuse what cannot be served as asked; warn of what is served differently. Raises ConfigError."""
+    if config.role is Role.SLAVE:
+        raise ConfigError("brokerRole", "SLAVE", "slaves are not supported yet; must be ASYNC_MASTER or SYNC_MASTER")
+    if config.role is Role.SYNC_MASTER:
+        if config.in_sync_replicas > 1:
+            raise ConfigError(
+                "inSyncReplicas", str(config.in_sync_replicas), "must be 1: there are no slaves to wait for yet"
+            )
+        log.warning("SYNC_MASTER without slaves acknowledges as ASYNC_MASTER does, as inSyncReplicas=1 says")
+    if "," in config.storage.commitlog_dir:
+        raise ConfigError("storePathCommitLog", config.storage.commitlog_dir, "must be one directory")
+    loopback = is_loopback(config.bind_host)
+    if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:
+        raise ConfigError(
+            "bindAddress" if config.bind_address else "brokerIP1",
+            config.bind_host,
+            "anybody who reaches this address may read and write everything: set tls.server.mode=enforcing, "
+            "or start with --insecure if the network keeps strangers away",
+        )
+
+
+def split_addresses(text: str) -> list[tuple[str, int]]:
+    """host and port of each part of `host:port;host:port`; ValueError names the part that is none."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"namesrvAddr must be host:port;host:port, got {part!r}")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def first_outside_address() -> str:
+    """The address this machine uses towards others; loopback when it has none. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation address: only the routing table is asked
+        except OSError:
+            return "127.0.0.1"
+        address: Any = probe.getsockname()
+        return str(address[0])

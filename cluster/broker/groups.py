@@ -1,0 +1,169 @@
+"""The broker's subscription groups: what each may do and how often its messages are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cluster.broker import names
+from cluster.broker.config import BrokerConfig
+from cluster.broker.savedfile import SavedFile
+from cluster.broker.versions import DataVersion
+from storage import Clock
+
+#: bit of the forbidden table that stops a group from reading a topic
+FORBIDDEN_READ = 1 << 2
+
+
+class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):
+    """One group as subscriptionGroup.json and tools write it; missing members take these defaults.
+
+    Source: docs/formats.md "subscriptionGroup.json".
+    """
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    subscription_data_set: list[dict[str, Any]] | None = None
+    attributes: dict[str, str] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        if self.subscription_data_set is None:
+            del found["subscriptionDataSet"]
+        return found
+
+
+class GroupTable:
+    """Groups by name and what they are forbidden to read, kept in config/subscriptionGroup.json.
+
+    Source: spec "Subscription groups".
+    """
+
+    def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups: dict[str, GroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.file = SavedFile(path, self.to_json)
+        self.version = DataVersion(timestamp=clock.now_ms())
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> GroupConfig | None:
+        """The group if it exists."""
+        return self._groups.get(name)
+
+    def find(self, name: str) -> GroupConfig | None:
+        """The group, made with the defaults if it does not exist and may be made; None otherwise.
+
+        A new group is in memory at once and on disk with the next save: losing it loses nothing, the next
+        heartbeat makes it again.
+        """
+        found = self._groups.get(name)
+        if found is not None:
+            return found
+        allowed = self._config.auto_create_group or (
+            self._config.create_system_groups and name.startswith(names.SYSTEM_GROUP_PREFIX)
+        )
+        if not allowed or names.check_group_name(name) is not None:
+            return None
+        if len(self._groups) >= self._config.auto_create_topics_max:
+            return None
+        made = GroupConfig(group_name=name)
+        self._groups[name] = made
+        self._advance()
+        return made
+
+    def all(self) -> Iterable[GroupConfig]:
+        return self._groups.values()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._groups
+
+    def read_forbidden(self, group: str, topic: str) -> bool:
+        """Whether an administrator forbade this group to read this topic."""
+        topics = self._forbidden.get(group)
+        return topics is not None and bool(topics.get(topic, 0) & FORBIDDEN_READ)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
+        }
+
+    # -- at start -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file over the built-in groups; a new store gets its file at once."""
+        for name in names.SYSTEM_GROUPS:
+            self._groups[name] = GroupConfig(group_name=name)
+        found = self.file.load()
+        if found is None:
+            self._advance()
+        else:
+            for name, entry in (found.get("subscriptionGroupTable") or {}).items():
+                group = msgspec.convert(entry, GroupConfig, strict=False)
+                group.group_name = name
+                self._groups[name] = group
+            for name, topics in (found.get("forbiddenTable") or {}).items():
+                self._forbidden[name] = {topic: int(bits) for topic, bits in topics.items()}
+            self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
+        self.file.save()
+
+    # -- changing -------------------------------------------------------------------------------------------
+
+    async def put(self, *groups: GroupConfig) -> None:
+        """Make or replace groups; returns when they are on disk. Names were checked by the caller."""
+        changed = [group for group in groups if self._groups.get(group.group_name) != group]
+        for group in changed:
+            self._groups[group.group_name] = group
+        if changed:
+            self._advance()
+            await self.file.saved()
+
+    async def delete(self, name: str) -> bool:
+        """Forget a group and what it is forbidden; True when there was one."""
+        self._forbidden.pop(name, None)
+        if self._groups.pop(name, None) is None:
+            return False
+        self._advance()
+        await self.file.saved()
+        return True
+
+    async def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Allow or forbid a group to read one topic; returns when that is on disk."""
+        if self.read_forbidden(group, topic) != readable:
+            return
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = topics.get(topic, 0) ^ FORBIDDEN_READ
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self._advance()
+        await self.file.saved()
+
+    def _advance(self) -> None:
+        self.version.advance(self._clock.now_ms())
+        self.file.changed()

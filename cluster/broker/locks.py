@@ -1,0 +1,74 @@
+"""Which member of a group may consume which queue in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: a lock that is not renewed for this long is free
+LOCK_LIVES_MS = 60_000
+
+
+class QueueName(NamedTuple):
+    """A queue as clients name it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    renewed_ms: int
+
+    def free(self, now_ms: int) -> bool:
+        return now_ms - self.renewed_ms > LOCK_LIVES_MS
+
+
+class QueueLocks:
+    """group -> queue -> its holder. In memory only: after a restart everything is free. Times are monotonic.
+
+    Source: spec "Rebalance locks for ordered consumption".
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[QueueName, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int) -> list[QueueName]:
+        """Lock or renew each queue that is free, expired or the client's own; those it holds now."""
+        locks = self._groups.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            held = locks.get(queue)
+            if held is None or held.client_id == client_id or held.free(now_ms):
+                locks[queue] = _Lock(client_id, now_ms)
+                granted.append(queue)
+        if not locks:
+            del self._groups[group]
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
+        """Free the queues that this client holds; others are not its to free."""
+        locks = self._groups.get(group)
+        if locks is None:
+            return
+        for queue in queues:
+            held = locks.get(queue)
+            if held is not None and held.client_id == client_id:
+                del locks[queue]
+        if not locks:
+            del self._groups[group]
+
+    def any_held(self, group: str, now_ms: int) -> bool:
+        """Whether the group consumes in order just now: what it cannot consume goes to its dead letters."""
+        return any(not lock.free(now_ms) for lock in self._groups.get(group, {}).values())
+
+    def expire(self, now_ms: int) -> None:
+        """Forget locks that nobody renewed."""
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue, lock in locks.items() if lock.free(now_ms)]:
+                del locks[queue]
+            if not locks:
+                del self._groups[group]

@@ -1,0 +1,242 @@
+"""The broker's topics: which exist, how many queues they have and who may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cluster.broker import names
+from cluster.broker.config import BrokerConfig
+from cluster.broker.savedfile import SavedFile
+from cluster.broker.versions import DataVersion
+from storage import Clock
+
+
+class TopicConfig(msgspec.Struct, rename="camel"):
+    """One topic as topics.json, registrations and tools write it. Source: docs/formats.md "topics.json"."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & names.PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & names.PERM_WRITE)
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+#: never looked at before it is replaced
+def _ignored(changed: list[TopicConfig]) -> None:
+    """No one listens yet."""
+
+
+class TopicTable:
+    """Topics by name, kept in config/topics.json.
+
+    `on_change` is called with every topic that was made or changed, after it was saved: the name servers must
+    hear of it. INV: a topic is on disk before anybody outside hears of it, so no acknowledged message ever lies
+    in a topic that a restart forgets.
+    Source: spec "Topic configuration: model and validation".
+    """
+
+    def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self.file = SavedFile(path, self.to_json)
+        self.version = DataVersion(timestamp=clock.now_ms())
+        self.system_topics: set[str] = set(names.SYSTEM_TOPICS)
+        self.on_change: Callable[[list[TopicConfig]], None] = _ignored
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> Iterable[TopicConfig]:
+        return self._topics.values()
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def is_system(self, name: str) -> bool:
+        """Whether an administrator must leave this topic alone."""
+        return name in self.system_topics or name.startswith(names.SYSTEM_TOPIC_PREFIX)
+
+    @staticmethod
+    def check_topic_name(name: str) -> str | None:
+        """What is wrong with a name; None when it may be used."""
+        return names.check_topic_name(name)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "topicConfigTable": {name: topic.to_json() for name, topic in self._topics.items()},
+        }
+
+    # -- at start -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file over the built-in topics; a new store gets its file at once."""
+        for topic in self._built_in():
+            self._topics[topic.topic_name] = topic
+            self.system_topics.add(topic.topic_name)
+        found = self.file.load()
+        if found is None:
+            self._advance()
+        else:
+            known = set(self._topics)
+            for name, entry in (found.get("topicConfigTable") or {}).items():
+                topic = msgspec.convert(entry, TopicConfig, strict=False)
+                topic.topic_name = name
+                self._topics[name] = topic
+                known.discard(name)
+            self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
+            if known:  # a release before ours did not have these
+                self._advance()
+        self.file.save()
+
+    def _built_in(self) -> list[TopicConfig]:
+        config = self._config
+        every, inherit = names.PERM_READ | names.PERM_WRITE, names.PERM_INHERIT
+        made = [
+            ("SELF_TEST_TOPIC", 1, every),
+            ("BenchmarkTest", 1024, every),
+            (config.cluster, 16, every | inherit if config.cluster_topic_enabled else inherit),
+            (config.name, 1, every | inherit if config.broker_topic_enabled else inherit),
+            ("OFFSET_MOVED_EVENT", 1, every),
+            (names.SCHEDULE_TOPIC, len(config.storage.delay_levels.split()), every),
+            (f"{config.cluster}_REPLY_TOPIC", 1, every),
+            (f"rmq_sys_REVIVE_LOG_{config.cluster}", 8, every),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{config.name}", 1, inherit),
+            (names.HALF_TOPIC, 1, every),
+            (names.OP_TOPIC, 1, every),
+        ]
+        if config.auto_create_topic:
+            made.append((names.AUTO_CREATE_TOPIC, config.default_topic_queues, every | inherit))
+        if config.trace_topic_enabled:
+            made.append((config.trace_topic, 1, every))
+        if config.timer_wheel_enabled:
+            made.append(("rmq_sys_wheel_timer", 1, every))
+        return [
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            for name, queues, perm in made
+        ]
+
+    # -- making and changing --------------------------------------------------------------------------------
+
+    def create_for_send(
+        self, topic: str, default_topic: str, queue_count: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, made after the template `default_topic` if it does not exist; None when it may not be made.
+
+        Blocks until the new topic is on disk. Source: spec "Automatic creation while sending".
+        """
+        found = self._topics.get(topic)
+        if found is not None:
+            return found
+        template = self._topics.get(default_topic)
+        if template is None or names.check_topic_name(topic) is not None:
+            return None
+        if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
+            # The file still has it from a time when auto-creation was on: nothing may inherit from it any more.
+            template.perm &= ~names.PERM_INHERIT
+            return None
+        if not template.perm & names.PERM_INHERIT or self._auto_created_enough():
+            return None
+        queues = max(0, min(queue_count, template.write_queue_nums))
+        made = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=template.perm & ~names.PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+            topic_sys_flag=sys_flag,
+        )
+        self._add([made])
+        self.file.save()
+        self.on_change([made])
+        return made
+
+    def create_for_retry(
+        self, topic: str, queue_count: int, perm: int = 6, *, order: bool = False, wait: bool = True
+    ) -> TopicConfig | None:
+        """A group's %RETRY% or %DLQ% topic, made if it does not exist; None when its name is not allowed.
+
+        wait   True blocks until it is on disk; False leaves that to the caller's `await table.file.saved()`
+        """
+        found = self._topics.get(topic)
+        if found is not None:
+            return found
+        if names.check_topic_name(topic) is not None:
+            return None
+        made = TopicConfig(
+            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm, order=order
+        )
+        self._add([made])
+        if wait:
+            self.file.save()
+        self.on_change([made])
+        return made
+
+    async def put(self, *topics: TopicConfig) -> None:
+        """Make or replace topics; returns when they are on disk. Names were checked by the caller."""
+        changed = [topic for topic in topics if self._topics.get(topic.topic_name) != topic]
+        if changed:
+            self._add(changed)
+            await self.file.saved()
+            self.on_change(changed)
+
+    async def delete(self, name: str) -> bool:
+        """Forget a topic; True when there was one. Its queues are the store's business."""
+        if self._topics.pop(name, None) is None:
+            return False
+        self._advance()
+        await self.file.saved()
+        return True
+
+    def set_ordered(self, ordered: Iterable[str]) -> None:
+        """Mark topics as ordered, as the name servers' order configuration says. Nothing ever unmarks one."""
+        changed = [t for name in ordered if (t := self._topics.get(name)) is not None and not t.order]
+        for topic in changed:
+            topic.order = True
+        if changed:
+            self._advance()
+
+    def permission_changed(self) -> None:
+        """brokerPermission changed: the same topics mean something else to the name servers now."""
+        self._advance()
+
+    def _add(self, topics: list[TopicConfig]) -> None:
+        for topic in topics:
+            self._topics[topic.topic_name] = topic
+        self._advance()
+
+    def _advance(self) -> None:
+        self.version.advance(self._clock.now_ms())
+        self.file.changed()
+
+    def _auto_created_enough(self) -> bool:
+        # Anybody who may send may make topics; a bound keeps a broken client from filling the disk with queues.
+        return len(self._topics) >= self._config.auto_create_topics_max

@@ -1,0 +1,228 @@
+"""The only reader of settings files and of the environment: Java's properties dialect, and typed settings from it."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+log = logging.getLogger(__name__)
+
+Properties = dict[str, str]
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+#: the environment's default for namesrvAddr
+NAME_SERVERS_VARIABLE = "NAMESRV_ADDR"
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANKS = " \t\f"
+
+
+class ConfigError(Exception):
+    """A setting that stops the start: its key, the value found, and what is allowed instead."""
+
+    def __init__(self, key: str, value: str, allowed: str) -> None:
+        super().__init__(f"{key}={value}: {allowed}")
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+
+
+# -- Java properties ------------------------------------------------------------------------------------------
+
+
+def read_properties(path: Path) -> Properties:
+    """The settings of a file, in the file's order; of a key given twice the later value.
+
+    Raises ConfigError when the file cannot be read or holds a broken escape.
+    """
+    try:
+        text = path.read_bytes().decode("latin-1")
+    except OSError as error:
+        raise ConfigError("file", str(path), error.strerror or str(error)) from error
+    return parse_properties(text)
+
+
+def parse_properties(text: str) -> Properties:
+    """Settings from text in Java's properties dialect.
+
+    `key=value`, `key: value` or `key value`; `#` and `!` start a comment only at the start of a line; a line that
+    ends with a backslash goes on; \\t, \\n, \\r, \\f and \\uXXXX are escapes, any other escaped character stands
+    for itself. Blanks at the end of a value belong to it and are dropped when it is used.
+    """
+    found: Properties = {}
+    for line in _logical_lines(text):
+        end = _key_end(line)
+        key, rest = line[:end], line[end:].lstrip(_BLANKS)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_BLANKS)
+        found[_unescape(key)] = _unescape(rest)
+    return found
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Settings as sorted text that parse_properties reads back; no value can smuggle in another line."""
+    return "".join(f"{_escape(key, key=True)}={_escape(properties[key])}\n" for key in sorted(properties))
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending = ""
+    for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        stripped = natural.lstrip(_BLANKS)
+        if not pending and (not stripped or stripped[0] in "#!"):
+            continue
+        line = pending + stripped
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending = line[:-1]
+            continue
+        pending = ""
+        yield line
+    if pending:
+        yield pending
+
+
+def _key_end(line: str) -> int:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    return min(position, len(line))
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    characters = iter(text)
+    for character in characters:
+        if character != "\\":
+            out.append(character)
+            continue
+        escaped = next(characters, "")
+        if escaped == "u":
+            digits = "".join(next(characters, "") for _ in range(4))
+            try:
+                out.append(chr(int(digits, 16)))
+            except ValueError as error:
+                raise ConfigError("file", text, r"\u needs four hexadecimal digits") from error
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    out = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if key:
+        for special in "=: ":
+            out = out.replace(special, "\\" + special)
+    if out[:1] in ("#", "!", " "):
+        out = "\\" + out
+    return "".join(c if ord(c) < 256 else f"\\u{ord(c):04X}" for c in out)
+
+
+# -- typed settings -------------------------------------------------------------------------------------------
+
+
+def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """RocketMQ's key -> the field's name inside, for every field of a settings struct."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+
+
+def parse_settings(
+    kind: type[Settings],
+    properties: Mapping[str, str],
+    *,
+    also_known: Collection[str] = (),
+    **fixed: Any,
+) -> Settings:
+    """Build one settings struct from properties.
+
+    properties   RocketMQ key -> text; blanks around values are dropped
+    also_known   keys that something else reads; any other key that `kind` lacks is warned about, and ignored
+    fixed        fields by their inside name, set by the caller whatever the properties say
+    Raises ConfigError naming key, value and what is allowed.
+    """
+    values: dict[str, Any] = dict(fixed)
+    known = set(also_known)
+    for field in msgspec.structs.fields(kind):
+        known.add(field.encode_name)
+        text = properties.get(field.encode_name)
+        if text is None or field.name in fixed:
+            continue
+        _warn_of_comment(field.encode_name, text)
+        values[field.name] = convert_setting(field.encode_name, text, field.type)
+    for key in properties:
+        if key not in known:
+            _warn_of_unknown(key, known)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(kind.__name__, "", str(error)) from error
+    except TypeError as error:
+        raise ConfigError(kind.__name__, "", f"a required setting is missing: {error}") from error
+
+
+def convert_setting(key: str, text: str, kind: Any) -> Any:
+    """One value of a settings file as the type of its field."""
+    value: Any = text.strip()
+    if isinstance(inspect.type_info(kind), inspect.BoolType):
+        value = value.lower()
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(key, text, f"must be {describe_type(kind)}") from error
+
+
+def describe_type(kind: Any) -> str:
+    """What a field takes, as a sentence ends: `must be ...`."""
+    match inspect.type_info(kind):
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=ge, gt=gt, le=le, lt=lt):
+            return "a whole number" + _bounds(ge, gt, le, lt)
+        case inspect.FloatType(ge=ge, gt=gt, le=le, lt=lt):
+            return "a number" + _bounds(ge, gt, le, lt)
+        case inspect.EnumType(cls=members):
+            return "one of " + ", ".join(_text_of(member) for member in members)
+        case _:
+            return "text"
+
+
+def setting_text(value: Any) -> str:
+    """A field's value as it is written in a settings file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return _text_of(value)
+    return str(value)
+
+
+def _text_of(member: enum.Enum) -> str:
+    return str(member.value)
+
+
+def _bounds(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
+    parts = [
+        f"{word} {bound}"
+        for word, bound in (("at least", ge), ("above", gt), ("at most", le), ("below", lt))
+        if bound is not None
+    ]
+    return " " + " and ".join(parts) if parts else ""
+
+
+def _warn_of_unknown(key: str, known: Collection[str]) -> None:
+    near = difflib.get_close_matches(key, known, n=1)
+    log.warning("unknown setting ignored key=%s%s", key, f" did_you_mean={near[0]}" if near else "")
+
+
+def _warn_of_comment(key: str, text: str) -> None:
+    if " #" in text or "\t#" in text:
+        log.warning(
+            "a comment behind a value is part of the value key=%s value=%s hint=put it on a line of its own", key, text
+        )
