@@ -1,0 +1,79 @@
+"""Why the broker refuses a request. replies.py maps each class to a response code.
+
+The text of an error becomes the answer's remark. Operators search for RocketMQ's words, so where it has
+a wording of its own the text keeps it (remoting.md 5.3, 10).
+"""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """Root of everything the broker refuses on purpose."""
+
+
+class NotYetServing(BrokerError):
+    """The broker was told to accept sends only from a later time (startAcceptSendRequestTimeStamp)."""
+
+
+class BrokerBusy(BrokerError):
+    """Try again, perhaps elsewhere: a buffer is full or the request waited too long in one."""
+
+
+class NotPermitted(BrokerError):
+    """Permission bits of broker, group or topic, or a topic no client may send to.
+
+    forbidden_type: what pull answers tell beside the code (remoting.md 10.5): 1 broker, 2 group, 3 topic,
+    4 broadcasting, 5 the group's rule for the topic.
+    """
+
+    def __init__(self, text: str, forbidden_type: int | None = None) -> None:
+        super().__init__(text)
+        self.forbidden_type = forbidden_type
+
+
+class TransactionsNotServed(NotPermitted):
+    """A half message came; this broker does not keep transactions."""
+
+
+class NoSuchTopic(BrokerError):
+    """The topic is unknown and may not be created by a send."""
+
+
+class NoSuchGroup(BrokerError):
+    """The subscription group is unknown and may not be created by use."""
+
+
+class InvalidParameter(BrokerError):
+    """A name that is not allowed, or a queue the topic does not have."""
+
+
+class RequestMalformed(BrokerError):
+    """The request lacks what it needs, or its body cannot be walked."""
+
+
+class TimerNotEnabled(BrokerError):
+    """A message asks for delivery at an arbitrary time; the broker has delay levels only."""
+
+
+class NoMessageThere(BrokerError):
+    """No record starts at the log offset that the request names."""
+
+
+class NothingFound(BrokerError):
+    """A query matched no message."""
+
+
+class SubscriptionUnparsable(BrokerError):
+    """The expression of a pull selects nothing that could ever match."""
+
+
+class SubscriptionMissing(BrokerError):
+    """The pull relies on a heartbeat's subscription that the broker does not have."""
+
+
+class SubscriptionOutdated(BrokerError):
+    """The pull relies on a newer subscription than the broker has; the next heartbeat brings it."""
+
+
+class FilterNotServed(BrokerError):
+    """SQL92 filters are switched off on this broker."""
