@@ -16,7 +16,16 @@ class StoreLocked(StorageError):
 
 
 class CorruptRecord(StorageError):
-    """A record is whole but its bytes are wrong: bad checksum, or lengths that do not add up."""
+    """A record is whole but its bytes are wrong: bad checksum, or lengths that do not add up.
+
+    position  where it starts in the bytes that were read
+    size      what its size field claims, if that many bytes are there (a reader may step over); or 0
+    """
+
+    def __init__(self, text: str, position: int = 0, size: int = 0) -> None:
+        super().__init__(text)
+        self.position = position
+        self.size = size
 
 
 class CorruptFile(StorageError):

@@ -1,0 +1,326 @@
+"""One memory-mapped file of fixed size: make, open, share, flush and let go of it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+from pathlib import Path
+from typing import ClassVar, Final
+
+from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StorageError, StoreIsFull
+from storage.record import LogTail
+
+log = logging.getLogger(__name__)
+
+MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; the mmap module does not know it
+POPULATE_STEP_BYTES: Final = 1 << 20  # one step holds the mapping's lock for about 0.3 ms
+ZERO_STEP_BYTES: Final = 1 << 20
+_libc = ctypes.CDLL(
+    None, use_errno=True
+)  # a call through it releases the GIL, mmap.madvise() does not
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make names that appeared in or went from a directory durable. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreIsFull(f"no space for {path}: {error.strerror}")
+    return SegmentUnavailable(f"cannot make {path}: {error}")
+
+
+class Segment:
+    """One mapped file. Everything belongs to one thread except what says [thread].
+
+    start, size, end  its place among the bytes of its run; end is exclusive
+    wrote, flushed, populated  bytes from its own start: written, on the disk, with memory behind
+                               them
+    view  the whole file, writable unless opened read-only. Slices of it may outlive retire():
+          unmapping waits.
+
+    Whoever keeps slices across an await or hands them to another thread calls hold() first and
+    release() after. Pages that a full disk cannot back kill the process (SIGBUS) when touched, so
+    files are allocated, never sparse.
+    """
+
+    _populate_works: ClassVar[bool] = True  # until a kernel older than MADV_POPULATE_WRITE says no
+
+    def __init__(self, path: Path, start: int, mapping: mmap.mmap) -> None:
+        self.path = path
+        self.start = start
+        self.size = len(mapping)
+        self.view = memoryview(mapping)
+        self.flushed = 0
+        self.populated = 0
+        self.retired = False
+        self._wrote = 0
+        self._tail: LogTail | None = None
+        self._mapping = mapping
+        self._references = 1
+        self._retired_ms = 0
+        self._overdue_logged = False
+        self._failure = ""
+        self._address = 0
+        if not self.view.readonly:
+            anchor = ctypes.c_char.from_buffer(mapping)
+            self._address = ctypes.addressof(anchor)
+
+    @staticmethod
+    def create(path: Path, start: int, size: int, allocate: bool, random_access: bool) -> Segment:
+        """A new zero-filled file. [thread]
+
+        allocate       reserve its blocks now; without it a full disk is found out by SIGBUS
+        random_access  no read-ahead around faults: a first touch costs one page, not read_ahead_kb
+        Raises StoreIsFull, SegmentUnavailable; then no file is left behind.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise _refused(path, error) from error
+        try:
+            # The length first, in one step: RocketMQ refuses files of any length but 0 and the
+            # right one.
+            os.ftruncate(fd, size)
+            if allocate:
+                os.posix_fallocate(fd, 0, size)
+            segment = Segment(path, start, mmap.mmap(fd, size))
+            fsync_directory(path.parent)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _refused(path, error) from error
+        finally:
+            os.close(fd)  # the mapping has its own
+        segment.advise(random_access)
+        return segment
+
+    @staticmethod
+    def open(
+        path: Path, start: int, size: int, *, random_access: bool = False, read_only: bool = False
+    ) -> Segment:
+        """An existing file, all of it counting as written and nothing as flushed. Raises NotAStore,
+        OSError."""
+        fd = os.open(path, os.O_RDONLY if read_only else os.O_RDWR)
+        try:
+            found = os.fstat(fd).st_size
+            if found != size:
+                raise NotAStore(f"{path} has {found} bytes, files of this store have {size}")
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_DEFAULT
+            segment = Segment(path, start, mmap.mmap(fd, size, access=access))
+        finally:
+            os.close(fd)
+        segment._wrote = size
+        segment.advise(random_access)
+        return segment
+
+    def __repr__(self) -> str:
+        return (
+            f"Segment({self.path}, start={self.start}, wrote={self.wrote}, flushed={self.flushed})"
+        )
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def wrote(self) -> int:
+        """Bytes written, from the segment's start. While a LogTail is attached it alone knows."""
+        tail = self._tail
+        if tail is not None:
+            position = tail.position
+            if (
+                tail.segment_start == self.start
+            ):  # else it went on since, and left our number behind
+                return position
+        return self._wrote
+
+    @wrote.setter
+    def wrote(self, position: int) -> None:
+        assert self._tail is None, "the attached tail says how much is written"
+        assert 0 <= position <= self.size, (position, self.size)
+        self._wrote = position
+
+    def attach(self, tail: LogTail) -> None:
+        """Let a tail append here, from `wrote` on."""
+        tail.open(self.view, self.start, self._wrote)
+        self._tail = tail
+
+    def detach(self) -> None:
+        """Take the tail off; what it wrote stays written."""
+        if self._tail is not None:
+            self._wrote = self._tail.position
+            self._tail.close()
+            self._tail = None
+
+    # --- bytes ---
+
+    def read(self, position: int, size: int) -> memoryview:
+        """A view of bytes that are written. Raises ValueError beyond them."""
+        if position < 0 or size < 0 or position + size > self.wrote:
+            raise ValueError(
+                f"[{position}, {position + size}) of {self.path}, {self.wrote} written"
+            )
+        return self.view[position : position + size]
+
+    def pread(self, position: int, size: int) -> bytes:
+        """A copy read through the file, for bytes that may not be in memory. [thread] Raises
+        OSError."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            return os.pread(fd, size, position)
+        finally:
+            os.close(fd)
+
+    def zero(self, start: int, end: int) -> None:
+        """Make [start, end) zero, touching only what the file system says holds data. Raises
+        OSError."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            zeros = bytes(ZERO_STEP_BYTES)
+            at = start
+            while at < end:
+                try:
+                    at = os.lseek(fd, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:
+                        raise
+                    return  # nothing but holes up to the file's end
+                step_end = min(end, at + ZERO_STEP_BYTES)
+                if at < step_end and bytes(self.view[at:step_end]) != zeros[: step_end - at]:
+                    self.view[at:step_end] = zeros[: step_end - at]
+                at = step_end
+        finally:
+            os.close(fd)
+
+    def allocate(self) -> None:
+        """Reserve blocks for the whole of an existing, possibly sparse file. Raises StoreIsFull,
+        SegmentUnavailable."""
+        try:
+            fd = os.open(self.path, os.O_RDWR)
+            try:
+                os.posix_fallocate(fd, 0, self.size)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _refused(self.path, error) from error
+
+    def advise(self, random_access: bool) -> None:
+        """No read-ahead around faults, or the usual one. Sets a flag of the mapping: cheap."""
+        self._mapping.madvise(mmap.MADV_RANDOM if random_access else mmap.MADV_NORMAL)
+
+    def prefault(self, start: int, end: int) -> None:
+        """Put memory behind [start, end) before somebody writes there, without the GIL. [thread]"""
+        if not Segment._populate_works or not self._address:
+            return
+        start -= start % mmap.PAGESIZE
+        try:
+            held = self.view[start:end]  # keeps the mapping from being closed meanwhile
+        except ValueError:
+            return  # closed already
+        with held:
+            while start < end:
+                step_bytes = min(POPULATE_STEP_BYTES, end - start)
+                if _libc.madvise(self._address + start, step_bytes, MADV_POPULATE_WRITE):
+                    code = ctypes.get_errno()
+                    if code == errno.EINTR:
+                        continue
+                    if code == errno.EINVAL:
+                        Segment._populate_works = False
+                    log.warning("prefault refused path=%s why=%s", self.path, os.strerror(code))
+                    return
+                start += step_bytes
+                self.populated = max(self.populated, start)
+
+    def flush(self) -> int:
+        """Put everything written so far on the disk; bytes flushed. [thread]
+
+        Raises FlushFailed. That is final: the kernel drops pages it could not write and then
+        reports success, so every later call raises again.
+        """
+        if self._failure:
+            raise FlushFailed(self._failure)
+        wrote = self.wrote  # before the call: what comes in meanwhile is not covered
+        if wrote <= self.flushed:
+            return self.flushed
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if self.retired and error.errno == errno.ENOENT:
+                return self.flushed  # deleted on purpose while this thread was on its way
+            self._failure = f"cannot flush {self.path}: {error}"
+            raise FlushFailed(self._failure) from error
+        self.flushed = wrote
+        return wrote
+
+    # --- life ---
+
+    def hold(self) -> bool:
+        """Take a reference; False when the segment is on its way out. Each True needs one
+        release()."""
+        if self.retired or self._references <= 0:
+            return False
+        self._references += 1
+        return True
+
+    def release(self) -> None:
+        """Give a reference back."""
+        self._references -= 1
+
+    def retire(self, now_ms: int) -> None:
+        """Refuse new references and drop the segment's own. Further calls change nothing."""
+        if not self.retired:
+            self.retired = True
+            self._retired_ms = now_ms
+            self.release()
+
+    def free(self, now_ms: int, forced_after_ms: int) -> bool:
+        """Unmap a retired segment; True once that is done. [thread]
+
+        While references are out this waits, at most forced_after_ms after retire(). Even then a
+        slice that somebody still has keeps the mapping alive: False again, and one warning.
+        """
+        assert self.retired, f"{self.path} is in use"
+        overdue = now_ms - self._retired_ms >= forced_after_ms
+        if self._references > 0 and not overdue:
+            return False
+        if self.close():
+            return True
+        if overdue and not self._overdue_logged:
+            self._overdue_logged = True
+            age_ms = now_ms - self._retired_ms
+            log.warning(
+                "segment still in use path=%s references=%d retired_ms_ago=%d",
+                self.path,
+                self._references,
+                age_ms,
+            )
+        return False
+
+    def close(self) -> bool:
+        """Unmap unless slices of the view are still out; True when unmapped. The view is gone
+        either way."""
+        self.detach()
+        self.view.release()
+        try:
+            self._mapping.close()
+        except BufferError:
+            return False
+        return True
+
+    def unlink(self) -> None:
+        """Delete the file; mapped bytes stay readable until unmapped. [thread] Raises OSError."""
+        self.path.unlink(missing_ok=True)
