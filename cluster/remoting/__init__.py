@@ -1,0 +1,56 @@
+"""The protocol that brokers, name servers, clients and tools speak: frames, commands, connections."""
+
+from __future__ import annotations
+
+from cluster.remoting.channel import Channel, ChannelPool, open_channel, split_address
+from cluster.remoting.codes import VERSION, LanguageCode, RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import (
+    ChunkHandler,
+    Connection,
+    ConnectionLimits,
+    Endpoint,
+    Handler,
+    RemotingStats,
+)
+from cluster.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    HeaderProblem,
+    PeerBrokeProtocol,
+    RemotingError,
+    RequestTimedOut,
+)
+from cluster.remoting.frame import FrameLimits
+from cluster.remoting.server import Listen, RemotingServer
+from cluster.remoting.tls import TlsFiles, TlsMode, client_context
+
+__all__ = [
+    "VERSION",
+    "Channel",
+    "ChannelPool",
+    "ChunkHandler",
+    "Command",
+    "ConnectFailed",
+    "Connection",
+    "ConnectionLimits",
+    "ConnectionLost",
+    "Endpoint",
+    "FrameLimits",
+    "Handler",
+    "HeaderProblem",
+    "LanguageCode",
+    "Listen",
+    "PeerBrokeProtocol",
+    "RemotingError",
+    "RemotingServer",
+    "RemotingStats",
+    "RequestCode",
+    "RequestTimedOut",
+    "ResponseCode",
+    "TlsFiles",
+    "TlsMode",
+    "client_context",
+    "open_channel",
+    "split_address",
+]
