@@ -1,0 +1,124 @@
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Stock producers by name. */
+final class Producers {
+    private final Map<String, DefaultMQProducer> byName = new ConcurrentHashMap<>();
+
+    Object start(JSONObject c) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(c.getString("group"));
+        producer.setNamesrvAddr(c.getString("namesrv"));
+        producer.setSendMsgTimeout(c.containsKey("timeoutMs") ? c.getIntValue("timeoutMs") : 10000);
+        if (c.containsKey("compressOver")) {
+            producer.setCompressMsgBodyOverHowmuch(c.getIntValue("compressOver"));
+        }
+        if (c.containsKey("vip")) {
+            producer.setVipChannelEnabled(c.getBooleanValue("vip"));
+        }
+        producer.start();
+        byName.put(c.getString("name"), producer);
+        return Collections.emptyMap();
+    }
+
+    Object stop(JSONObject c) {
+        byName.remove(c.getString("name")).shutdown();
+        return Collections.emptyMap();
+    }
+
+    Object queues(JSONObject c) throws Exception {
+        List<Object> queues = new ArrayList<>();
+        for (MessageQueue queue : producer(c).fetchPublishMessageQueues(c.getString("topic"))) {
+            queues.add(Texts.queue(queue));
+        }
+        return queues;
+    }
+
+    Object sendSync(JSONObject c) throws Exception {
+        List<Object> results = new ArrayList<>();
+        for (Message message : Texts.messages(c)) {
+            results.add(Texts.sent(producer(c).send(message)));
+        }
+        return results;
+    }
+
+    Object sendOneway(JSONObject c) throws Exception {
+        for (Message message : Texts.messages(c)) {
+            producer(c).sendOneway(message);
+        }
+        return Collections.emptyList();
+    }
+
+    Object sendBatch(JSONObject c) throws Exception {
+        return Texts.sent(producer(c).send(Texts.messages(c)));
+    }
+
+    Object sendToQueue(JSONObject c) throws Exception {
+        MessageQueue queue = Texts.queue(c);
+        List<Object> results = new ArrayList<>();
+        for (Message message : Texts.messages(c)) {
+            results.add(Texts.sent(producer(c).send(message, queue)));
+        }
+        return results;
+    }
+
+    /** Sends each message to the queue its "arg" (modulo the number of queues) picks. */
+    Object sendSelector(JSONObject c) throws Exception {
+        JSONArray list = c.getJSONArray("messages");
+        List<Message> messages = Texts.messages(c);
+        List<Object> results = new ArrayList<>();
+        for (int i = 0; i < messages.size(); i++) {
+            Integer arg = list.getJSONObject(i).getInteger("arg");
+            results.add(Texts.sent(producer(c).send(
+                messages.get(i), (queues, message, chosen) -> queues.get((Integer) chosen % queues.size()), arg)));
+        }
+        return results;
+    }
+
+    Object sendAsync(JSONObject c) throws Exception {
+        List<Message> messages = Texts.messages(c);
+        Object[] results = new Object[messages.size()];
+        CountDownLatch open = new CountDownLatch(messages.size());
+        for (int i = 0; i < messages.size(); i++) {
+            int at = i;
+            producer(c).send(messages.get(i), new SendCallback() {
+                @Override public void onSuccess(SendResult result) {
+                    results[at] = Texts.sent(result);
+                    open.countDown();
+                }
+
+                @Override public void onException(Throwable failure) {
+                    Map<String, Object> map = new LinkedHashMap<>();
+                    map.put("error", String.valueOf(failure));
+                    results[at] = map;
+                    open.countDown();
+                }
+            });
+        }
+        if (!open.await(30, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(open.getCount() + " async sends got no callback");
+        }
+        return Arrays.asList(results);
+    }
+
+    private DefaultMQProducer producer(JSONObject c) {
+        DefaultMQProducer producer = byName.get(c.getString("name"));
+        if (producer == null) {
+            throw new IllegalArgumentException("no producer " + c.getString("name"));
+        }
+        return producer;
+    }
+}
