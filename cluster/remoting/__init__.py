@@ -1,4 +1,4 @@
-"""The protocol that brokers, name servers, clients and tools speak: frames, commands, connections."""
+"""The protocol of brokers, name servers, clients and tools: frames, commands, connections."""
 
 from __future__ import annotations
 
