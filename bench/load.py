@@ -1,0 +1,219 @@
+"""One run of the load generator against one server, and the reasons to refuse its result."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bench.build import blaster
+from bench.servers import QUEUES, TOPIC, Server
+
+#: a measured process that used less of a core than this did not do the work
+CPU_SHARE_MIN: Final = 0.01
+#: run-queue waiting (share of the window) above which a run is called contended
+WAIT_SHARE_MAX: Final = 0.04
+#: generator busier than this while the server is not: the figure is a lower bound
+GENERATOR_BUSY: Final = 0.95
+DISPATCH_TIMEOUT_S: Final = 30.0
+
+Mode = Literal["send", "pull", "wake"]
+Header = Literal["json", "binary"]
+
+
+class RunRefused(Exception):
+    """The run must not be reported: an answer was wrong, or another process did the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the generator does: connections x outstanding requests with bodies of `body_bytes`."""
+
+    mode: Mode
+    connections: int
+    outstanding: int
+    body_bytes: int = 1024
+    header: Header = "json"
+
+    @property
+    def name(self) -> str:
+        """Stable: `--only` and readers of the JSON report use it."""
+        size = f"{self.body_bytes // 1024}k" if self.body_bytes >= 1024 else str(self.body_bytes)
+        return f"{self.mode}-{self.connections}x{self.outstanding}-{size}-{self.header}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One checked result of the generator. Rates count messages, times are microseconds."""
+
+    rate: float
+    messages: int
+    seconds: float
+    acknowledged_total: int
+    body_bytes: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    cpu_us_per_message: float
+    server_cpu_share: float
+    server_wait_share: float
+    generator_cpu_share: float
+    generator_wait_share: float
+
+    @property
+    def contended(self) -> bool:
+        """Other work on the machine held up the server or the generator."""
+        return max(self.server_wait_share, self.generator_wait_share) > WAIT_SHARE_MAX
+
+    @property
+    def generator_bound(self) -> bool:
+        """The server could do more than the generator asks of it."""
+        return self.generator_cpu_share > GENERATOR_BUSY > self.server_cpu_share
+
+
+@dataclass(slots=True)
+class Row:
+    """All runs of one load against one server."""
+
+    server: str
+    load: Load
+    cores: str
+    command: str = ""
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def best(self) -> Run:
+        """The run with the highest rate."""
+        return max(self.runs, key=lambda run: run.rate)
+
+    @property
+    def median_rate(self) -> float:
+        """The median of the runs' rates."""
+        return statistics.median(run.rate for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one run warms up and measures, or how many messages it sends; and the core."""
+
+    warmup_s: float
+    seconds: float
+    core: int | None
+    count: int = 0
+
+
+def blaster_command(
+    server: Server, load: Load, timing: Timing, ranges: list[tuple[int, int]] | None
+) -> list[str]:
+    """The generator's command line for one run."""
+    command = [
+        str(blaster()),
+        "--port",
+        str(server.port),
+        "--pid",
+        str(server.pid),
+        "--mode",
+        load.mode,
+        "--header",
+        load.header,
+        "--connections",
+        str(load.connections),
+        "--outstanding",
+        str(load.outstanding),
+        "--body",
+        str(load.body_bytes),
+        "--topic",
+        TOPIC,
+        "--warmup",
+        str(timing.warmup_s),
+        "--seconds",
+        str(timing.seconds),
+    ]
+    if ranges is not None:
+        command += ["--ranges", ",".join(f"{low}:{high}" for low, high in ranges)]
+    else:
+        command += ["--queues", str(QUEUES)]
+    if timing.count:
+        command += ["--count", str(timing.count)]
+    if timing.core is not None:
+        command += ["--core", str(timing.core)]
+    return command
+
+
+def shown(command: list[str]) -> str:
+    """A command line as one would type it in the repository."""
+    root = str(blaster().parents[2]) + "/"
+    return shlex.join(part.removeprefix(root) for part in command)
+
+
+def run_load(server: Server, load: Load, timing: Timing) -> tuple[Run, str]:
+    """Run the generator once; the result and its command line.
+
+    Raises RunRefused unless every answer was right, the measured process lives, listens on the port
+    and burnt CPU, and (brokers, sends) its queues grew by exactly what it acknowledged.
+    """
+    server.check_alive()
+    ranges = server.queue_ranges() if server.stores else None
+    command = blaster_command(server, load, timing, ranges if load.mode != "send" else None)
+    limit_s = timing.warmup_s + timing.seconds + 60 if not timing.count else 600
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    if done.returncode:
+        raise RunRefused(
+            f"{load.name} against {server.name}: {done.stderr.strip() or f'exit {done.returncode}'}"
+        )
+    run = read_result(json.loads(done.stdout), f"{load.name} against {server.name}")
+    server.check_alive()
+    if ranges is not None and load.mode == "send":
+        check_growth(server, ranges, run.acknowledged_total)
+    return run, shown(command)
+
+
+def read_result(given: dict[str, Any], what: str) -> Run:
+    """Turn the generator's JSON into a Run; RunRefused when the server's process was idle."""
+    if given["messages"] <= 0:
+        raise RunRefused(f"{what}: no message inside the measured window")
+    share = given["server_cpu_share"]
+    if share < CPU_SHARE_MIN:
+        raise RunRefused(
+            f"{what}: the measured process used {share:.2%} of a core: another answered"
+        )
+    return Run(
+        rate=given["rate"],
+        messages=given["messages"],
+        seconds=given["seconds"],
+        acknowledged_total=given["acknowledged_total"],
+        body_bytes=given["body_bytes"],
+        p50_us=given["p50_us"],
+        p99_us=given["p99_us"],
+        p999_us=given["p999_us"],
+        max_us=given["max_us"],
+        cpu_us_per_message=given["server_cpu_ns"] / 1000 / given["messages"],
+        server_cpu_share=share,
+        server_wait_share=given["server_wait_share"],
+        generator_cpu_share=given["generator_cpu_share"],
+        generator_wait_share=given["generator_wait_share"],
+    )
+
+
+def check_growth(server: Server, before: list[tuple[int, int]], acknowledged: int) -> None:
+    """The queues grew by what was acknowledged; dispatch into them gets 30 s to catch up."""
+    wanted = sum(high for _, high in before) + acknowledged
+    deadline = time.monotonic() + DISPATCH_TIMEOUT_S
+    while (there := sum(high for _, high in server.queue_ranges())) != wanted:
+        if there > wanted or time.monotonic() > deadline:
+            raise RunRefused(
+                f"{server.name} acknowledged {acknowledged} messages, its queues grew by "
+                f"{there - wanted + acknowledged}"
+            )
+        time.sleep(0.02)  # the pace of asking
+
+
+def settle(data_dir: Path) -> None:
+    """Write dirty pages of `data_dir`'s disk, so that no run pays for the one before."""
+    subprocess.run(["sync", "-f", str(data_dir)], check=True, timeout=300)
