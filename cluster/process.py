@@ -13,9 +13,11 @@ from enum import IntEnum
 from typing import Any, Final
 
 try:
-    from uvloop import new_event_loop
+    import uvloop
+
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
 except ImportError:  # not on this platform: slower, never different
-    from asyncio import new_event_loop
+    new_event_loop = asyncio.new_event_loop
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ async def running(**jobs: Job) -> AsyncIterator[None]:
 
 
 async def stop_requested() -> str:
-    """Wait for SIGTERM or SIGINT; which one came. A second one, while stopping, ends the process."""
+    """Wait for SIGTERM or SIGINT; which one came. A second one ends the process at once."""
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[str] = loop.create_future()
 
