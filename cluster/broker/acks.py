@@ -1,4 +1,4 @@
-"""Answers that wait: a send is acknowledged when the disk (later also a slave) holds what it acknowledges."""
+"""Answers that wait: a send is acknowledged when the disk (later also a slave) has its message."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class _Held:
 
 
 class Acks:
-    """Encoded answers in log order, each held until the log is safe up to its `end` (exclusive byte offset).
+    """Encoded answers in log order, each held until the log is safe up to its exclusive `end`.
 
-    One entry holds the answers of one chunk of one connection, so the cost per message is near nothing. `end`
-    never falls from one hold to the next, so safety is reached in order and one queue is enough.
-    INV: an answer that leaves through `reached` says nothing that the disk does not hold.
+    One entry holds the answers of one chunk of one connection, so the cost per message is near
+    nothing. `end` never falls from one hold to the next, so safety is reached in order and one
+    queue is enough. INV: an answer that leaves through `reached` says nothing that the disk does
+    not hold.
 
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
-    timeout_ms  after that long an answer leaves with FLUSH_DISK_TIMEOUT in the place of SUCCESS: the message is
+    timeout_ms  after that long an answer leaves with FLUSH_DISK_TIMEOUT in the place of SUCCESS:
+                the message is
                 stored, its safety unknown. Measured with clock.monotonic_ms.
     on_hold     called when the first answer begins to wait: the flush job has something to do
     """
@@ -65,9 +67,13 @@ class Acks:
         return self._held[-1].end if self._held else 0
 
     def hold(
-        self, end: int, connection: Connection, answer: bytes | Command, deadline_ms: int | None = None
+        self,
+        end: int,
+        connection: Connection,
+        answer: bytes | Command,
+        deadline_ms: int | None = None,
     ) -> None:
-        """Keep an answer, or the encoded answers of one chunk, until the log is safe up to `end`."""
+        """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`."""
         answers = answer.encode() if isinstance(answer, Command) else answer
         assert not self._held or end >= self._held[-1].end, "answers out of log order"
         if deadline_ms is None:
@@ -96,11 +102,15 @@ class Acks:
             expired += 1
         if expired:
             self.timed_out += expired
-            log.warning("flush too slow, answered FLUSH_DISK_TIMEOUT chunks=%d timeout_ms=%d", expired, self._timeout_ms)
+            log.warning(
+                "flush too slow, answered FLUSH_DISK_TIMEOUT chunks=%d timeout_ms=%d",
+                expired,
+                self._timeout_ms,
+            )
 
 
 def as_timed_out(answers: bytes, code: ResponseCode = ResponseCode.FLUSH_DISK_TIMEOUT) -> bytes:
-    """The same answers with `code` in the place of SUCCESS; header fields and refusals among them stay."""
+    """The same answers with `code` in the place of SUCCESS; fields and refusals stay."""
     view = memoryview(answers)
     changed = []
     position = 0

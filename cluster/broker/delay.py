@@ -1,4 +1,4 @@
-"""Messages with a delay level: parked in SCHEDULE_TOPIC_XXXX, delivered to their real topic when due."""
+"""Messages with a delay level: parked in SCHEDULE_TOPIC_XXXX, delivered when due."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ TICK_MS: Final = 100
 SAVE_MS: Final = 10_000
 WARN_MS: Final = 10_000
 DELIVERIES_PER_STEP: Final = 256  # per level, then the loop serves others
-UPDATES_PER_VERSION: Final = 200  # the data version of delayOffset.json advances this often, as RocketMQ's does
+UPDATES_PER_VERSION: Final = (
+    200  # the data version of delayOffset.json advances this often, as RocketMQ's does
+)
 DELAY_MAX_MS: Final = 1 << 46
 
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -39,14 +41,16 @@ _LEVEL = re.compile(r"(\d{1,9})([smhd])").fullmatch
 
 
 class DelayLevels:
-    """The table of delays, level 1 first: `1s 5s ... 2h`. Source: storage.md "Delay-level messages"."""
+    """Delays, level 1 first: `1s 5s ... 2h`. Source: storage spec "Delay-level messages"."""
 
     def __init__(self, text: str) -> None:
         delays = []
         for word in text.split():
             found = _LEVEL(word)
             if found is None:
-                raise ValueError(f"messageDelayLevel: {word!r} is not a number with one of the units s m h d")
+                raise ValueError(
+                    f"messageDelayLevel: {word!r} is not a number with one of the units s m h d"
+                )
             delays.append(int(found[1]) * _UNIT_MS[found[2]])
         self.delays_ms: Final = tuple(delays)
 
@@ -55,7 +59,7 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def park(self, draft: Draft, level: int) -> None:
-        """Turn a message into one that waits: schedule topic, queue level - 1, its own place in properties."""
+        """Turn a message into one that waits: queue level - 1 of the schedule topic."""
         level = min(level, self.highest)
         properties = decode_properties(draft.properties)
         for name in messages.TIMER_PROPERTIES:
@@ -82,9 +86,10 @@ def delay_level(properties: bytes) -> int:
 class DelaySchedule:
     """Moves due messages from the schedule topic to their real topics, one queue per level.
 
-    Progress is kept in config/delayOffset.json every 10 s and at stop, so a crash delivers up to 10 s of
-    messages twice, as RocketMQ does. The properties of a delivered record keep DELAY, REAL_TOPIC and REAL_QID
-    byte by byte: nothing here looks at them again, so nothing is delayed twice.
+    Progress is kept in config/delayOffset.json every 10 s and at stop, so a crash delivers up to 10
+    s of messages twice, as RocketMQ does. The properties of a delivered record keep DELAY,
+    REAL_TOPIC and REAL_QID byte by byte: nothing here looks at them again, so nothing is delayed
+    twice.
     """
 
     def __init__(self, store: MessageStore, levels: DelayLevels, path: Path, clock: Clock) -> None:
@@ -153,7 +158,8 @@ class DelaySchedule:
                     more = False
                     break
                 physical, _, deliver_at_ms = entry
-                # Later than the whole delay from now: the clock went back or the levels changed. Do not wait it out.
+                # Later than the whole delay from now: the clock went back or the levels changed. Do
+                # not wait it out.
                 if now_ms < deliver_at_ms <= now_ms + self._levels.delays_ms[level - 1]:
                     more = False
                     break
@@ -167,7 +173,7 @@ class DelaySchedule:
         return more
 
     def _deliver(self, physical: int) -> None:
-        """Put one message into its real topic. One that is gone or makes no sense is passed over."""
+        """Put one message into its real topic. One that is gone or senseless is passed over."""
         view = self._store.record_at(physical)
         if view is None:
             return
@@ -197,11 +203,13 @@ class DelaySchedule:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._warned_ms >= WARN_MS:
             self._warned_ms = now_ms
-            log.warning("scheduled message waits level=%d queue_offset=%d why=%s", level, offset, error)
+            log.warning(
+                "scheduled message waits level=%d queue_offset=%d why=%s", level, offset, error
+            )
 
 
 def delivered(record: Record) -> Draft | None:
-    """The message as it goes to its real topic: only topic and queue change. None without a sound REAL_QID."""
+    """The message with its real topic and queue, else unchanged. None without a sound REAL_QID."""
     topic = get_property(record.properties, b"REAL_TOPIC")
     queue_id = get_property(record.properties, b"REAL_QID")
     if topic is None or queue_id is None or not queue_id.isdigit():

@@ -1,7 +1,7 @@
 """Why the broker refuses a request. replies.py maps each class to a response code.
 
-The text of an error becomes the answer's remark. Operators search for RocketMQ's words, so where it has
-a wording of its own the text keeps it (remoting.md 5.3, 10).
+The text of an error becomes the answer's remark. Operators search for RocketMQ's words, so where it
+has a wording of its own the text keeps it (remoting.md 5.3, 10).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class BrokerError(Exception):
 
 
 class NotYetServing(BrokerError):
-    """The broker was told to accept sends only from a later time (startAcceptSendRequestTimeStamp)."""
+    """The broker accepts sends only from a later time (startAcceptSendRequestTimeStamp)."""
 
 
 class BrokerBusy(BrokerError):
@@ -22,8 +22,8 @@ class BrokerBusy(BrokerError):
 class NotPermitted(BrokerError):
     """Permission bits of broker, group or topic, or a topic no client may send to.
 
-    forbidden_type: what pull answers tell beside the code (remoting.md 10.5): 1 broker, 2 group, 3 topic,
-    4 broadcasting, 5 the group's rule for the topic.
+    forbidden_type: what pull answers tell beside the code (remoting.md 10.5): 1 broker, 2 group, 3
+    topic, 4 broadcasting, 5 the group's rule for the topic.
     """
 
     def __init__(self, text: str, forbidden_type: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Pulls that wait for a message: found again when one arrives, when time is up, or when the consumer is gone."""
+"""Pulls that wait for a message, for their time to be up, or for their consumer to go."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from cluster.broker.filters import TagCodes
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection
+from cluster.remoting.headers import PullHeader
 from storage import Clock
 
 log = logging.getLogger(__name__)
@@ -29,29 +30,30 @@ SWEEP_MS: Final = 5_000  # how often every held pull is compared with its queue'
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One pull that found nothing and may wait.
-
-    offset    queue offset it asked for: any entry at or behind it may be what it waits for
-    codes     tag codes it wants, None for every message
-    """
+    """A pull that found nothing and may wait. codes: the tag codes it wants, None for all."""
 
     connection: Connection
     request: Command
-    topic: str
-    queue_id: int
-    offset: int
+    header: PullHeader
     codes: TagCodes
     deadline_ms: int
-    due_tick: int = field(init=False)
+    due_tick: int = field(init=False, default=0)
 
-    def __post_init__(self) -> None:
-        self.due_tick = -(-self.deadline_ms // TICK_MS)
+    @property
+    def queue(self) -> QueueKey:
+        return (self.header.topic, self.header.queue_id)
+
+    @property
+    def offset(self) -> int:
+        """Queue offset it asked for: an entry at or behind it is what it waits for."""
+        return self.header.queue_offset
 
 
 class HeldPulls:
     """All held pulls of a broker, at most `count_max`.
 
-    answer       called once for each pull that leaves: it reads the queue again and answers whatever it finds.
+    answer       called once for each pull that leaves: it reads the queue again and answers
+                 whatever it finds.
                  Not called for a pull whose connection closed.
     queue_end    (topic, queue id) -> the queue's end
     Deadlines are of clock.monotonic_ms.
@@ -69,7 +71,8 @@ class HeldPulls:
         self._clock = clock
         self.count_max = count_max
         self.count = 0
-        # The inner dicts are sets that keep their order: who waited first is woken first, on every run alike.
+        # The inner dicts are sets that keep their order: who waited first is woken first, on every
+        # run alike.
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
@@ -88,13 +91,13 @@ class HeldPulls:
             self._by_connection[pull.connection] = mine = {}
             pull.connection.on_close(self._closed)
         mine[pull] = None
-        self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        pull.due_tick = max(pull.due_tick, self._tick + 1)
+        self._by_queue.setdefault(pull.queue, {})[pull] = None
+        pull.due_tick = max(-(-pull.deadline_ms // TICK_MS), self._tick + 1)
         self._by_tick.setdefault(pull.due_tick, {})[pull] = None
         self.count += 1
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Wake the pulls that these messages concern, each once, in one pass over what one dispatch step found."""
+        """Wake the pulls that these messages concern, each once."""
         held = self._by_queue
         if not held:
             return
@@ -119,14 +122,16 @@ class HeldPulls:
                 self._leave(pull)
 
     def sweep(self) -> None:
-        """Compare every held pull with its queue's end: one whose tags never came gets to move its offset on."""
+        """Wake every pull that lies before its queue's end, so that its offset moves on."""
         for topic, queue_id in list(self._by_queue):
             self.queue_grew(topic, queue_id, self._queue_end(topic, queue_id))
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls whose time is up."""
         last = now_ms // TICK_MS
-        if last - self._tick > len(self._by_tick):  # after a pause: look at what there is, not at every tick
+        if last - self._tick > len(
+            self._by_tick
+        ):  # after a pause: look at what there is, not at every tick
             due = sorted(tick for tick in self._by_tick if tick <= last)
         else:
             due = [tick for tick in range(self._tick, last + 1) if tick in self._by_tick]
@@ -153,7 +158,8 @@ class HeldPulls:
 
     def _leave(self, pull: HeldPull) -> None:
         self._forget(pull)
-        # The connection's set stays, empty or not: its presence says that we are told when the connection closes.
+        # The connection's set stays, empty or not: its presence says that we are told when the
+        # connection closes.
         del self._by_connection[pull.connection][pull]
         self._answer(pull)
 
@@ -165,7 +171,7 @@ class HeldPulls:
             log.debug("held pulls dropped with their connection count=%d", len(dropped))
 
     def _forget(self, pull: HeldPull) -> None:
-        _drop(self._by_queue, (pull.topic, pull.queue_id), pull)
+        _drop(self._by_queue, pull.queue, pull)
         _drop(self._by_tick, pull.due_tick, pull)
         self.count -= 1
 

@@ -40,22 +40,21 @@ def broker_properties(region: str, cluster: str, traced: bool) -> bytes:
     )
 
 
-def joined(properties: bytes, more: bytes) -> bytes:
-    """Two encoded property strings as one; of duplicates the later counts, so `more` overrides."""
-    if properties and not properties.endswith(VALUE_END):
-        return properties + VALUE_END + more
-    return properties + more
-
-
 def without(properties: bytes, names: frozenset[str]) -> bytes:
     """The same properties without some names; every other byte stays."""
     unwanted = {name.encode() for name in names}
-    kept = [entry for entry in properties.split(VALUE_END) if entry.split(NAME_END, 1)[0] not in unwanted]
+    if not any(name in properties for name in unwanted):
+        return properties
+    kept = [
+        entry
+        for entry in properties.split(VALUE_END)
+        if entry.split(NAME_END, 1)[0] not in unwanted
+    ]
     return VALUE_END.join(kept)
 
 
 class UniqueIds:
-    """Ids for messages whose client sent none: RocketMQ's scheme, unique per process (storage.md 4.5).
+    """Ids for messages whose client sent none. Source: storage spec "Client unique id".
 
     host     packed address, 4 or 16 bytes
     process  two bytes that tell processes of one host apart
@@ -71,7 +70,9 @@ class UniqueIds:
         clock: Clock,
         month_start_ms: Callable[[int], tuple[int, int]] | None = None,
     ) -> None:
-        fixed = host + (process & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
+        fixed = (
+            host + (process & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
+        )
         self._prefix = fixed.hex().upper()
         self._clock = clock
         self._month = month_start_ms or month_of

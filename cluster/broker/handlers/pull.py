@@ -1,0 +1,285 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages to consumers, now or when one comes.
+
+Source: remoting.md "PULL_MESSAGE", nameserver-and-broker-services.md "Pull answers", "Long
+polling".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.broker import names
+from cluster.broker.config import BrokerConfig
+from cluster.broker.errors import (
+    BrokerBusy,
+    FilterNotServed,
+    InvalidParameter,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotPermitted,
+    SubscriptionMissing,
+    SubscriptionOutdated,
+)
+from cluster.broker.filters import TagCodes, is_tag_expression, parse_tags
+from cluster.broker.groups import GroupConfig, GroupTable
+from cluster.broker.longpoll import HeldPull, HeldPulls
+from cluster.broker.members import ConsumerMembers
+from cluster.broker.offsets import OffsetTable
+from cluster.broker.replies import FAQ, REFUSALS, refusal
+from cluster.broker.stats import BrokerStats
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection, Handler
+from cluster.remoting.headers import PullHeader
+from storage import Clock, GetResult, GetStatus, MessageStore
+
+COMMIT_OFFSET: Final = 1  # bits of a pull's sysFlag
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+
+FORBIDDEN_BROKER: Final = 1  # values of forbiddenType
+FORBIDDEN_GROUP: Final = 2
+FORBIDDEN_TOPIC: Final = 3
+FORBIDDEN_BROADCAST: Final = 4
+FORBIDDEN_SUBSCRIPTION: Final = 5
+
+BYTES_MAX: Final = (
+    128 << 20
+)  # of one answer, before the store's own limits; clients' maxMsgBytes does not count
+HELD_PULLS_MAX: Final = 100_000  # RocketMQ's pull queue holds as many
+HOLD_MS_MAX: Final = 3_600_000
+
+CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # at offset 0: PULL_NOT_FOUND
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # at offset 0: PULL_NOT_FOUND
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class PullHandler:
+    """Answers pulls from the store, and keeps the ones that find nothing new in `held`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        members: ConsumerMembers,
+        stats: BrokerStats,
+        clock: Clock,
+        *,
+        held_max: int = HELD_PULLS_MAX,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._members = members
+        self._stats = stats
+        self._clock = clock
+        self.held = HeldPulls(self._answer_held, store.max_offset, clock, held_max)
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.PULL_MESSAGE: self.handle_pull_message,
+            RequestCode.LITE_PULL_MESSAGE: self.handle_pull_message,
+        }
+
+    def handle_pull_message(self, request: Command, connection: Connection) -> Command | None:
+        """Messages from one queue offset on; None when the pull was answered here or is held."""
+        try:
+            header = PullHeader.of(request)
+            return self._pull(request, header, connection, first=True)
+        except REFUSALS as error:
+            return refusal(request, error, {})
+
+    def _answer_held(self, pull: HeldPull) -> None:
+        """The second pass of a held pull: every check again, and an answer whatever is found."""
+        try:
+            answer = self._pull(pull.request, pull.header, pull.connection, first=False)
+        except REFUSALS as error:
+            answer = refusal(pull.request, error, {})
+        if answer is not None:
+            pull.connection.send(answer)
+
+    def _pull(
+        self, request: Command, header: PullHeader, connection: Connection, *, first: bool
+    ) -> Command | None:
+        group, topic = self._admitted(request, header, connection)
+        codes = self._tag_codes(header, group, connection)
+        found = self._read(header, codes)
+        self._offsets.commit_pull(
+            header.consumer_group, header.topic, header.queue_id, found.next_offset
+        )
+        if first and header.sys_flag & COMMIT_OFFSET:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        code = CODES[found.status]
+        if found.status in _EMPTY_QUEUE and header.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
+            self._hold(request, header, connection, codes)
+            return None
+        answer = request.reply(
+            code,
+            found.status.name,
+            {
+                "suggestWhichBrokerId": str(self._suggested_broker(group, found)),
+                "groupSysFlag": str(group.group_sys_flag),
+                "nextBeginOffset": str(found.next_offset),
+                "maxOffset": str(found.max_offset),
+                "minOffset": str(found.min_offset),
+                "topicSysFlag": str(topic.topic_sys_flag),
+            },
+        )
+        if code != ResponseCode.SUCCESS:
+            self._stats.missed()
+            return answer
+        self._stats.pulled(header.consumer_group, header.topic, found.count, found.bytes)
+        if not request.oneway:
+            # One copy of the records and one write: cheaper than 32 writes, and no view outlives
+            # this call.
+            connection.write(b"".join((answer.encode_head(found.bytes), *found.records)))
+        return None
+
+    # -- checks, in RocketMQ's order
+    # --------------------------------------------------------------------------
+
+    def _admitted(
+        self, request: Command, header: PullHeader, connection: Connection
+    ) -> tuple[GroupConfig, TopicConfig]:
+        config = self._config
+        if not config.permission & names.PERM_READ:
+            raise NotPermitted(
+                f"the broker[{config.advertised_host}] pulling message is forbidden",
+                FORBIDDEN_BROKER,
+            )
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_enabled:
+            raise NotPermitted(
+                f"the broker[{config.advertised_host}] for lite pull consumer is forbidden",
+                FORBIDDEN_BROKER,
+            )
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise NoSuchGroup(f"subscription group [{header.consumer_group}] does not exist, {FAQ}")
+        if not group.consume_enable:
+            raise NotPermitted(
+                f"subscription group no permission, {header.consumer_group}", FORBIDDEN_GROUP
+            )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise NoSuchTopic(f"topic[{header.topic}] not exist, apply first please! \n{FAQ}")
+        if not topic.readable:
+            raise NotPermitted(
+                f"the topic[{header.topic}] pulling message is forbidden", FORBIDDEN_TOPIC
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise InvalidParameter(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}]"
+                f" consumer:[/{connection.peer[0]}:{connection.peer[1]}]"
+            )
+        return group, topic
+
+    def _tag_codes(
+        self, header: PullHeader, group: GroupConfig, connection: Connection
+    ) -> TagCodes:
+        """What the pull selects by: its own expression, or what its group registered."""
+        if header.sys_flag & SUBSCRIPTION:
+            by_tag = is_tag_expression(header.expression_type)
+            codes = parse_tags(header.subscription) if by_tag else None
+        else:
+            by_tag, codes = self._registered(header, group)
+        if not by_tag:
+            raise FilterNotServed("The broker does not support consumer to filter message by SQL92")
+        if self._config.pull_consumers_rejected:
+            self._check_registered(header.consumer_group, connection)
+        return codes
+
+    def _registered(self, header: PullHeader, group: GroupConfig) -> tuple[bool, TagCodes]:
+        members = self._members.group(header.consumer_group)
+        if members is None:
+            raise SubscriptionMissing(f"the consumer's group info not exist\n{FAQ}")
+        if members.broadcasting and not group.consume_broadcast_enable:
+            raise NotPermitted(
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                FORBIDDEN_BROADCAST,
+            )
+        if self._groups.read_forbidden(header.consumer_group, header.topic):
+            raise NotPermitted(
+                f"group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+                FORBIDDEN_SUBSCRIPTION,
+            )
+        subscription = members.subscriptions.get(header.topic)
+        if subscription is None:
+            raise SubscriptionMissing(f"the consumer's subscription not exist\n{FAQ}")
+        if subscription.sub_version < header.sub_version:
+            raise SubscriptionOutdated("the consumer's subscription not latest")
+        return subscription.is_tag, subscription.tag_codes
+
+    def _check_registered(self, group: str, connection: Connection) -> None:
+        """With rejectPullConsumerEnable, only members may pull that do not push."""
+        if group.startswith(names.SYSTEM_GROUP_PREFIX):
+            return
+        members = self._members.group(group)
+        if members is None or (
+            members.actively_pulling and connection.id not in members.connections
+        ):
+            raise SubscriptionMissing(
+                "the consumer's group info not exist, or the pull consumer is rejected by server."
+            )
+
+    # -- reading and waiting
+    # ----------------------------------------------------------------------------------
+
+    def _read(self, header: PullHeader, codes: TagCodes) -> GetResult:
+        if self._config.server_side_reset:
+            reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+            if reset is not None:
+                return GetResult(
+                    GetStatus.OFFSET_RESET,
+                    reset,
+                    self._store.min_offset(header.topic, header.queue_id),
+                    self._store.max_offset(header.topic, header.queue_id),
+                )
+        return self._store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            BYTES_MAX,
+            codes,
+        )
+
+    def _hold(
+        self, request: Command, header: PullHeader, connection: Connection, codes: TagCodes
+    ) -> None:
+        if self.held.full:
+            raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
+        config = self._config
+        hold_ms = (
+            header.suspend_timeout_millis
+            if config.long_polling_enabled
+            else config.short_polling_ms
+        )
+        deadline_ms = self._clock.monotonic_ms() + max(0, min(hold_ms, HOLD_MS_MAX))
+        request.ext = None  # the header has what matters, and there may be many of these
+        self.held.hold(HeldPull(connection, request, header, codes, deadline_ms))
+
+    def _suggested_broker(self, group: GroupConfig, found: GetResult) -> int:
+        if not self._config.slave_read_enabled:
+            return 0
+        return group.which_broker_when_consume_slowly if found.suggest_slave else group.broker_id

@@ -1,0 +1,375 @@
+"""SEND_MESSAGE (10, 310) and SEND_BATCH_MESSAGE (320): messages from producers into the log.
+
+This is the readable, complete path. sendpath.py and _sendpath.pyx take the common case out of its
+hands and must give the same answers and the same bytes
+(tests/cluster/broker/test_sendpath_twins.py). Source: remoting.md "SEND_MESSAGE".
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from cluster.broker import messages, names
+from cluster.broker.acks import Acks
+from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.delay import DelayLevels, delay_level
+from cluster.broker.errors import (
+    BrokerBusy,
+    InvalidParameter,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotPermitted,
+    NotYetServing,
+    RequestMalformed,
+    TimerNotEnabled,
+    TransactionsNotServed,
+)
+from cluster.broker.groups import GroupTable
+from cluster.broker.locks import QueueLocks
+from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.remoting.codes import VERSION_V3_4_9, RequestCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection, Handler
+from cluster.remoting.headers import SendHeader
+from storage import (
+    BatchItem,
+    Clock,
+    Draft,
+    FlushMode,
+    MessageIllegal,
+    MessageStore,
+    SysFlag,
+    get_property,
+    join_properties,
+    offset_message_id,
+    split_batch,
+)
+
+TOPIC_UNIT: Final = 1  # topicSysFlag bits of topics made by a send in unit mode
+TOPIC_UNIT_SUBSCRIPTION: Final = 2
+BATCH_TOPIC_CHARACTERS_MAX: Final = 127
+WAIT_MS_MAX: Final = (
+    200  # RocketMQ's waitTimeMillsInSendQueue: what waited longer is refused, its sender retries
+)
+
+
+class SendHandler:
+    """Stores what producers send and says where it lies.
+
+    store_host  the address clients know us by, packed: part of every record and of every message id
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        locks: QueueLocks,
+        acks: Acks,
+        ids: messages.UniqueIds,
+        *,
+        store_host: bytes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._acks = acks
+        self._ids = ids
+        self._levels = DelayLevels(config.storage.delay_levels)
+        self._store_host = store_host
+        self._clock = clock
+        self._rng = rng
+        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
+        self._added = messages.broker_properties(config.region, config.cluster, config.trace_on)
+        #: ext fields of every answer, refusals included
+        self.marks: Mapping[str, str] = {
+            "TRACE_ON": str(config.trace_on).lower(),
+            "MSG_REGION": config.region,
+        }
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.handle_send_message,
+            RequestCode.SEND_MESSAGE_V2: self.handle_send_message,
+            RequestCode.SEND_BATCH_MESSAGE: self.handle_send_message,
+        }
+
+    def handle_send_message(self, request: Command, connection: Connection) -> Command | None:
+        """One message or, when the header says so, a batch; the code does not decide which."""
+        try:
+            header = SendHeader.of(request)
+            if request.body is None:
+                raise RequestMalformed("the message has no body")
+        except REFUSALS as error:
+            return refusal(request, error)
+        try:
+            self._check_serving(connection)
+            topic = self._topic(header)
+            if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+                raise InvalidParameter(
+                    f"request queueId[{header.queue_id}] is illegal, {described(topic)}"
+                    f" Producer: {connection.peer[0]}:{connection.peer[1]}"
+                )
+            if header.batch:
+                return self._send_batch(request, header, topic, connection)
+            return self._send_one(request, header, topic, connection)
+        except REFUSALS as error:
+            return refusal(request, error, self.marks)
+
+    # -- whether and where
+    # ----------------------------------------------------------------------------------
+
+    def _check_serving(self, connection: Connection) -> None:
+        if self._config.role is Role.SLAVE:
+            raise BrokerBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        # Requests queue up in no place but the received bytes behind a slow one, say one that
+        # rolled the log.
+        waited_ms = self._clock.monotonic_ms() - connection.active_ms
+        if waited_ms >= WAIT_MS_MAX:
+            raise BrokerBusy(
+                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
+                f" period in queue: {waited_ms}ms, size of queue: 0"
+            )
+        if self._acks.full:
+            raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
+        opens_ms = self._config.accept_sends_from_ms
+        if opens_ms > self._clock.now_ms():
+            opens = datetime.fromtimestamp(opens_ms / 1000).isoformat(" ", "milliseconds")
+            raise NotYetServing(f"broker unable to service, until {opens}")
+
+    def _topic(self, header: SendHeader) -> TopicConfig:
+        """The topic of a send, made if need be. The order of checks is RocketMQ's."""
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is not None and topic.order and not self._config.permission & names.PERM_WRITE:
+            raise NotPermitted(
+                f"the broker[{self._config.advertised_host}] sending message is forbidden"
+            )
+        problem = self._topics.check_topic_name(name)
+        if problem is not None:
+            raise InvalidParameter(problem)
+        if name in names.SEND_FORBIDDEN_TOPICS:
+            raise NotPermitted(f"Sending message to topic[{name}] is forbidden.")
+        if topic is not None:
+            return topic
+        retry = name.startswith(names.RETRY_PREFIX)
+        sys_flag = (TOPIC_UNIT_SUBSCRIPTION if retry else TOPIC_UNIT) if header.unit_mode else 0
+        topic = self._topics.create_for_send(
+            name, header.default_topic, header.default_topic_queue_nums, sys_flag
+        )
+        if topic is None and retry:
+            topic = self._topics.create_for_retry(name, 1)
+        if topic is None:
+            raise no_such_topic(name)
+        return topic
+
+    def _queue(self, header: SendHeader, topic: TopicConfig) -> int:
+        if header.queue_id >= 0:
+            return header.queue_id
+        if topic.write_queue_nums <= 0:
+            raise InvalidParameter(f"topic[{topic.topic_name}] has no queue to write to")
+        return self._rng.randrange(topic.write_queue_nums)
+
+    # -- one message
+    # ----------------------------------------------------------------------------------------
+
+    def _send_one(
+        self, request: Command, header: SendHeader, topic: TopicConfig, connection: Connection
+    ) -> Command | None:
+        queue_id = self._queue(header, topic)
+        properties = messages.without(encoded(header.properties), messages.STRIPPED)
+        draft = self._draft(request, header, topic, queue_id, properties, connection)
+        dead = self._is_dead(request, header)
+        if dead:
+            self._to_dead_letters(draft)
+        unique_id = get_property(draft.properties, b"UNIQ_KEY")
+        if unique_id is None:
+            unique_id = self._ids.next().encode()
+            draft.properties = join_properties(
+                draft.properties, messages.property_bytes(messages.UNIQ_KEY, unique_id.decode())
+            )
+        draft.properties = join_properties(draft.properties, self._added)
+        waits = waits_for_safety(draft.properties)
+        self._settle_kind(draft)
+        placed = self._store.put(draft)
+        return self._acknowledge(
+            request,
+            connection,
+            {
+                "queueId": str(queue_id),
+                "transactionId": unique_id.decode("utf-8", "replace"),
+                "msgId": offset_message_id(self._store_host, placed.offset),
+                **self.marks,
+                "queueOffset": str(placed.queue_offset),
+            },
+            placed.end,
+            waits,
+        )
+
+    def _draft(
+        self,
+        request: Command,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        properties: bytes,
+        connection: Connection,
+    ) -> Draft:
+        assert request.body is not None
+        multi = SysFlag.MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0
+        return Draft(
+            topic=topic.topic_name,
+            queue_id=queue_id,
+            body=request.body,
+            properties=properties,
+            flag=header.flag,
+            sys_flag=header.sys_flag | multi,
+            born_ms=header.born_timestamp,
+            born_host=connection.peer_host,
+            store_host=self._store_host,
+            reconsume_times=header.reconsume_times,
+        )
+
+    def _is_dead(self, request: Command, header: SendHeader) -> bool:
+        """Whether a message for a retry topic was tried often enough, or its group is orderly."""
+        if not header.topic.startswith(names.RETRY_PREFIX):
+            return False
+        name = header.topic.removeprefix(names.RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise NoSuchGroup(f"subscription group not exist, {name} {FAQ}")
+        tries_max = group.retry_max_times
+        if request.version >= VERSION_V3_4_9 and header.max_reconsume_times is not None:
+            tries_max = header.max_reconsume_times
+        return header.reconsume_times > tries_max or self._locks.any_held(
+            name, self._clock.monotonic_ms()
+        )
+
+    def _to_dead_letters(self, draft: Draft) -> None:
+        topic = self._topics.create_for_retry(
+            names.dlq_topic(draft.topic.removeprefix(names.RETRY_PREFIX)), 1
+        )
+        if topic is None:
+            raise NoSuchTopic(f"topic[{draft.topic}] has no dead letter topic")
+        draft.topic = topic.topic_name
+        draft.queue_id = 0
+        draft.properties = join_properties(
+            draft.properties, messages.property_bytes(messages.DELAY, "-1")
+        )
+
+    def _settle_kind(self, draft: Draft) -> None:
+        """Tell ordinary messages from half, delayed and timed ones, and park the delayed."""
+        level = delay_level(draft.properties)
+        half = (get_property(draft.properties, b"TRAN_MSG") or b"").lower() == b"true"
+        if half and draft.reconsume_times > 0 and level > 0:
+            draft.sys_flag &= (
+                ~SysFlag.TRANSACTION_MASK
+            )  # a retried message: its transaction is long over
+        elif half:
+            raise TransactionsNotServed(
+                f"the broker[{self._config.advertised_host}] sending transaction message"
+                " is forbidden"
+            )
+        elif draft.sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.PREPARED, SysFlag.ROLLBACK):
+            # Stored like this it would be acknowledged and never delivered.
+            raise MessageIllegal(
+                f"sysFlag {draft.sys_flag} says half message, property TRAN_MSG does not"
+            )
+        if level > 0:
+            self._levels.park(draft, level)
+        elif any(
+            get_property(draft.properties, name.encode()) for name in messages.TIMER_PROPERTIES
+        ):
+            raise TimerNotEnabled(
+                "messages with a delivery time are not enabled on this broker, delay levels are"
+            )
+
+    # -- batches
+    # --------------------------------------------------------------------------------------------
+
+    def _send_batch(
+        self, request: Command, header: SendHeader, topic: TopicConfig, connection: Connection
+    ) -> Command | None:
+        if len(topic.topic_name) > BATCH_TOPIC_CHARACTERS_MAX:
+            raise MessageIllegal(f"message topic length too long {len(topic.topic_name)}")
+        if topic.topic_name.startswith(names.RETRY_PREFIX):
+            raise MessageIllegal(f"batch request does not support retry group {topic.topic_name}")
+        queue_id = self._queue(header, topic)
+        own = encoded(header.properties)
+        envelope = self._draft(
+            request, header, topic, queue_id, join_properties(own, self._added), connection
+        )
+        items = self._items(envelope)
+        placed = self._store.put_batch(envelope, items)
+        ext = {"queueId": str(queue_id)}
+        unique_id = get_property(own, b"UNIQ_KEY")
+        if unique_id is not None:
+            ext["transactionId"] = unique_id.decode("utf-8", "replace")
+        ext["msgId"] = ",".join(
+            [offset_message_id(self._store_host, offset) for offset in placed.offsets]
+        )
+        ext.update(self.marks)
+        ext["queueOffset"] = str(placed.first_queue_offset)
+        return self._acknowledge(request, connection, ext, placed.end, waits_for_safety(own))
+
+    def _items(self, envelope: Draft) -> list[BatchItem]:
+        if envelope.sys_flag & SysFlag.TRANSACTION_MASK or delay_level(envelope.properties) > 0:
+            raise MessageIllegal("a batch can be neither transactional nor delayed")
+        try:
+            return split_batch(envelope.body)
+        except MessageIllegal as error:
+            raise RequestMalformed(str(error)) from error
+
+    # -- answering
+    # ------------------------------------------------------------------------------------------
+
+    def _acknowledge(
+        self, request: Command, connection: Connection, ext: dict[str, str], end: int, waits: bool
+    ) -> Command | None:
+        """The answer of a stored send, now or when the disk has the log up to `end`."""
+        if request.oneway:
+            return None
+        answer = request.reply(ext=ext)
+        if self._synchronous and waits:
+            self._acks.hold(end, connection, answer)
+            return None
+        return answer
+
+
+def encoded(properties: str | None) -> bytes:
+    """A header's property string as it is stored; what UTF-8 cannot say becomes '?', as in Java."""
+    return (properties or "").encode("utf-8", "replace")
+
+
+def waits_for_safety(properties: bytes) -> bool:
+    """Whether the sender wants its answer only when the message is safe: WAIT absent or true."""
+    wait = get_property(properties, b"WAIT")
+    return wait is None or wait.lower() == b"true"
+
+
+def described(topic: TopicConfig) -> str:
+    """A topic's settings as RocketMQ prints them in remarks."""
+    perm = "".join(
+        letter if topic.perm & bit else "-"
+        for letter, bit in (
+            ("R", names.PERM_READ),
+            ("W", names.PERM_WRITE),
+            ("X", names.PERM_INHERIT),
+        )
+    )
+    attributes = ", ".join(f"{key}={value}" for key, value in topic.attributes.items())
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums},"
+        f" writeQueueNums={topic.write_queue_nums}, perm={perm},"
+        f" topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag},"
+        f" order={str(topic.order).lower()}, attributes={{{attributes}}}]"
+    )

@@ -1,0 +1,155 @@
+"""CONSUMER_SEND_MSG_BACK (36): what a group could not consume is tried again, or laid to rest.
+
+Source: nameserver-and-broker-services.md "Consumer retry and dead letters".
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from cluster.broker import messages, names
+from cluster.broker.acks import Acks
+from cluster.broker.config import BrokerConfig
+from cluster.broker.delay import DelayLevels
+from cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
+from cluster.broker.groups import GroupConfig, GroupTable
+from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from cluster.broker.stats import BrokerStats
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.remoting.codes import VERSION_V3_4_9, RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection, Handler
+from cluster.remoting.headers import SendBackHeader
+from storage import (
+    Draft,
+    FlushMode,
+    MessageStore,
+    Record,
+    StorageError,
+    decode,
+    encode_properties,
+    offset_message_id,
+)
+
+FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each further one a level longer
+DLQ_QUEUES: Final = 1
+
+
+class SendBackHandler:
+    """Stores a copy for the group's retry topic, delayed, or for its dead letter topic."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        acks: Acks,
+        stats: BrokerStats,
+        *,
+        store_host: bytes,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._acks = acks
+        self._stats = stats
+        self._levels = DelayLevels(config.storage.delay_levels)
+        self._store_host = store_host
+        self._rng = rng
+        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
+
+    def table(self) -> dict[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.handle_consumer_send_msg_back}
+
+    def handle_consumer_send_msg_back(
+        self, request: Command, connection: Connection
+    ) -> Command | None:
+        """Answered with a code alone; a client that gets no 0 sends the message itself."""
+        try:
+            header = SendBackHeader.of(request)
+            group = self._groups.find(header.group)
+            if group is None:
+                raise NoSuchGroup(f"subscription group not exist, {header.group} {FAQ}")
+            if not self._config.permission & names.PERM_WRITE:
+                raise NotPermitted(
+                    f"the broker[{self._config.advertised_host}] sending message is forbidden"
+                )
+            if group.retry_queue_nums <= 0:
+                return request.reply()
+            topic = self._retry_topic(group)
+            view = self._store.record_at(header.offset)
+            if view is None:
+                raise NoMessageThere(f"look message by offset failed, {header.offset}")
+            record = decode(view)
+            draft = self._again(request, header, group, topic, record)
+        except REFUSALS as error:
+            return refusal(request, error)
+        try:
+            placed = self._store.put(draft)
+        except StorageError as error:  # whatever it is, RocketMQ says SYSTEM_ERROR here
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        self._stats.sent_back(header.group, record.topic)
+        answer = request.reply()
+        if self._synchronous and not request.oneway:
+            # RocketMQ answers at once. The consumer commits its progress on this answer, so we wait
+            # for the disk.
+            self._acks.hold(placed.end, connection, answer)
+            return None
+        return answer
+
+    def _retry_topic(self, group: GroupConfig) -> TopicConfig:
+        name = names.retry_topic(group.group_name)
+        topic = self._topics.create_for_retry(name, group.retry_queue_nums)
+        if topic is None:
+            raise no_such_topic(name)
+        if not topic.writable:
+            raise NotPermitted(f"the topic[{name}] sending message is forbidden")
+        return topic
+
+    def _again(
+        self,
+        request: Command,
+        header: SendBackHeader,
+        group: GroupConfig,
+        topic: TopicConfig,
+        record: Record,
+    ) -> Draft:
+        """The copy that is stored: one try more, and its first id and topic kept over all tries."""
+        tries_max = group.retry_max_times
+        if request.version >= VERSION_V3_4_9 and header.max_reconsume_times is not None:
+            tries_max = header.max_reconsume_times
+        dead = record.reconsume_times >= tries_max or header.delay_level < 0
+        level = 0
+        if not dead:
+            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        properties = record.property_map
+        properties.setdefault(messages.RETRY_TOPIC, record.topic)
+        properties.setdefault(
+            messages.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset)
+        )
+        properties[messages.WAIT] = "false"
+        properties[messages.DELAY] = str(level)
+        draft = Draft(
+            topic=topic.topic_name,
+            queue_id=self._rng.randrange(group.retry_queue_nums),
+            body=record.body,
+            properties=encode_properties(properties),
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            store_host=self._store_host,
+            reconsume_times=record.reconsume_times + 1,
+        )
+        if dead:
+            name = names.dlq_topic(group.group_name)
+            if self._topics.create_for_retry(name, DLQ_QUEUES) is None:
+                raise no_such_topic(name)
+            draft.topic, draft.queue_id = name, 0
+        elif level > 0:
+            self._levels.park(draft, level)
+        return draft
