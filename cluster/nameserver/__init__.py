@@ -1,0 +1,8 @@
+"""The name server: which brokers are alive, and which queues of which topics they hold."""
+
+from __future__ import annotations
+
+from cluster.nameserver.config import NameServerConfig
+from cluster.nameserver.server import serve_nameserver
+
+__all__ = ["NameServerConfig", "serve_nameserver"]

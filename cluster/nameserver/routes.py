@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cluster.remoting.headers import Int32, Int64
+
 MASTER_ID: Final = 0
 BROKER_TIMEOUT_MS: Final = 120_000
 PERM_WRITE: Final = 2
@@ -35,28 +37,28 @@ class RegistrationRefused(Exception):
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
     """The generation of a broker's topics. Equal only when all three are."""
 
-    counter: int = 0
-    state_version: int = 0
-    timestamp: int = 0
+    counter: Int64 = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
 
 
 class TopicLine(msgspec.Struct, rename="camel"):
     """What the name server wants to know of a registered topic."""
 
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
+    topic_sys_flag: Int32 = 0
 
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel"):
     """The queues of one topic on one broker group."""
 
     broker_name: str
-    perm: int
-    read_queue_nums: int
-    topic_sys_flag: int
-    write_queue_nums: int
+    perm: Int32
+    read_queue_nums: Int32
+    topic_sys_flag: Int32
+    write_queue_nums: Int32
 
 
 @dataclass(slots=True)
@@ -312,7 +314,7 @@ class RouteTable:
         return [address for _, _, address in gone]
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
-        """Unregister brokers silent for longer than their timeout: (address, connection) of each."""
+        """Unregister brokers silent beyond their timeout: (address, connection) of each."""
         late = [
             (cluster, live.name, address, live.connection)
             for (cluster, address), live in self.live.items()

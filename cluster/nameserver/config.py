@@ -1,0 +1,194 @@
+"""Settings of a name server: RocketMQ's keys, and which of them may change while it runs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import msgspec
+from msgspec import Meta
+
+from cluster.config import ConfigError, Properties, parse_settings, setting_text
+from cluster.remoting.tls import TlsFiles, TlsMode
+
+ROCKETMQ_NAMES: Final = {
+    "bind_address": "bindAddress",
+    "listen_port": "listenPort",
+    "kv_config_path": "kvConfigPath",
+    "config_store_path": "configStorePath",
+    "order_message_enabled": "orderMessageEnable",
+    "order_topics_returned": "returnOrderTopicConfigToBroker",
+    "all_topic_list_enabled": "enableAllTopicList",
+    "topic_list_enabled": "enableTopicList",
+    "topics_follow_registration": "deleteTopicWithBrokerRegistration",
+    "wait_for_service": "needWaitForService",
+    "wait_for_service_s": "waitSecondsForService",
+    "scan_interval_ms": "scanNotActiveBrokerInterval",
+    "idle_s_max": "serverChannelMaxIdleTimeSeconds",
+    "config_blacklist": "configBlackList",
+    "tls_mode": "tls.server.mode",
+    "tls_key_path": "tls.server.keyPath",
+    "tls_key_password": "tls.server.keyPassword",
+    "tls_certificate_path": "tls.server.certPath",
+    "tls_trust_path": "tls.server.trustCertPath",
+    "tls_test_mode": "tls.test.mode.enable",
+}
+
+CHANGEABLE: Final = frozenset(
+    {
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+        "enableAllTopicList",
+        "enableTopicList",
+        "deleteTopicWithBrokerRegistration",
+        "needWaitForService",
+        "waitSecondsForService",
+    }
+)
+"""What UPDATE_NAMESRV_CONFIG may set. Everything else keeps its value while the process runs."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        # sizes of thread pools and buffers that this server does not have
+        "clientRequestThreadPoolNums",
+        "clientRequestThreadPoolQueueCapacity",
+        "defaultThreadPoolNums",
+        "defaultThreadPoolQueueCapacity",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "serverNettyWorkerGroupEnable",
+        "unRegisterBrokerQueueCapacity",
+        "useEpollNativeSelector",
+        "rocketmqHome",
+        "enableShutdownGracefully",
+        "shutdownWaitTimeSeconds",
+        "productEnvName",
+    }
+)
+
+NOT_SUPPORTED: Final = (
+    "clusterTest",
+    "supportActingMaster",
+    "notifyMinBrokerIdChanged",
+    "enableControllerInNamesrv",
+)
+"""Switches whose function is missing here: they may be off, not on."""
+
+_NOT_IN_FILES: Final = frozenset({"insecure"})
+_TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+    """Everything a name server needs to know. Defaults are RocketMQ's, but for where it listens.
+
+    bind_address        loopback unless configured
+    config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
+    insecure            --insecure: serve other machines without TLS
+    """
+
+    bind_address: str = "127.0.0.1"
+    listen_port: Port = 9876
+    kv_config_path: str = ""
+    config_store_path: str = ""
+    order_message_enabled: bool = False
+    order_topics_returned: bool = True
+    all_topic_list_enabled: bool = True
+    topic_list_enabled: bool = True
+    topics_follow_registration: bool = False
+    wait_for_service: bool = False
+    wait_for_service_s: Annotated[int, Meta(ge=0, le=3600)] = 45
+    scan_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
+    idle_s_max: Annotated[int, Meta(ge=1)] = 120
+    config_blacklist: str = "configBlackList;configStorePath;kvConfigPath"
+    tls_mode: TlsMode = TlsMode.DISABLED
+    tls_key_path: str = ""
+    tls_key_password: str = ""
+    tls_certificate_path: str = ""
+    tls_trust_path: str = ""
+    tls_test_mode: bool = True
+    insecure: bool = False
+
+    @classmethod
+    def from_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        path: Path | None = None,
+        insecure: bool = False,
+        home: Path | None = None,
+    ) -> Self:
+        """Settings from the lines of a namesrv.conf. Raises ConfigError.
+
+        path   the file they came from: UPDATE_NAMESRV_CONFIG writes there
+        home   the user's directory; the default places lie below it
+        """
+        given: Properties = dict(properties)
+        mode = given.get("tls.server.mode", "").strip().lower()
+        if mode:
+            given["tls.server.mode"] = _TLS_MODE_ALIASES.get(mode, mode)
+        for key in NOT_SUPPORTED:
+            if given.pop(key, "false").strip().lower() == "true":
+                raise ConfigError(key, "true", "is not supported; must be false")
+        below = (home if home is not None else Path.home()) / "namesrv"
+        given.setdefault("kvConfigPath", str(below / "kvConfig.json"))
+        if path is not None:
+            given["configStorePath"] = str(path)
+        given.setdefault("configStorePath", str(below / "namesrv.properties"))
+        given.pop("insecure", None)
+        return parse_settings(cls, given, also_known=WITHOUT_EFFECT, insecure=insecure)
+
+    def to_properties(self) -> Properties:
+        """Every setting in force by its key; secrets are masked."""
+        found: Properties = {}
+        for field in msgspec.structs.fields(self):
+            if field.name in _NOT_IN_FILES:
+                continue
+            text = setting_text(getattr(self, field.name))
+            found[field.encode_name] = "******" if text and "password" in field.name else text
+        return found
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        return TlsFiles(
+            key_path=self.tls_key_path,
+            cert_path=self.tls_certificate_path,
+            key_password=self.tls_key_password,
+            trust_cert_path=self.tls_trust_path,
+        )
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines reach this server without TLS."""
+        return not _is_loopback(self.bind_address) and self.tls_mode is not TlsMode.ENFORCING
+
+
+def check_startable(config: NameServerConfig) -> None:
+    """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
+    if config.is_exposed and not config.insecure:
+        raise ConfigError(
+            "bindAddress",
+            config.bind_address,
+            "anybody who reaches this address may change every route: "
+            "set tls.server.mode=enforcing, "
+            "or start with --insecure if the network keeps strangers away",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
