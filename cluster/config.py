@@ -1,4 +1,7 @@
-"""The only reader of settings files and of the environment: Java's properties dialect, and typed settings from it."""
+"""The only reader of settings files and of the environment.
+
+Java's properties dialect, and typed settings from it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class ConfigError(Exception):
         self.allowed = allowed
 
 
-# -- Java properties ------------------------------------------------------------------------------------------
+# -- Java properties -------------------------------------------------------------------
 
 
 def read_properties(path: Path) -> Properties:
@@ -52,9 +55,10 @@ def read_properties(path: Path) -> Properties:
 def parse_properties(text: str) -> Properties:
     """Settings from text in Java's properties dialect.
 
-    `key=value`, `key: value` or `key value`; `#` and `!` start a comment only at the start of a line; a line that
-    ends with a backslash goes on; \\t, \\n, \\r, \\f and \\uXXXX are escapes, any other escaped character stands
-    for itself. Blanks at the end of a value belong to it and are dropped when it is used.
+    `key=value`, `key: value` or `key value`; `#` and `!` start a comment only at the start of a
+    line; a line that ends with a backslash goes on; \\t, \\n, \\r, \\f and \\uXXXX are escapes,
+    any other escaped character stands for itself. Blanks at the end of a value belong to it and
+    are dropped when it is used.
     """
     found: Properties = {}
     for line in _logical_lines(text):
@@ -67,8 +71,50 @@ def parse_properties(text: str) -> Properties:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Settings as sorted text that parse_properties reads back; no value can smuggle in another line."""
-    return "".join(f"{_escape(key, key=True)}={_escape(properties[key])}\n" for key in sorted(properties))
+    """Settings as sorted text that parse_properties reads back.
+
+    No value can smuggle in another line.
+    """
+    return "".join(
+        f"{_escape(key, key=True)}={_escape(properties[key])}\n" for key in sorted(properties)
+    )
+
+
+def edit_properties_file(path: str | Path, changes: Mapping[str, str]) -> None:
+    """Give keys of a settings file new values; comments and all other lines stay as they are.
+
+    A key that the file lacks is added at its end. The former file becomes PATH.bak. Raises
+    OSError. Blocks.
+    """
+    target = Path(path)
+    lines = target.read_bytes().decode("latin-1").splitlines()
+    pending = dict(changes)
+    kept: list[str] = []
+    position = 0
+    while position < len(lines):
+        end = position + 1
+        while end < len(lines) and _goes_on(lines[end - 1]):
+            end += 1
+        entry = lines[position:end]
+        key = next(iter(parse_properties("\n".join(entry))), None)
+        if key in changes:  # of a key given twice the last line counts: keep one
+            if key in pending:
+                kept.append(format_properties({key: pending.pop(key)}).rstrip("\n"))
+        else:
+            kept += entry
+        position = end
+    text = "".join(line + "\n" for line in kept) + format_properties(pending)
+    fresh = target.with_name(target.name + ".new")
+    fresh.write_bytes(text.encode("latin-1"))
+    target.with_name(target.name + ".bak").write_bytes(target.read_bytes())
+    fresh.replace(target)
+
+
+def _goes_on(line: str) -> bool:
+    stripped = line.lstrip(_BLANKS)
+    if stripped[:1] in ("#", "!"):
+        return False
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -126,7 +172,7 @@ def _escape(text: str, *, key: bool = False) -> str:
     return "".join(c if ord(c) < 256 else f"\\u{ord(c):04X}" for c in out)
 
 
-# -- typed settings -------------------------------------------------------------------------------------------
+# -- typed settings --------------------------------------------------------------------
 
 
 def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
@@ -144,7 +190,8 @@ def parse_settings(
     """Build one settings struct from properties.
 
     properties   RocketMQ key -> text; blanks around values are dropped
-    also_known   keys that something else reads; any other key that `kind` lacks is warned about, and ignored
+    also_known   keys that something else reads; any other key that `kind` lacks is warned about,
+                 and ignored
     fixed        fields by their inside name, set by the caller whatever the properties say
     Raises ConfigError naming key, value and what is allowed.
     """
@@ -224,5 +271,7 @@ def _warn_of_unknown(key: str, known: Collection[str]) -> None:
 def _warn_of_comment(key: str, text: str) -> None:
     if " #" in text or "\t#" in text:
         log.warning(
-            "a comment behind a value is part of the value key=%s value=%s hint=put it on a line of its own", key, text
+            "a comment behind a value is part of it key=%s value=%s hint=put it on its own line",
+            key,
+            text,
         )

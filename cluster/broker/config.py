@@ -20,10 +20,12 @@ from cluster.config import (
     NAME_SERVERS_VARIABLE,
     ConfigError,
     Properties,
+    convert_setting,
     keys_of,
     parse_settings,
     setting_text,
 )
+from cluster.remoting.tls import TlsMode
 from storage import StorageConfig
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,49 @@ ROCKETMQ_NAMES = {
 }
 
 #: set by the command line or by nobody: never read from a file, never shown
-_NOT_IN_FILES = frozenset({"storage", "insecure", "kept"})
+_NOT_IN_FILES = frozenset({"storage", "insecure", "kept", "file"})
+
+#: fields an administrator may change while the broker runs; read whenever needed (R-61)
+_CHANGEABLE = frozenset(
+    {
+        "permission",
+        "auto_create_topic",
+        "auto_create_group",
+        "auto_create_topics_max",
+        "create_system_groups",
+        "slave_read_enabled",
+        "long_polling_enabled",
+        "short_polling_ms",
+        "lite_pull_enabled",
+        "pull_consumers_rejected",
+        "server_side_reset",
+        "system_topics_protected",
+        "reserved_hours",
+        "delete_when",
+        "disk_percent_max",
+        "disk_percent_clean_forcibly",
+        "disk_percent_warning",
+        "transfer_bytes_max_hot",
+        "transfer_count_max_hot",
+        "transfer_bytes_max_cold",
+        "transfer_count_max_cold",
+    }
+)
+#: without effect here, and still not for strangers to write into anybody's file
+_NEVER_CHANGEABLE = frozenset(
+    {
+        "brokerConfigPath",
+        "configBlackList",
+        "rocketmqHome",
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+        "messageStorePlugIn",
+        "rmqAddressServerDomain",
+        "rmqAddressServerSubGroup",
+        "controllerAddr",
+        "haMasterAddress",
+    }
+)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}").fullmatch
 _HOST_NAME_REPLACED = re.compile(r"[^%|a-zA-Z0-9_-]").sub
@@ -102,14 +146,6 @@ class MetricsExporter(enum.Enum):
     PROM = "PROM"
 
 
-class TlsMode(enum.Enum):
-    """Whether connections may, must or must not use TLS."""
-
-    DISABLED = "disabled"
-    PERMISSIVE = "permissive"
-    ENFORCING = "enforcing"
-
-
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Positive = Annotated[int, Meta(gt=0)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -121,7 +157,9 @@ def host_name() -> str:
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
-    """Everything a broker needs to know. Defaults are RocketMQ's, but for what is reachable from outside.
+    """Everything a broker needs to know.
+
+    Defaults are RocketMQ's, but for what is reachable from outside.
 
     kept   settings of the file that change nothing here; request 26 hands them out again
     """
@@ -135,12 +173,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     advertised_ip: str = ""  # empty: the address we listen on
     ha_ip: str = ""
     bind_address: str = ""  # empty: advertised_ip if that is set, else loopback
-    listen_port: Annotated[int, Meta(ge=0, le=65535)] = 10911  # 0: any free port (tests); then no fast port
+    listen_port: Annotated[int, Meta(ge=0, le=65535)] = (
+        10911  # 0: any free port (tests); then no fast port
+    )
     ha_listen_port: NotNegative = 0  # 0: listen_port + 1
     permission: Annotated[int, Meta(ge=0, le=7)] = 6
     auto_create_topic: bool = True
     auto_create_group: bool = True
-    auto_create_topics_max: Positive = 100_000  # one broken client must not fill the disk with queues
+    auto_create_topics_max: Positive = (
+        100_000  # one broken client must not fill the disk with queues
+    )
     create_system_groups: bool = True
     default_topic_queues: Positive = 8
     cluster_topic_enabled: bool = True
@@ -157,7 +199,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     short_polling_ms: Positive = 1_000
     lite_pull_enabled: bool = True
     pull_consumers_rejected: bool = False
-    offset_flush_interval_ms: Positive = 5_000  # at most this much progress is repeated after a crash
+    offset_flush_interval_ms: Positive = (
+        5_000  # at most this much progress is repeated after a crash
+    )
     server_side_reset: bool = True
     members_notified: bool = True
     members_notified_at_once: bool = True
@@ -176,6 +220,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     tls_certificate_path: str = ""
     tls_trust_path: str = ""
     insecure: bool = False
+    file: str = ""  # where the settings came from, and where changed ones are written
     kept: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -184,7 +229,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
                 raise ValueError(f"{key} may hold letters, digits and %|-_ only, got {name!r}")
         split_addresses(self.namesrv)
         if self.role is not Role.SLAVE and self.broker_id:
-            msgspec.structs.force_setattr(self, "broker_id", 0)  # a master is id 0 whatever its file says
+            msgspec.structs.force_setattr(
+                self, "broker_id", 0
+            )  # a master is id 0 whatever its file says
         if self.role is Role.SLAVE and not self.broker_id:
             raise ValueError("brokerId must be above 0 with brokerRole=SLAVE")
         if self.listen_port in (1, 2):
@@ -227,7 +274,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
 
     @staticmethod
     def from_properties(
-        properties: Mapping[str, str], *, insecure: bool = False, environment: Mapping[str, str] = os.environ
+        properties: Mapping[str, str],
+        *,
+        insecure: bool = False,
+        file: str = "",
+        environment: Mapping[str, str] = os.environ,
     ) -> BrokerConfig:
         """Settings from the lines of a broker.conf, merged with those of the command line.
 
@@ -248,6 +299,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             also_known=known | set(keys_of(StorageConfig)) | set(WITHOUT_EFFECT),
             storage=storage,
             insecure=insecure,
+            file=file,
             kept=kept,
         )
 
@@ -262,29 +314,79 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
 
 
 def check_startable(config: BrokerConfig) -> None:
-    """Refuse what cannot be served as asked; warn of what is served differently. Raises ConfigError."""
+    """Refuse what cannot be served as asked; warn of what is served differently.
+
+    Raises ConfigError.
+    """
     if config.role is Role.SLAVE:
-        raise ConfigError("brokerRole", "SLAVE", "slaves are not supported yet; must be ASYNC_MASTER or SYNC_MASTER")
+        raise ConfigError(
+            "brokerRole",
+            "SLAVE",
+            "slaves are not supported yet; must be ASYNC_MASTER or SYNC_MASTER",
+        )
     if config.role is Role.SYNC_MASTER:
         if config.in_sync_replicas > 1:
             raise ConfigError(
-                "inSyncReplicas", str(config.in_sync_replicas), "must be 1: there are no slaves to wait for yet"
+                "inSyncReplicas",
+                str(config.in_sync_replicas),
+                "must be 1: there are no slaves to wait for yet",
             )
-        log.warning("SYNC_MASTER without slaves acknowledges as ASYNC_MASTER does, as inSyncReplicas=1 says")
+        log.warning(
+            "SYNC_MASTER without slaves acknowledges as ASYNC_MASTER does, as inSyncReplicas=1 says"
+        )
     if "," in config.storage.commitlog_dir:
-        raise ConfigError("storePathCommitLog", config.storage.commitlog_dir, "must be one directory")
+        raise ConfigError(
+            "storePathCommitLog", config.storage.commitlog_dir, "must be one directory"
+        )
     loopback = is_loopback(config.bind_host)
     if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:
         raise ConfigError(
             "bindAddress" if config.bind_address else "brokerIP1",
             config.bind_host,
-            "anybody who reaches this address may read and write everything: set tls.server.mode=enforcing, "
-            "or start with --insecure if the network keeps strangers away",
+            "anybody who reaches this address may read and write everything: set "
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps strangers away",
         )
 
 
+def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properties:
+    """Change settings of a running broker, all of these or none; those that really changed.
+
+    The struct is frozen for everybody else: this is the one place where a broker's settings change.
+    Raises ConfigError for a key that is unknown or fixed, and for a bad value.
+    """
+    changes: list[tuple[msgspec.Struct, str, Any]] = []
+    changed: Properties = {}
+    fields = {
+        field.encode_name: (struct, field)
+        for struct in (config.storage, config)
+        for field in msgspec.structs.fields(type(struct))
+        if field.name not in _NOT_IN_FILES
+    }
+    for key, text in wanted.items():
+        if key in fields:
+            struct, field = fields[key]
+            value = convert_setting(key, text, field.type)
+            if value == getattr(struct, field.name):
+                continue
+            if field.name not in _CHANGEABLE:
+                raise ConfigError(key, text, "cannot be changed while the broker runs")
+            changes.append((struct, field.name, value))
+            changed[key] = setting_text(value)
+        elif key in WITHOUT_EFFECT and key not in _NEVER_CHANGEABLE:
+            changed[key] = text.strip()
+        else:
+            raise ConfigError(key, text, "Can not update config in black list, or unknown")
+    for struct, name, value in changes:
+        msgspec.structs.force_setattr(struct, name, value)
+    config.kept.update((key, text) for key, text in changed.items() if key in WITHOUT_EFFECT)
+    return changed
+
+
 def split_addresses(text: str) -> list[tuple[str, int]]:
-    """host and port of each part of `host:port;host:port`; ValueError names the part that is none."""
+    """host and port of each part of `host:port;host:port`.
+
+    ValueError names the part that is none.
+    """
     found = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, colon, port = part.rpartition(":")
@@ -308,7 +410,9 @@ def first_outside_address() -> str:
     """The address this machine uses towards others; loopback when it has none. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # a documentation address: only the routing table is asked
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # a documentation address: only the routing table is asked
         except OSError:
             return "127.0.0.1"
         address: Any = probe.getsockname()

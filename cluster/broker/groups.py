@@ -31,7 +31,9 @@ class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
     retry_max_times: int = 16
-    group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    group_retry_policy: dict[str, Any] = msgspec.field(
+        default_factory=lambda: {"type": "CUSTOMIZED"}
+    )
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
@@ -61,7 +63,7 @@ class GroupTable:
         self.file = SavedFile(path, self.to_json)
         self.version = DataVersion(timestamp=clock.now_ms())
 
-    # -- reading --------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------
 
     def get(self, name: str) -> GroupConfig | None:
         """The group if it exists."""
@@ -70,8 +72,8 @@ class GroupTable:
     def find(self, name: str) -> GroupConfig | None:
         """The group, made with the defaults if it does not exist and may be made; None otherwise.
 
-        A new group is in memory at once and on disk with the next save: losing it loses nothing, the next
-        heartbeat makes it again.
+        A new group is in memory at once and on disk with the next save: losing it loses nothing,
+        the next heartbeat makes it again.
         """
         found = self._groups.get(name)
         if found is not None:
@@ -109,10 +111,12 @@ class GroupTable:
         return {
             "dataVersion": self.version.to_json(),
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
+            "subscriptionGroupTable": {
+                name: group.to_json() for name, group in self._groups.items()
+            },
         }
 
-    # -- at start -------------------------------------------------------------------------------------------
+    # -- at start ----------------------------------------------------------------------
 
     def load(self) -> None:
         """Read the file over the built-in groups; a new store gets its file at once."""
@@ -131,10 +135,13 @@ class GroupTable:
             self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
         self.file.save()
 
-    # -- changing -------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------
 
     async def put(self, *groups: GroupConfig) -> None:
-        """Make or replace groups; returns when they are on disk. Names were checked by the caller."""
+        """Make or replace groups; returns when they are on disk.
+
+        Names were checked by the caller.
+        """
         changed = [group for group in groups if self._groups.get(group.group_name) != group]
         for group in changed:
             self._groups[group.group_name] = group

@@ -1,10 +1,12 @@
-"""RocketMQ's broker settings that a broker.conf may hold and that change nothing here, each with its reason."""
+"""RocketMQ's broker settings that change nothing here, each with its reason."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_JAVA_THREADS = "sizes Java's thread pools and their queues; requests are handled on one event loop here"
+_JAVA_THREADS = (
+    "sizes Java's thread pools and their queues; requests are handled on one event loop here"
+)
 _JAVA_NETTY = "tunes Netty; the remoting server has its own limits"
 _JAVA_MEMORY = "tunes how Java maps, locks or copies files"
 _ROCKSDB = "RocksDB stores are not supported"
@@ -14,110 +16,127 @@ _ALWAYS = "the behaviour is fixed here"
 
 _BY_REASON: Final[dict[str, str]] = {
     _JAVA_THREADS: """
-        ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
-        asyncSendEnable batchDispatchRequestThreadPoolNums clientCallbackExecutorThreads clientManageThreadPoolNums
-        clientManagerThreadPoolQueueCapacity consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity
-        dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread enableAsyncReput
-        enableBuildConsumeQueueConcurrently endTransactionPoolQueueCapacity endTransactionThreadPoolNums
-        heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums
-        litePullThreadPoolQueueCapacity loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
-        maxAsyncPutMessageRequests processReplyMessageThreadPoolNums pullMessageThreadPoolNums
-        pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
-        queryMessageThreadPoolNums queryThreadPoolQueueCapacity recoverConcurrently recoverThreadPoolNums
+        ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
+        adminBrokerThreadPoolQueueCapacity asyncSendEnable batchDispatchRequestThreadPoolNums
+        clientCallbackExecutorThreads clientManageThreadPoolNums
+        clientManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+        consumerManagerThreadPoolQueueCapacity dispatchCqCacheNum dispatchCqThreads
+        dispatchFromSenderThread enableAsyncReput enableBuildConsumeQueueConcurrently
+        endTransactionPoolQueueCapacity endTransactionThreadPoolNums heartbeatThreadPoolNums
+        heartbeatThreadPoolQueueCapacity litePullMessageThreadPoolNums
+        litePullThreadPoolQueueCapacity loadBalanceProcessorThreadPoolNums
+        loadBalanceThreadPoolQueueCapacity maxAsyncPutMessageRequests
+        processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+        putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
+        queryThreadPoolQueueCapacity recoverConcurrently recoverThreadPoolNums
         replyThreadPoolQueueCapacity sendMessageThreadPoolNums sendThreadPoolQueueCapacity
-        serverCallbackExecutorThreads topicQueueLockNum
-        waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-        waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
-        waitTimeMillsInTransactionQueue brokerFastFailureEnable osPageCacheBusyTimeOutMills
-        timerGetMessageThreadNum timerPutMessageThreadNum compactionThreadNum
+        serverCallbackExecutorThreads topicQueueLockNum waitTimeMillsInAckQueue
+        waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+        waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+        brokerFastFailureEnable osPageCacheBusyTimeOutMills timerGetMessageThreadNum
+        timerPutMessageThreadNum compactionThreadNum
     """,
     _JAVA_NETTY: """
-        channelNotActiveInterval clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout
-        clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
-        clientWorkerThreads connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup
-        enableFastChannelEventProcess enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv
-        maxReconnectIntervalTimeSeconds printChannelGroups printChannelGroupsMinNum serverAsyncSemaphoreValue
-        serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable
-        serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-        serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
-        useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark useTLS
+        channelNotActiveInterval clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds
+        clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
+        clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads connectTimeoutMillis
+        disableCallbackExecutor disableNettyWorkerGroup enableFastChannelEventProcess
+        enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv
+        maxReconnectIntervalTimeSeconds printChannelGroups printChannelGroupsMinNum
+        serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
+        serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
+        serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
+        serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig useEpollNativeSelector
+        writeBufferHighWaterMark writeBufferLowWaterMark useTLS
     """,
     _JAVA_MEMORY: """
         accessMessageInMemoryHotRatio cleanSwapedMapInterval commitCommitLogLeastPages
         commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval
         commitLogSwapMapInterval commitLogSwapMapReserveFileNum correctLogicMinOffsetForceInterval
-        correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable fastFailIfNoBufferInStorePool
-        flushCommitLogTimed flushLeastPagesWhenWarmMapedFile logicQueueForceSwapMapInterval
-        logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
-        mappedFileSwapEnable messageIndexSafe putConsumeQueueDataByFileChannel putMessageTimeout
-        putMsgIndexHightWater readUnCommitted recheckReputOffsetFromCq redeleteHangedFileInterval
-        replicasPerDiskPartition spinLockCollisionRetreatOptimalDegree transferMsgByHeap transientStorePoolEnable
-        transientStorePoolSize travelCqFileNumWhenGetMessage useABSLock useReentrantLockWhenPutMessage
-        wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeWithoutMmap
-        deleteConsumeQueueFilesInterval maxBatchDeleteFilesNum maxRecoveryCommitlogFiles maxConsumeQueueScan
-        sampleCountThreshold sampleSteps diskFallRecorded searchBcqByCacheEnable enableRunningFlagsInFlush
+        correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable
+        fastFailIfNoBufferInStorePool flushCommitLogTimed flushLeastPagesWhenWarmMapedFile
+        logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+        logicalDiskSpaceCleanForciblyThreshold mappedFileSwapEnable messageIndexSafe
+        putConsumeQueueDataByFileChannel putMessageTimeout putMsgIndexHightWater readUnCommitted
+        recheckReputOffsetFromCq redeleteHangedFileInterval replicasPerDiskPartition
+        spinLockCollisionRetreatOptimalDegree transferMsgByHeap transientStorePoolEnable
+        transientStorePoolSize travelCqFileNumWhenGetMessage useABSLock
+        useReentrantLockWhenPutMessage wakeCommitWhenPutMessage wakeFlushWhenPutMessage
+        warmMapedFileEnable writeWithoutMmap deleteConsumeQueueFilesInterval
+        maxBatchDeleteFilesNum maxRecoveryCommitlogFiles maxConsumeQueueScan sampleCountThreshold
+        sampleSteps diskFallRecorded searchBcqByCacheEnable enableRunningFlagsInFlush
     """,
     _ROCKSDB: """
-        bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin enableRocksDBLog
-        memTableFlushIntervalMs realTimePersistRocksDBConfig rocksdbCQDoubleWriteEnable rocksdbCompressionType
-        rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec storeType
-        configManagerVersion
+        bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
+        enableRocksDBLog memTableFlushIntervalMs realTimePersistRocksDBConfig
+        rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
+        rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec storeType configManagerVersion
     """,
     _LATER: """
         aclEnable authenticationEnabled authorizationEnabled initAuthenticationUser
-        innerClientAuthenticationCredentials allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync
-        bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
-        brokerElectionPriority brokerHeartbeatInterval brokerNotActiveTimeoutMillis cgColdReadThreshold
-        checkSyncStateSetPeriod coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
-        compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal consumerFallbehindThreshold
-        controllerAddr controllerHeartBeatTimeoutMills defaultMessageRequestMode defaultPopShareQueueNum
-        disableConsumeIfConsumerReadSlowly disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
-        enableCalcFilterBitMap enableCompaction enableConsumeQueueExt enableControllerMode enableDLegerCommitLog
-        enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
-        enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
-        enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRemoteEscape enableRetryTopicV2
-        enableScheduleAsyncDeliver enableSkipLongAwaitingAck enableSlaveActingMaster enabledAppendPropCRC
-        estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsLookup
-        fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval filterDataCleanTimeSpan filterSupportRetry
-        forceVerifyPropCRC forwardTimeout globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer
-        isInBrokerContainer lockInStrictMode mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
-        mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter maxLmqConsumeQueueNum maxOffsetMapSize
-        maxPopPollingSize messageStorePlugIn metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-        metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
+        innerClientAuthenticationCredentials allowRecallWhenBrokerNotWriteable appendAckAsync
+        appendCkAsync bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond
+        broadcastOffsetExpireSecond brokerElectionPriority brokerHeartbeatInterval
+        brokerNotActiveTimeoutMillis cgColdReadThreshold checkSyncStateSetPeriod
+        coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
+        compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
+        consumerFallbehindThreshold controllerAddr controllerHeartBeatTimeoutMills
+        defaultMessageRequestMode defaultPopShareQueueNum disableConsumeIfConsumerReadSlowly
+        disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
+        enableCalcFilterBitMap enableCompaction enableConsumeQueueExt enableControllerMode
+        enableDLegerCommitLog enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch
+        enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
+        enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
+        enablePopMessageThreshold enableRemoteEscape enableRetryTopicV2 enableScheduleAsyncDeliver
+        enableSkipLongAwaitingAck enableSlaveActingMaster enabledAppendPropCRC
+        estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
+        fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
+        filterDataCleanTimeSpan filterSupportRetry forceVerifyPropCRC forwardTimeout
+        globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer
+        lockInStrictMode mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
+        mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter maxLmqConsumeQueueNum
+        maxOffsetMapSize maxPopPollingSize messageStorePlugIn metricGrpcExporterIntervalInMills
+        metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
+        metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
         metricsOtelCardinalityLimit offsetCheckInSlave popCkMaxBufferSize popCkOffsetMaxQueueSize
-        popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable
-        popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold
-        popLongPollingForceNotifyInterval popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
-        popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead pullBatchMaxMessageCount recallMessageEnable
-        retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum
-        reviveScanTime rmqAddressServerDomain rmqAddressServerSubGroup scheduleAsyncDeliverMaxPendingLimit
+        popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+        popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
+        popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
+        popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
+        popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead pullBatchMaxMessageCount
+        recallMessageEnable retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
+        reviveMaxSlow reviveQueueNum reviveScanTime rmqAddressServerDomain
+        rmqAddressServerSubGroup scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked skipPreOnline skipWhenCKRePutReachMaxTimes
         syncBrokerMemberGroupPeriod syncControllerMetadataPeriod syncFromLastFile
         syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
-        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
-        timerFlushIntervalMs timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
-        timerPrecisionMs timerProgressLogIntervalMs timerRollWindowSlot timerSkipUnknownError timerStopDequeue
-        timerStopEnqueue timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy
-        useStaticSubscription maxChecksumRange asyncLearner haFlowControlEnable haHousekeepingInterval
-        haMaxGapNotInSync haMaxTimeSlaveNotCatchup haMasterAddress haSendHeartbeatInterval haTransferBatchSize
-        haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength totalReplicas minInSyncReplicas
-        allAckInSyncStateSet enableAutoInSyncReplicas slaveTimeout syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis
-        transactionTimeOut transactionCheckMax transactionCheckInterval transactionOpBatchInterval
-        transactionOpMsgMaxSize storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
+        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
+        timerEnableRetryUntilSuccess timerFlushIntervalMs timerInterceptDelayLevel
+        timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
+        timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
+        timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy useStaticSubscription
+        maxChecksumRange asyncLearner haFlowControlEnable haHousekeepingInterval haMaxGapNotInSync
+        haMaxTimeSlaveNotCatchup haMasterAddress haSendHeartbeatInterval haTransferBatchSize
+        haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength totalReplicas
+        minInSyncReplicas allAckInSyncStateSet enableAutoInSyncReplicas slaveTimeout
+        syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis transactionTimeOut transactionCheckMax
+        transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize
+        storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
     """,
     _OBSOLETE: """
-        accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats cleanOfflineBrokerInterval
-        commercialBaseCount commercialBigCount commercialEnable commercialSizePerMsg commercialTimerCount
-        commercialTransCount compressedRegister enableBatchPush enableDetailStat enableScheduleMessageStats
-        filterServerNums highSpeedMode isEnableBatchPush isolateLogEnable mapedFileSizeCommitLog
-        mapedFileSizeConsumeQueue maxDelayTime maxStatsIdleTimeInMinutes
+        accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats
+        cleanOfflineBrokerInterval commercialBaseCount commercialBigCount commercialEnable
+        commercialSizePerMsg commercialTimerCount commercialTransCount compressedRegister
+        enableBatchPush enableDetailStat enableScheduleMessageStats filterServerNums highSpeedMode
+        isEnableBatchPush isolateLogEnable mapedFileSizeCommitLog mapedFileSizeConsumeQueue
+        maxDelayTime maxStatsIdleTimeInMinutes
     """,
     _ALWAYS: """
         compatibleWithOldNameSrv consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
-        enableCleanExpiredOffset enableRegisterProducer enableSingleTopicRegister enableSplitRegistration
-        flushConsumerOffsetHistoryInterval flushDelayOffsetInterval loadBalancePollNameServerInterval maxTopicLength
-        splitRegistrationSize updateNameServerAddrPeriod forceRegister configBlackList brokerConfigPath
-        rocketmqHome
+        enableCleanExpiredOffset enableRegisterProducer enableSingleTopicRegister
+        enableSplitRegistration flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
+        loadBalancePollNameServerInterval maxTopicLength splitRegistrationSize
+        updateNameServerAddrPeriod forceRegister configBlackList brokerConfigPath rocketmqHome
     """,
 }
 

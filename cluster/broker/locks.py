@@ -28,7 +28,9 @@ class _Lock:
 
 
 class QueueLocks:
-    """group -> queue -> its holder. In memory only: after a restart everything is free. Times are monotonic.
+    """group -> queue -> its holder. In memory only: after a restart everything is free.
+
+    Times are monotonic.
 
     Source: spec "Rebalance locks for ordered consumption".
     """
@@ -36,8 +38,13 @@ class QueueLocks:
     def __init__(self) -> None:
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
 
-    def lock(self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int) -> list[QueueName]:
-        """Lock or renew each queue that is free, expired or the client's own; those it holds now."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int
+    ) -> list[QueueName]:
+        """Lock or renew each queue that is free, expired or the client's own.
+
+        Those it holds now.
+        """
         locks = self._groups.setdefault(group, {})
         granted = []
         for queue in queues:
@@ -62,7 +69,10 @@ class QueueLocks:
             del self._groups[group]
 
     def any_held(self, group: str, now_ms: int) -> bool:
-        """Whether the group consumes in order just now: what it cannot consume goes to its dead letters."""
+        """Whether the group consumes in order just now.
+
+        What it cannot consume goes to its dead letters.
+        """
         return any(not lock.free(now_ms) for lock in self._groups.get(group, {}).values())
 
     def expire(self, now_ms: int) -> None:

@@ -30,7 +30,10 @@ class Peer(Protocol):
 
 @dataclass(slots=True)
 class Member:
-    """One client on one connection, as its last heartbeat described it. language and version: wire numbers."""
+    """One client on one connection, as its last heartbeat described it.
+
+    language and version: wire numbers.
+    """
 
     connection: Peer
     client_id: str
@@ -53,7 +56,10 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class GroupMembers:
-    """A consumer group that has members. The last heartbeat of any member decides type, model and subscriptions."""
+    """A consumer group that has members.
+
+    The last heartbeat of any member decides type, model and subscriptions.
+    """
 
     name: str
     consume_type: str = ""
@@ -71,14 +77,14 @@ class GroupMembers:
         return self.consume_type == CONSUME_ACTIVELY
 
     def client_ids(self) -> list[str]:
-        """Each member once: a client that reconnects is two connections for a moment, and one member."""
+        """Each member once: who reconnects is two connections for a moment, and one member."""
         return list(dict.fromkeys(member.client_id for member in self.connections.values()))
 
     def update(self, subscriptions: Iterable[Subscription]) -> bool:
         """Take over what a member subscribes to; True when topics came or went.
 
-        A known topic changes only to a greater version, and that is not a change others must hear of. A topic
-        that this member lacks goes: members of one group must subscribe alike.
+        A known topic changes only to a greater version, and that is not a change others must hear
+        of. A topic that this member lacks goes: members of one group must subscribe alike.
         """
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         gone = self.subscriptions.keys() - wanted.keys()
@@ -89,7 +95,7 @@ class GroupMembers:
             known = self.subscriptions.get(topic)
             if known is None:
                 changed = True
-            if known is None or subscription.version > known.version:
+            if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[topic] = subscription
         return changed
 
@@ -128,7 +134,9 @@ class ConsumerMembers:
         found = self._groups.get(name)
         if found is None:
             return None
-        matching = [member for member in found.connections.values() if member.client_id == client_id]
+        matching = [
+            member for member in found.connections.values() if member.client_id == client_id
+        ]
         return matching[-1] if matching else None
 
     def subscribers(self, topic: str) -> list[str]:
@@ -178,7 +186,8 @@ class ConsumerMembers:
     def expire(self, now_ms: int, expired_after_ms: int) -> list[Peer]:
         """Remove members that sent no heartbeat for too long; their connections, to be closed.
 
-        RocketMQ does not tell the rest of the group; we do, for its messages would wait for the next rebalance.
+        RocketMQ does not tell the rest of the group; we do, for its messages would wait for the
+        next rebalance.
         """
         expired = [
             (group.name, member.connection)
@@ -192,7 +201,10 @@ class ConsumerMembers:
 
 
 class ProducerMembers:
-    """Producer groups by name, and clients by id: where checks and replies go. Source: as ConsumerMembers."""
+    """Producer groups by name, and clients by id: where checks and replies go.
+
+    Source: as ConsumerMembers.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, Member]] = {}
@@ -235,7 +247,9 @@ class ProducerMembers:
 
     def pick(self, name: str) -> Peer | None:
         """An open connection of the group, another one each time."""
-        open_ones = [m.connection for m in self._groups.get(name, {}).values() if not m.connection.closed]
+        open_ones = [
+            m.connection for m in self._groups.get(name, {}).values() if not m.connection.closed
+        ]
         if not open_ones:
             return None
         self._turn += 1

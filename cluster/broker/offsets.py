@@ -19,8 +19,8 @@ Queues = dict[int, int]
 class OffsetTable:
     """group -> topic -> queue id -> queue offset to read next, kept in config/consumerOffset.json.
 
-    Commits live in memory and reach the disk every flushConsumerOffsetInterval and at stop: a crash repeats a
-    few seconds of messages. Source: spec "Consumer offsets".
+    Commits live in memory and reach the disk every flushConsumerOffsetInterval and at stop: a
+    crash repeats a few seconds of messages. Source: spec "Consumer offsets".
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -55,7 +55,7 @@ class OffsetTable:
             },
         }
 
-    # -- committed offsets ----------------------------------------------------------------------------------
+    # -- committed offsets -------------------------------------------------------------
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The queue offset to go on from: a pending reset, else the committed one, else -1."""
@@ -74,8 +74,8 @@ class OffsetTable:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Remember how far a group came. It may go backwards: that is how a group repeats messages.
 
-        False when the value was dropped: a reset is pending for the queue, or the offset is negative (a client
-        that has not read the queue yet).
+        False when the value was dropped: a reset is pending for the queue, or the offset is
+        negative (a client that has not read the queue yet).
         """
         if offset < 0 or (self._resets and (group, topic, queue_id) in self._resets):
             return False
@@ -105,7 +105,7 @@ class OffsetTable:
     def groups(self) -> Iterable[str]:
         return self._committed.keys()
 
-    # -- pulled offsets: for statistics only, never saved -----------------------------------------------------
+    # -- pulled offsets: for statistics only, never saved ------------------------------
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember what a pull was told to read next."""
@@ -115,10 +115,13 @@ class OffsetTable:
         """Where the last pull went on; -1 when nobody pulled since the start."""
         return self._pulled.get(group, {}).get(topic, {}).get(queue_id, -1)
 
-    # -- resets by an administrator ---------------------------------------------------------------------------
+    # -- resets by an administrator ----------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Make the group go on at `offset`: its next pull is told so, its commits until then are dropped."""
+        """Make the group go on at `offset`.
+
+        Its next pull is told so, its commits until then are dropped.
+        """
         self._store(group, topic, queue_id, offset)
         self._resets[group, topic, queue_id] = offset
 
@@ -130,7 +133,7 @@ class OffsetTable:
         """As pending_reset, and done with: the pull that asks is being told."""
         return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
-    # -- forgetting -------------------------------------------------------------------------------------------
+    # -- forgetting --------------------------------------------------------------------
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted: no group has an offset in it any more."""

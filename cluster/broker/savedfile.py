@@ -1,4 +1,7 @@
-"""One small JSON file of a broker: written by the loop's thread or by another, never out of order."""
+"""One small JSON file of a broker.
+
+Written by the loop's thread or by another, never out of order.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from storage import jsonfile
 class SavedFile:
     """Writes generations of one table to one file.
 
-    The table counts its changes in `generation`; a write of an older generation than the one on disk is
-    skipped, so a slow write in a thread never undoes a quick one on the loop.
+    The table counts its changes in `generation`; a write of an older generation than the one on
+    disk is skipped, so a slow write in a thread never undoes a quick one on the loop.
     """
 
     def __init__(self, path: Path, snapshot: Callable[[], dict[str, Any]]) -> None:
@@ -23,11 +26,18 @@ class SavedFile:
         self.generation = 0
         self._snapshot = snapshot
         self._written = 0
-        self._turn = asyncio.Lock()  # taken first: one writing task at a time, the others share its next write
-        self._lock = threading.Lock()  # taken second: a save() on the loop's thread against a write in a thread
+        self._turn = (
+            asyncio.Lock()
+        )  # taken first: one writing task at a time, the others share its next write
+        self._lock = (
+            threading.Lock()
+        )  # taken second: a save() on the loop's thread against a write in a thread
 
     def load(self) -> dict[str, Any] | None:
-        """The file's content, from .bak when the file is missing or damaged; None when there is neither."""
+        """The file's content, from .bak when the file is missing or damaged.
+
+        None when there is neither.
+        """
         return jsonfile.load(self.path)
 
     @property
@@ -39,12 +49,18 @@ class SavedFile:
         self.generation += 1
 
     def save(self) -> None:
-        """Write what the table holds now; returns when it is on disk. Blocks: start, stop and rare moments."""
+        """Write what the table holds now; returns when it is on disk.
+
+        Blocks: start, stop and rare moments.
+        """
         if self.unsaved:
             self._write(self.generation, self._snapshot())
 
     async def saved(self) -> None:
-        """Wait until every change made so far is on disk; a call that comes while one writes shares the next."""
+        """Wait until every change made so far is on disk.
+
+        A call that comes while one writes shares the next.
+        """
         wanted = self.generation
         async with self._turn:
             if self._written < wanted:

@@ -29,13 +29,13 @@ class Subscription:
     """One topic that a group subscribes to.
 
     tag_codes   hashes of the wanted tags, None: every message. This is what the broker filters by.
-    version     the member's clock when it last changed its subscription, ms
+    sub_version the member's clock when it last changed its subscription, ms
     """
 
     topic: str
     expression: str = ALL
     expression_type: str = "TAG"
-    version: int = 0
+    sub_version: int = 0
     tags: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     class_filter_mode: bool = False
@@ -46,10 +46,14 @@ class Subscription:
         return self.expression_type == "TAG"
 
     @staticmethod
-    def of(topic: str, expression: str | None, expression_type: str | None, version: int = 0) -> Subscription:
+    def of(
+        topic: str, expression: str | None, expression_type: str | None, version: int = 0
+    ) -> Subscription:
         """The subscription that a tag expression or a filter text stands for."""
         return Subscription.from_wire(
-            SubscriptionData(topic, sub_string=expression, expression_type=expression_type, sub_version=version)
+            SubscriptionData(
+                topic, sub_string=expression, expression_type=expression_type, sub_version=version
+            )
         )
 
     @staticmethod
@@ -62,11 +66,19 @@ class Subscription:
         if kind == "TAG" and expression != ALL and not data.class_filter_mode:
             tags = tuple(split_tags(expression))
             hashes = list(map(java_hash, tags))
-            # Members hash their tags themselves, and the Rust client hashes them with their blanks: take both.
+            # Members hash their tags themselves, and the Rust client hashes them with their
+            # blanks: take both.
             tag_codes = frozenset(hashes).union(data.code_set or ())
             codes = tuple(data.code_set or hashes)
         return Subscription(
-            data.topic, expression, kind, data.sub_version, tags, codes, data.class_filter_mode, tag_codes
+            data.topic,
+            expression,
+            kind,
+            data.sub_version,
+            tags,
+            codes,
+            data.class_filter_mode,
+            tag_codes,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +87,7 @@ class Subscription:
             "codeSet": list(self.codes),
             "expressionType": self.expression_type,
             "subString": self.expression,
-            "subVersion": self.version,
+            "subVersion": self.sub_version,
             "tagsSet": list(self.tags),
             "topic": self.topic,
         }

@@ -16,7 +16,10 @@ from storage import Clock
 
 
 class TopicConfig(msgspec.Struct, rename="camel"):
-    """One topic as topics.json, registrations and tools write it. Source: docs/formats.md "topics.json"."""
+    """One topic as topics.json, registrations and tools write it.
+
+    Source: docs/formats.md "topics.json".
+    """
 
     topic_name: str = ""
     read_queue_nums: int = 16
@@ -48,9 +51,9 @@ def _ignored(changed: list[TopicConfig]) -> None:
 class TopicTable:
     """Topics by name, kept in config/topics.json.
 
-    `on_change` is called with every topic that was made or changed, after it was saved: the name servers must
-    hear of it. INV: a topic is on disk before anybody outside hears of it, so no acknowledged message ever lies
-    in a topic that a restart forgets.
+    `on_change` is called with every topic that was made or changed, after it was saved: the name
+    servers must hear of it. INV: a topic is on disk before anybody outside hears of it, so no
+    acknowledged message ever lies in a topic that a restart forgets.
     Source: spec "Topic configuration: model and validation".
     """
 
@@ -63,7 +66,7 @@ class TopicTable:
         self.system_topics: set[str] = set(names.SYSTEM_TOPICS)
         self.on_change: Callable[[list[TopicConfig]], None] = _ignored
 
-    # -- reading --------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------
 
     def get(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
@@ -95,7 +98,7 @@ class TopicTable:
             "topicConfigTable": {name: topic.to_json() for name, topic in self._topics.items()},
         }
 
-    # -- at start -------------------------------------------------------------------------------------------
+    # -- at start ----------------------------------------------------------------------
 
     def load(self) -> None:
         """Read the file over the built-in topics; a new store gets its file at once."""
@@ -144,12 +147,12 @@ class TopicTable:
             for name, queues, perm in made
         ]
 
-    # -- making and changing --------------------------------------------------------------------------------
+    # -- making and changing -----------------------------------------------------------
 
     def create_for_send(
         self, topic: str, default_topic: str, queue_count: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, made after the template `default_topic` if it does not exist; None when it may not be made.
+        """The topic, made after `default_topic` if it does not exist; None when it may not be.
 
         Blocks until the new topic is on disk. Source: spec "Automatic creation while sending".
         """
@@ -160,7 +163,8 @@ class TopicTable:
         if template is None or names.check_topic_name(topic) is not None:
             return None
         if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
-            # The file still has it from a time when auto-creation was on: nothing may inherit from it any more.
+            # The file still has it from a time when auto-creation was on: nothing may inherit from
+            # it any more.
             template.perm &= ~names.PERM_INHERIT
             return None
         if not template.perm & names.PERM_INHERIT or self._auto_created_enough():
@@ -182,9 +186,10 @@ class TopicTable:
     def create_for_retry(
         self, topic: str, queue_count: int, perm: int = 6, *, order: bool = False, wait: bool = True
     ) -> TopicConfig | None:
-        """A group's %RETRY% or %DLQ% topic, made if it does not exist; None when its name is not allowed.
+        """A group's %RETRY% or %DLQ% topic, made if it is not there; None for a bad name.
 
-        wait   True blocks until it is on disk; False leaves that to the caller's `await table.file.saved()`
+        wait   True blocks until it is on disk; False leaves that to the caller's `await
+               table.file.saved()`
         """
         found = self._topics.get(topic)
         if found is not None:
@@ -192,7 +197,11 @@ class TopicTable:
         if names.check_topic_name(topic) is not None:
             return None
         made = TopicConfig(
-            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm, order=order
+            topic_name=topic,
+            read_queue_nums=queue_count,
+            write_queue_nums=queue_count,
+            perm=perm,
+            order=order,
         )
         self._add([made])
         if wait:
@@ -201,7 +210,10 @@ class TopicTable:
         return made
 
     async def put(self, *topics: TopicConfig) -> None:
-        """Make or replace topics; returns when they are on disk. Names were checked by the caller."""
+        """Make or replace topics; returns when they are on disk.
+
+        Names were checked by the caller.
+        """
         changed = [topic for topic in topics if self._topics.get(topic.topic_name) != topic]
         if changed:
             self._add(changed)
@@ -217,8 +229,13 @@ class TopicTable:
         return True
 
     def set_ordered(self, ordered: Iterable[str]) -> None:
-        """Mark topics as ordered, as the name servers' order configuration says. Nothing ever unmarks one."""
-        changed = [t for name in ordered if (t := self._topics.get(name)) is not None and not t.order]
+        """Mark topics as ordered, as the name servers' order configuration says.
+
+        Nothing ever unmarks one.
+        """
+        changed = [
+            t for name in ordered if (t := self._topics.get(name)) is not None and not t.order
+        ]
         for topic in changed:
             topic.order = True
         if changed:
@@ -238,5 +255,6 @@ class TopicTable:
         self.file.changed()
 
     def _auto_created_enough(self) -> bool:
-        # Anybody who may send may make topics; a bound keeps a broken client from filling the disk with queues.
+        # Anybody who may send may make topics; a bound keeps a broken client from filling the disk
+        # with queues.
         return len(self._topics) >= self._config.auto_create_topics_max

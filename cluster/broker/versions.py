@@ -8,7 +8,10 @@ import msgspec
 
 
 class DataVersion(msgspec.Struct, rename="camel"):
-    """Version of one table. Equal means all three numbers are equal. Source: docs/formats.md "DataVersion"."""
+    """Version of one table. Equal means all three numbers are equal.
+
+    Source: docs/formats.md "DataVersion".
+    """
 
     state_version: int = 0
     timestamp: int = 0
@@ -20,11 +23,18 @@ class DataVersion(msgspec.Struct, rename="camel"):
         self.timestamp = now_ms
 
     def to_json(self) -> dict[str, int]:
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp,
+        }
 
     @staticmethod
     def from_json(found: Any, now_ms: int) -> DataVersion:
-        """The version stored in a file; files of 4.x lack members, files of anyone may lack it all."""
+        """The version stored in a file.
+
+        Files of 4.x lack members, files of anyone may lack it all.
+        """
         if not isinstance(found, dict):
             return DataVersion(timestamp=now_ms)
         return msgspec.convert(found, DataVersion, strict=False)

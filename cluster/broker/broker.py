@@ -1,0 +1,339 @@
+"""One broker: builds the parts and runs them. Wiring only; decisions live in the parts."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from cluster.broker.acks import Acks
+from cluster.broker.admission import Admission
+from cluster.broker.config import BrokerConfig, MetricsExporter, check_startable, is_loopback
+from cluster.broker.delay import DelayLevels, DelaySchedule
+from cluster.broker.groups import GroupTable
+from cluster.broker.handlers.admin_config import ConfigAdminHandlers
+from cluster.broker.handlers.admin_groups import GroupAdminHandlers
+from cluster.broker.handlers.admin_offsets import OffsetAdminHandlers
+from cluster.broker.handlers.admin_state import StateAdminHandlers
+from cluster.broker.handlers.admin_topics import TopicAdminHandlers
+from cluster.broker.handlers.client import ClientHandlers
+from cluster.broker.handlers.locks import LockHandlers
+from cluster.broker.handlers.offsets import OffsetHandlers
+from cluster.broker.handlers.pull import PullHandler
+from cluster.broker.handlers.query import QueryHandler
+from cluster.broker.handlers.send import SendHandler
+from cluster.broker.handlers.sendback import SendBackHandler
+from cluster.broker.jobs import (
+    AckExpiry,
+    Dispatch,
+    Expiry,
+    InsecureReminder,
+    LogFlush,
+    NextSegment,
+    QueueFlush,
+    Retention,
+    StatsSampling,
+    TableSaving,
+)
+from cluster.broker.locks import QueueLocks
+from cluster.broker.members import ConsumerMembers, ProducerMembers
+from cluster.broker.messages import UniqueIds
+from cluster.broker.offsets import OffsetTable
+from cluster.broker.registration import Registration
+from cluster.broker.sendpath import SendPath
+from cluster.broker.stats import BrokerStats
+from cluster.broker.topics import TopicTable
+from cluster.process import Job, running, stop_requested
+from cluster.remoting.codes import RequestCode
+from cluster.remoting.connection import Connection, Handler
+from cluster.remoting.server import Listen, RemotingServer
+from cluster.remoting.tls import TlsFiles
+from storage import Clock, MessageStore, SystemClock, open_store, pack_host
+
+log = logging.getLogger(__name__)
+
+#: the fast port serves everything but what may keep a connection waiting
+NOT_ON_FAST_PORT: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+DRAIN_MS: Final = 1_000
+
+
+class Broker:
+    """Every part of a broker over one open store.
+
+    Transactions, POP, timers, filters and access control have their codes and no handlers yet: the
+    server answers REQUEST_CODE_NOT_SUPPORTED until their tables are added here.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, rng: random.Random
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.topics = TopicTable(config, config.config_path / "topics.json", clock)
+        self.groups = GroupTable(config, config.config_path / "subscriptionGroup.json", clock)
+        self.offsets = OffsetTable(config.config_path / "consumerOffset.json", clock)
+        self.consumers = ConsumerMembers()
+        self.producers = ProducerMembers()
+        self.locks = QueueLocks()
+        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
+        self.stats = BrokerStats(config.cluster, self._put_counts, self._put_total, clock.now_ms())
+        self.schedule = DelaySchedule(
+            store,
+            DelayLevels(config.storage.delay_levels),
+            config.config_path / "delayOffset.json",
+            clock,
+        )
+        self.dispatch = Dispatch(store)
+        self.log_flush = LogFlush(store, self.acks, clock, self.dispatch.wake)
+        self.retention = Retention(store)
+        self.registration = Registration(config, self.topics, rng)
+        self._rng = rng
+        self._store_host = packed_host(config)
+        self.pulls = PullHandler(
+            config, store, self.topics, self.groups, self.offsets, self.consumers, clock
+        )
+        self.table: Mapping[int, Handler] = self._table()
+        self.send_path = SendPath(
+            config,
+            store,
+            Admission(config, store, self.topics, self.acks, clock),
+            self.acks,
+            store_host=self._store_host,
+            rng=rng,
+        )
+        store.on_append = self.dispatch.wake
+        store.on_arrivals = self.pulls.held.arrived
+
+    def _table(self) -> dict[int, Handler]:
+        config, store, clock = self.config, self.store, self.clock
+        topics, groups, offsets = self.topics, self.groups, self.offsets
+        consumers, producers = self.consumers, self.producers
+        host, rng = self._store_host, self._rng
+        sends = SendHandler(
+            config,
+            store,
+            topics,
+            groups,
+            self.locks,
+            self.acks,
+            UniqueIds(clock, rng),
+            store_host=host,
+            clock=clock,
+            rng=rng,
+        )
+        sendbacks = SendBackHandler(
+            config, store, topics, groups, self.acks, store_host=host, rng=rng
+        )
+        parts = (
+            sends,
+            sendbacks,
+            self.pulls,
+            QueryHandler(config, store),
+            ClientHandlers(config, clock, topics, groups, consumers, producers),
+            LockHandlers(self.locks, clock),
+            OffsetHandlers(store, topics, groups, offsets),
+            TopicAdminHandlers(config, store, topics, offsets, self.stats),
+            GroupAdminHandlers(config, store, groups, offsets, consumers, producers),
+            OffsetAdminHandlers(
+                config, clock, store, topics, groups, offsets, consumers, self.stats
+            ),
+            StateAdminHandlers(
+                config, clock, store, topics, self.stats, self.schedule, self.retention
+            ),
+            ConfigAdminHandlers(config, clock, self.permission_changed),
+        )
+        table: dict[int, Handler] = {}
+        for part in parts:
+            for code, handler in part.table().items():
+                assert code not in table, f"two handlers for request {code}"
+                table[code] = handler
+        return table
+
+    def load(self) -> None:
+        """Read topics, groups and progress. Raises storage.CorruptFile, OSError."""
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.schedule.load()
+
+    def save(self) -> None:
+        """Write every table that is newer than its file. Raises OSError."""
+        for table in (self.topics, self.groups, self.offsets, self.schedule):
+            table.file.save()
+
+    def jobs(self) -> dict[str, Job]:
+        """What runs from before the first request until after the last."""
+        config, clock = self.config, self.clock
+        tables = (self.offsets.file, self.groups.file, self.topics.file)
+        expiry = Expiry(
+            self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
+        )
+        jobs: dict[str, Job] = {
+            "dispatch": self.dispatch.run,
+            "log_flush": self.log_flush.run,
+            "ack_expiry": AckExpiry(self.acks, clock).run,
+            "queue_flush": QueueFlush(self.store, clock).run,
+            "next_segment": NextSegment(self.store).run,
+            "retention": self.retention.run,
+            "held_pulls": self.pulls.held.run,
+            "schedule": self.schedule.run,
+            "table_saving": TableSaving(tables, config.offset_flush_interval_ms).run,
+            "expiry": expiry.run,
+            "stats": StatsSampling(self.stats, clock).run,
+        }
+        if config.insecure and not is_loopback(config.bind_host):
+            jobs["insecure"] = InsecureReminder(f"{config.bind_host}:{config.listen_port}").run
+        return jobs
+
+    def servers(self) -> Iterator[RemotingServer]:
+        """The main port, and the fast port two below it."""
+        yield self._server(self.config.listen_port, self.table)
+        fast = {
+            code: handler for code, handler in self.table.items() if code not in NOT_ON_FAST_PORT
+        }
+        yield self._server(self.config.listen_port - 2, fast)
+
+    def _server(self, port: int, table: Mapping[int, Handler]) -> RemotingServer:
+        config = self.config
+        files = TlsFiles(
+            key_path=config.tls_key_path,
+            cert_path=config.tls_certificate_path,
+            trust_cert_path=config.tls_trust_path,
+        )
+        listen = Listen(host=config.bind_host, port=port, tls=config.tls_mode, tls_files=files)
+        return RemotingServer(
+            listen,
+            table,
+            chunk=self.send_path.process,
+            on_close=self.connection_closed,
+            clock=self.clock,
+        )
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Its client left every group; held pulls and answers look after themselves."""
+        self.consumers.connection_closed(connection)
+        self.producers.connection_closed(connection)
+
+    def permission_changed(self) -> None:
+        """brokerPermission changed: name servers must hear what may still be sent here."""
+        self.topics.permission_changed()
+        self.registration.all_changed()
+
+    def _put_counts(self) -> Iterator[tuple[str, int]]:
+        for topic, queues in self.store.log.queue_tails.items():
+            yield (
+                topic.decode("utf-8", "replace"),
+                sum(tail.next_offset for tail in queues.values()),
+            )
+
+    def _put_total(self) -> int:
+        return self.store.stats.appended_messages
+
+    @property
+    def started_text(self) -> str:
+        """The line that health checks look for."""
+        config = self.config
+        text = f"The broker[{config.name}, {config.address}] boot success. serializeType=JSON"
+        return f"{text} and name server is {config.namesrv}" if config.namesrv else text
+
+
+@asynccontextmanager
+async def serving(broker: Broker) -> AsyncIterator[None]:
+    """Everything up inside the body. Top-down is start order, bottom-up is stop order."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(**broker.jobs()))
+        for server in broker.servers():
+            await stack.enter_async_context(_listening(server))
+        if broker.config.metrics_exporter is MetricsExporter.PROM:
+            # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
+            from cluster.metrics import exposition
+
+            await stack.enter_async_context(exposition(broker))
+        stack.callback(broker.pulls.held.release_all)
+        stack.push_async_callback(broker.log_flush.settle)
+        stack.push_async_callback(broker.registration.close)
+        await stack.enter_async_context(running(registration=broker.registration.run))
+        await broker.registration.first_round()
+        yield
+
+
+@asynccontextmanager
+async def _listening(server: RemotingServer) -> AsyncIterator[None]:
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close(DRAIN_MS)
+
+
+async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT, then stop within 5 s and leave a clean store.
+
+    ready    called with the start line once clients are served and name servers were told
+    Raises ConfigError, storage errors of a store that cannot be opened, OSError of a port that
+    cannot be had, and FlushFailed: the disk refused, what it holds is unknown, and the process
+    must end.
+    """
+    check_startable(config)
+    if config.listen_port == 0:
+        config = with_free_port(config)
+    clock = SystemClock()
+    with open_store(config.storage, clock) as store:
+        broker = Broker(config, store, clock, random.Random())
+        broker.load()
+        settle_memory()
+        async with serving(broker):
+            log.info("broker started name=%s address=%s", config.name, config.address)
+            ready(broker.started_text)
+            await stop_requested()
+        broker.save()
+    log.info("broker stopped name=%s", config.name)
+
+
+def settle_memory() -> None:
+    """What was built so far stays.
+
+    Collections need not look at it again, and need not run so often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def packed_host(config: BrokerConfig) -> bytes:
+    """The advertised address as records store it; a host name is looked up once, here."""
+    host = config.advertised_host
+    try:
+        return pack_host(host, config.listen_port)
+    except ValueError:
+        found = socket.getaddrinfo(host, config.listen_port, type=socket.SOCK_STREAM)
+        return pack_host(str(found[0][4][0]), config.listen_port)
+
+
+def with_free_port(config: BrokerConfig) -> BrokerConfig:
+    """listenPort=0, for tests: ports that are free just now, the fast one two below."""
+    while True:
+        with socket.socket() as probe, socket.socket() as fast_probe:
+            probe.bind((config.bind_host, 0))
+            port = int(probe.getsockname()[1])
+            try:
+                fast_probe.bind((config.bind_host, port - 2))
+            except OSError:
+                continue
+        return msgspec.structs.replace(config, listen_port=port, ha_listen_port=port + 1)

@@ -1,0 +1,72 @@
+"""Administration of settings.
+
+Reading them all, and changing the few that may change while running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from cluster.broker.config import BrokerConfig, change_settings
+from cluster.broker.handlers.requests import Refused, dumps, refusing
+from cluster.broker.members import Peer
+from cluster.broker.versions import DataVersion
+from cluster.config import ConfigError, edit_properties_file, format_properties, parse_properties
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Handler
+from storage import Clock
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 256 << 10
+
+
+class ConfigAdminHandlers:
+    """Source: spec "UPDATE_BROKER_CONFIG", chaos-and-reliability.md R-61."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, on_permission: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._on_permission = on_permission
+        self._version = DataVersion(timestamp=clock.now_ms())
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_BROKER_CONFIG: refusing(self.handle_get_broker_config),
+            RequestCode.UPDATE_BROKER_CONFIG: refusing(self.handle_update_broker_config),
+        }
+
+    def handle_get_broker_config(self, command: Command, connection: Peer) -> Command:
+        text = format_properties(self._config.to_properties())
+        version = dumps(self._version.to_json()).decode()
+        return command.reply(ext={"version": version}, body=text.encode("utf-8"))
+
+    async def handle_update_broker_config(self, command: Command, connection: Peer) -> Command:
+        body = bytes(command.body or b"")
+        if len(body) > BODY_BYTES_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"body above {BODY_BYTES_MAX} bytes")
+        try:
+            wanted = parse_properties(body.decode("utf-8"))
+        except (ConfigError, UnicodeDecodeError) as problem:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}"
+            ) from None
+        try:
+            changed = change_settings(self._config, wanted)
+        except ConfigError as problem:
+            log.warning("settings change refused peer=%s why=%s", connection.peer, problem)
+            raise Refused(ResponseCode.NO_PERMISSION, str(problem)) from None
+        if not changed:
+            return command.reply()
+        self._version.advance(self._clock.now_ms())
+        log.info("settings changed peer=%s settings=%s", connection.peer, changed)
+        if "brokerPermission" in changed:
+            self._on_permission()
+        if self._config.file:
+            await asyncio.to_thread(edit_properties_file, self._config.file, changed)
+        return command.reply()

@@ -1,0 +1,154 @@
+"""Administration of the broker as a whole: what it is doing, and cleaning up now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.delay import DelaySchedule
+from cluster.broker.handlers.requests import Refused, check_topic, dumps, refusing
+from cluster.broker.jobs import Retention
+from cluster.broker.members import Peer
+from cluster.broker.runtime import runtime_table
+from cluster.broker.stats import BrokerStats
+from cluster.broker.topics import TopicTable
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Handler
+from cluster.remoting.headers import Header
+from storage import Clock, MessageStore
+
+
+class StatsHeader(Header):
+    """Header of VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class QueueHeader(Header):
+    """Header of QUERY_CONSUME_QUEUE."""
+
+    topic: str
+    queue_id: int
+    index: int = 0
+    count: int = 1
+
+
+class StateAdminHandlers:
+    """Source: spec "Statistics", remoting.md 14.8, 14.10, 14.11."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        topics: TopicTable,
+        stats: BrokerStats,
+        schedule: DelaySchedule,
+        retention: Retention,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._stats = stats
+        self._schedule = schedule
+        self._retention = retention
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: refusing(self.handle_get_broker_runtime_info),
+            RequestCode.VIEW_BROKER_STATS_DATA: refusing(self.handle_view_broker_stats_data),
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: refusing(
+                self.handle_clean_expired_consumequeue
+            ),
+            RequestCode.CLEAN_UNUSED_TOPIC: refusing(self.handle_clean_unused_topic),
+            RequestCode.DELETE_EXPIRED_COMMITLOG: refusing(self.handle_delete_expired_commitlog),
+            RequestCode.GET_BROKER_HA_STATUS: refusing(self.handle_get_broker_ha_status),
+            RequestCode.GET_ALL_DELAY_OFFSET: refusing(self.handle_get_all_delay_offset),
+            RequestCode.QUERY_CONSUME_QUEUE: refusing(self.handle_query_consume_queue),
+        }
+
+    def handle_get_broker_runtime_info(self, command: Command, connection: Peer) -> Command:
+        table = runtime_table(
+            self._config, self._store, self._stats, self._schedule, self._clock.now_ms()
+        )
+        return command.reply(body=dumps({"table": table}))
+
+    def handle_view_broker_stats_data(self, command: Command, connection: Peer) -> Command:
+        header = StatsHeader.of(command)
+        windows = self._stats.windows(header.stats_name, header.stats_key)
+        if windows is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
+            )
+        minute, hour, day = windows
+        body = {
+            "statsDay": day.to_json(),
+            "statsHour": hour.to_json(),
+            "statsMinute": minute.to_json(),
+        }
+        return command.reply(body=dumps(body))
+
+    def handle_clean_expired_consumequeue(self, command: Command, connection: Peer) -> Command:
+        self._store.clean_expired_queues()
+        return command.reply()
+
+    def handle_clean_unused_topic(self, command: Command, connection: Peer) -> Command:
+        self._store.clean_unused_topics(set(self._topics) | self._topics.system_topics)
+        return command.reply()
+
+    def handle_delete_expired_commitlog(self, command: Command, connection: Peer) -> Command:
+        self._retention.clean_now()
+        return command.reply()
+
+    def handle_get_broker_ha_status(self, command: Command, connection: Peer) -> Command:
+        # No replication yet: a master without slaves says the same.
+        body = {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": self._config.role is not Role.SLAVE,
+            "masterCommitLogMaxOffset": self._store.end,
+        }
+        return command.reply(body=dumps(body))
+
+    def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
+        return command.reply(body=dumps(self._schedule.to_json()))
+
+    def handle_query_consume_queue(self, command: Command, connection: Peer) -> Command:
+        header = QueueHeader.of(command)
+        check_topic(header.topic)
+        queue = self._store.queues.get(header.topic, header.queue_id)
+        if queue is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!"
+            )
+        if not queue.min_offset <= header.index < queue.max_offset:
+            return command.reply(
+                remark=f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
+            )
+        end = min(header.index + max(1, min(header.count, 1000)), queue.max_offset)
+        found: list[dict[str, Any]] = []
+        for position in range(header.index, end):
+            entry = queue.entry(position)
+            if entry is None:
+                break
+            physical, size, tags_code = entry
+            found.append(
+                {"eval": False, "physicOffset": physical, "physicSize": size, "tagsCode": tags_code}
+            )
+        body = {
+            "maxQueueIndex": queue.max_offset,
+            "minQueueIndex": queue.min_offset,
+            "queueData": found,
+        }
+        return command.reply(body=dumps(body))

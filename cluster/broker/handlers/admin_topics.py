@@ -1,0 +1,224 @@
+"""Administration of topics: making, changing, deleting, listing, and how full their queues are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cluster.broker.config import BrokerConfig
+from cluster.broker.errors import InvalidParameter
+from cluster.broker.handlers.requests import (
+    Refused,
+    check_topic,
+    dumps,
+    map_by_queue,
+    queue_json,
+    read_body,
+    refusing,
+)
+from cluster.broker.members import Peer
+from cluster.broker.offsets import OffsetTable
+from cluster.broker.stats import BrokerStats
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Handler
+from cluster.remoting.headers import CreateTopicHeader, Header
+from storage import MessageStore
+
+#: more would make the topic's route unreadable for clients and its queue files fill the disk
+QUEUES_MAX: Final = 65_536
+
+_CHOICES: Final = {
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+_FIXED_ONCE_MADE: Final = ("queue.type", "cleanup.policy")
+_RESERVE_TIME: Final = "reserve.time"
+
+
+class TopicHeader(Header):
+    topic: str
+
+
+class TopicList(msgspec.Struct):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topicConfigList: list[TopicConfig] | None = None
+
+
+class TopicAdminHandlers:
+    """Source: spec "Admin requests on topics", remoting.md 14.1, 14.3, 14.4."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        stats: BrokerStats,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._stats = stats
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: refusing(self.handle_update_and_create_topic),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: refusing(
+                self.handle_update_and_create_topic_list
+            ),
+            RequestCode.DELETE_TOPIC_IN_BROKER: refusing(self.handle_delete_topic_in_broker),
+            RequestCode.GET_ALL_TOPIC_CONFIG: refusing(self.handle_get_all_topic_config),
+            RequestCode.GET_TOPIC_CONFIG: refusing(self.handle_get_topic_config),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: refusing(
+                self.handle_get_system_topic_list_from_broker
+            ),
+            RequestCode.GET_TOPIC_STATS_INFO: refusing(self.handle_get_topic_stats_info),
+        }
+
+    async def handle_update_and_create_topic(self, command: Command, connection: Peer) -> Command:
+        header = CreateTopicHeader.of(command)
+        wanted = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=self._attributes(header.topic, header.attributes or ""),
+        )
+        self._check(wanted)
+        await self._topics.put(wanted)
+        return command.reply()
+
+    async def handle_update_and_create_topic_list(
+        self, command: Command, connection: Peer
+    ) -> Command:
+        # RocketMQ applies nothing once one entry equals what it has; here only the equal ones are
+        # skipped.
+        body = await read_body(TopicList, command)
+        wanted = body.topicConfigList or []
+        for topic in wanted:
+            changes = ",".join(f"{key}={value}" for key, value in topic.attributes.items())
+            topic.attributes = self._attributes(topic.topic_name, changes)
+            self._check(topic)
+        await self._topics.put(*wanted)
+        return command.reply()
+
+    def _check(self, topic: TopicConfig) -> None:
+        check_topic(topic.topic_name)
+        if self._config.system_topics_protected and self._topics.is_system(topic.topic_name):
+            raise InvalidParameter(f"The topic[{topic.topic_name}] is conflict with system topic.")
+        if topic.attributes.get("message.type") == "MIXED":
+            raise InvalidParameter("MIXED message type is not supported.")
+        for key, count in (
+            ("readQueueNums", topic.read_queue_nums),
+            ("writeQueueNums", topic.write_queue_nums),
+        ):
+            if not 0 <= count <= QUEUES_MAX:
+                raise InvalidParameter(f"{key} must be from 0 to {QUEUES_MAX}, got {count}")
+        if not 0 <= topic.perm <= 7:
+            raise InvalidParameter(f"perm must be from 0 to 7, got {topic.perm}")
+
+    def _attributes(self, topic: str, text: str) -> dict[str, str]:
+        """The topic's attributes after `+key=value,-key` is applied.
+
+        Bare `key=value` counts as `+`.
+        """
+        known = self._topics.get(topic)
+        found = dict(known.attributes) if known is not None else {}
+        for change in filter(None, (part.strip() for part in text.split(","))):
+            sign, body = (change[0], change[1:]) if change[0] in "+-" else ("+", change)
+            key, _, value = body.partition("=")
+            if key not in _CHOICES and key != _RESERVE_TIME:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {key}")
+            if known is not None and key in _FIXED_ONCE_MADE and found.get(key) != value:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"attempt to update an unchangeable attribute. key: {key}",
+                )
+            if sign == "-":
+                if known is None:
+                    raise Refused(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"only add attribute is supported while creating topic. key: {key}",
+                    )
+                found.pop(key, None)
+            elif not _allowed(key, value):
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"value is not in range: {key}={value}")
+            else:
+                found[key] = value
+        return found
+
+    async def handle_delete_topic_in_broker(self, command: Command, connection: Peer) -> Command:
+        topic = TopicHeader.of(command).topic
+        check_topic(topic)
+        if self._config.system_topics_protected and self._topics.is_system(topic):
+            raise InvalidParameter(f"The topic[{topic}] is conflict with system topic.")
+        await self._topics.delete(topic)
+        self._offsets.forget_topic(topic)
+        await self._offsets.file.saved()
+        self._stats.forget_topic(topic)
+        self._store.delete_topic(topic)
+        return command.reply()
+
+    def handle_get_all_topic_config(self, command: Command, connection: Peer) -> Command:
+        # Paging fields are ignored: an answer without totalTopicNum is taken as complete by every
+        # caller.
+        body = self._topics.to_json()
+        body["mappingDataVersion"] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        body["topicQueueMappingDetailMap"] = {}
+        body["topicQueueMappingInfoMap"] = {}
+        return command.reply(body=dumps(body))
+
+    def handle_get_topic_config(self, command: Command, connection: Peer) -> Command:
+        name = TopicHeader.of(command).topic
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return command.reply(body=dumps(topic.to_json()))
+
+    def handle_get_system_topic_list_from_broker(
+        self, command: Command, connection: Peer
+    ) -> Command:
+        found = self._topics.system_topics | {
+            name for name in self._topics if self._topics.is_system(name)
+        }
+        return command.reply(body=dumps({"topicList": sorted(found)}))
+
+    def handle_get_topic_stats_info(self, command: Command, connection: Peer) -> Command:
+        name = TopicHeader.of(command).topic
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        entries = []
+        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+            lowest = max(self._store.min_offset(name, queue_id), 0)
+            highest = max(self._store.max_offset(name, queue_id), 0)
+            updated_ms = self._store.store_ms(name, queue_id, highest - 1) if highest else 0
+            entries.append(
+                (
+                    queue_json(name, self._config.name, queue_id),
+                    {
+                        "lastUpdateTimestamp": max(updated_ms, 0),
+                        "maxOffset": highest,
+                        "minOffset": lowest,
+                    },
+                )
+            )
+        tps = self._stats.put_tps(name)
+        return command.reply(
+            body=b'{"offsetTable":%b,"topicPutTps":%b}' % (map_by_queue(entries), dumps(tps))
+        )
+
+
+def _allowed(key: str, value: str) -> bool:
+    if key == _RESERVE_TIME:
+        return value.lstrip("-").isdigit() and int(value) >= -1
+    return value in _CHOICES[key]

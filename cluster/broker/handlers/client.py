@@ -1,0 +1,229 @@
+"""Requests about who is connected: heartbeats, leaving, client checks, member lists."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+
+import msgspec
+
+from cluster.broker import names
+from cluster.broker.config import BrokerConfig
+from cluster.broker.groups import GroupConfig, GroupTable
+from cluster.broker.handlers.requests import (
+    BODY_BYTES_ON_LOOP_MAX,
+    Refused,
+    check_group,
+    dumps,
+    parse_body,
+    refusing,
+)
+from cluster.broker.members import (
+    CONSUME_ACTIVELY,
+    ConsumerMembers,
+    GroupMembers,
+    Heartbeat,
+    Member,
+    Peer,
+    ProducerMembers,
+)
+from cluster.broker.subscriptions import Subscription, SubscriptionData
+from cluster.broker.topics import TopicTable
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Handler
+from cluster.remoting.headers import ConsumerListHeader, UnregisterClientHeader
+from storage import Clock
+
+log = logging.getLogger(__name__)
+
+
+class ProducerData(msgspec.Struct, rename="camel"):
+    group_name: str = ""
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    group_name: str = ""
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] | None = None
+    unit_mode: bool | None = None
+
+
+class HeartbeatData(msgspec.Struct):
+    """Body of HEART_BEAT. Source: spec "HeartbeatData".
+
+    Fingerprints are ignored: heartbeats stay version 1.
+    """
+
+    clientID: str = ""
+    producerDataSet: list[ProducerData] | None = None
+    consumerDataSet: list[ConsumerData] | None = None
+
+
+class ClientCheck(msgspec.Struct, rename="camel"):
+    """Body of CHECK_CLIENT_CONFIG."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class ClientHandlers:
+    """Heartbeats and their like. Source: spec "Heartbeat, unregister, client check"."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerMembers,
+        producers: ProducerMembers,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        if config.members_notified and config.members_notified_at_once:
+            consumers.on_change = self.notify_members
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: refusing(self.handle_heart_beat),
+            RequestCode.UNREGISTER_CLIENT: refusing(self.handle_unregister_client),
+            RequestCode.CHECK_CLIENT_CONFIG: refusing(self.handle_check_client_config),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: refusing(
+                self.handle_get_consumer_list_by_group
+            ),
+        }
+
+    def notify_members(self, group: GroupMembers) -> None:
+        """Tell every member that the group changed, so that they share the queues anew."""
+        known = self._groups.get(group.name)
+        if group.broadcasting or (
+            known is not None and not known.notify_consumer_ids_changed_enable
+        ):
+            return
+        for member in group.connections.values():
+            member.connection.oneway(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
+            )
+
+    def handle_heart_beat(self, command: Command, connection: Peer) -> Command | Awaitable[Command]:
+        body = command.body or b"{}"
+        if len(body) > BODY_BYTES_ON_LOOP_MAX:
+            return self._take_large_heartbeat(command, connection, body)
+        return self._take_heartbeat(command, connection, parse_body(HeartbeatData, body))
+
+    async def _take_large_heartbeat(
+        self, command: Command, connection: Peer, body: bytes | memoryview
+    ) -> Command:
+        data = await asyncio.to_thread(parse_body, HeartbeatData, body)
+        answer = self._take_heartbeat(command, connection, data)
+        return answer if isinstance(answer, Command) else await answer
+
+    def _take_heartbeat(
+        self, command: Command, connection: Peer, data: HeartbeatData
+    ) -> Command | Awaitable[Command]:
+        # Registered before anything waits: the member's own list request may follow in the same
+        # chunk.
+        for consumer in data.consumerDataSet or ():
+            self._take_consumer(command, connection, data.clientID, consumer)
+        member = self._member(command, connection, data.clientID)
+        for producer in data.producerDataSet or ():
+            if names.check_group_name(producer.group_name) is None:
+                self._producers.register(producer.group_name, member)
+        if self._topics.file.unsaved or self._groups.file.unsaved:
+            return self._answer_when_saved(command)
+        return command.reply()
+
+    async def _answer_when_saved(self, command: Command) -> Command:
+        await self._topics.file.saved()
+        await self._groups.file.saved()
+        return command.reply()
+
+    def _take_consumer(
+        self, command: Command, connection: Peer, client_id: str, data: ConsumerData
+    ) -> None:
+        consume_type = data.consume_type.upper()
+        if self._config.pull_consumers_rejected and consume_type == CONSUME_ACTIVELY:
+            return
+        group = self._groups.find(data.group_name)
+        if group is None:
+            log.info(
+                "heartbeat of an unknown group skipped group=%s client=%s",
+                data.group_name,
+                client_id,
+            )
+            return
+        subscriptions = [
+            Subscription.from_wire(wanted)
+            for wanted in data.subscription_data_set or ()
+            if names.check_topic_name(wanted.topic) is None
+        ]
+        self._make_retry_topic(group, subscriptions)
+        self._consumers.register(
+            group.group_name,
+            Heartbeat(
+                self._member(command, connection, client_id),
+                consume_type,
+                data.message_model.upper(),
+                data.consume_from_where.upper(),
+                subscriptions,
+            ),
+        )
+
+    def _make_retry_topic(self, group: GroupConfig, subscriptions: Iterable[Subscription]) -> None:
+        # At once, and not with the first failure: consumers ask for its route only every 30 s.
+        topic = names.retry_topic(group.group_name)
+        if topic in self._topics:
+            return
+        wanted = (self._topics.get(subscription.topic) for subscription in subscriptions)
+        order = any(found is not None and found.order for found in wanted)
+        self._topics.create_for_retry(topic, group.retry_queue_nums, order=order, wait=False)
+
+    def _member(self, command: Command, connection: Peer, client_id: str) -> Member:
+        return Member(
+            connection,
+            client_id,
+            command.language,
+            command.version,
+            self._clock.monotonic_ms(),
+            self._clock.now_ms(),
+        )
+
+    def handle_unregister_client(self, command: Command, connection: Peer) -> Command:
+        header = UnregisterClientHeader.of(command)
+        if header.producer_group:
+            self._producers.unregister(header.producer_group, connection)
+        if header.consumer_group:
+            self._consumers.unregister(header.consumer_group, connection)
+        return command.reply()
+
+    def handle_get_consumer_list_by_group(self, command: Command, connection: Peer) -> Command:
+        header = ConsumerListHeader.of(command)
+        check_group(header.consumer_group)
+        ids = self._consumers.client_ids(header.consumer_group)
+        if not ids:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
+            )
+        return command.reply(body=dumps({"consumerIdList": ids}))
+
+    def handle_check_client_config(self, command: Command, connection: Peer) -> Command:
+        check = parse_body(ClientCheck, command.body or b"{}")
+        if check.subscription_data is None:
+            return command.reply()
+        subscription = Subscription.from_wire(check.subscription_data)
+        if not subscription.is_tag:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by "
+                f"{subscription.expression_type}",
+            )
+        return command.reply()

@@ -1,0 +1,283 @@
+"""What a broker does beside answering: flushing, dispatching, making room, saving, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cluster.broker.acks import Acks
+from cluster.broker.locks import QueueLocks
+from cluster.broker.members import ConsumerMembers, ProducerMembers
+from cluster.broker.savedfile import SavedFile
+from cluster.broker.stats import MINUTE_SAMPLE_S, BrokerStats
+from storage import Clock, FlushMode, MessageStore
+
+log = logging.getLogger(__name__)
+
+DISPATCH_RECORDS_MAX: Final = 2_048  # per turn of the loop: about 2 ms, then others are served
+SEGMENT_CHECK_MS: Final = 100
+CHECKPOINT_MS: Final = 1_000
+EXPIRY_MS: Final = 10_000
+STATS_MS: Final = 1_000
+INSECURE_REMINDER_S: Final = 3_600
+
+
+class LogFlush:
+    """Puts the log on the disk: by time, or in SYNC_FLUSH mode whenever somebody waits for it.
+
+    One fdatasync at a time, for everything appended until it began: the more senders wait, the
+    more share it. A failed flush is final (FlushFailed ends the job, and the process with it):
+    what the kernel dropped cannot be known. on_flushed is called after each flush; answers held
+    for it have left by then.
+    """
+
+    def __init__(
+        self, store: MessageStore, acks: Acks, clock: Clock, on_flushed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._acks = acks
+        self._clock = clock
+        self._on_flushed = on_flushed
+        self._wanted = asyncio.Event()
+        self._turn = asyncio.Lock()
+        acks.on_hold = self._wanted.set
+
+    async def run(self) -> None:
+        if self._store.config.flush_mode is FlushMode.SYNC:
+            await self._run_sync()
+        else:
+            await self._run_async()
+
+    async def _run_async(self) -> None:
+        config = self._store.config
+        thorough_ms = self._clock.monotonic_ms()
+        while True:
+            await asyncio.sleep(config.flush_interval_ms / 1000)
+            now_ms = self._clock.monotonic_ms()
+            pages_min = config.flush_pages_min
+            if now_ms - thorough_ms >= config.flush_thorough_interval_ms:
+                thorough_ms, pages_min = now_ms, 0
+            await self._flush(pages_min)
+
+    async def _run_sync(self) -> None:
+        interval_s = self._store.config.flush_interval_ms / 1000
+        while True:
+            self._wanted.clear()
+            if not self._acks.waiting:
+                try:
+                    async with asyncio.timeout(interval_s):
+                        await self._wanted.wait()
+                except TimeoutError:
+                    pass  # nobody waits, but what came one-way must not lie in memory for ever
+            await self._flush(0)
+
+    async def settle(self) -> None:
+        """Flush everything now, so that nobody waits any more: the broker stops."""
+        await self._flush(0)
+
+    async def _flush(self, pages_min: int) -> None:
+        async with self._turn:
+            await asyncio.to_thread(self._store.flush_log, pages_min)
+            self._acks.reached(self._store.flushed)
+            self._on_flushed()
+
+
+class AckExpiry:
+    """Answers senders whose flush takes too long."""
+
+    def __init__(self, acks: Acks, clock: Clock) -> None:
+        self._acks = acks
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            self._acks.expire(self._clock.monotonic_ms())
+
+
+class QueueFlush:
+    """Puts queues, index and checkpoint on the disk; all of them can be rebuilt from the log."""
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def run(self) -> None:
+        config = self._store.config
+        thorough_ms = self._clock.monotonic_ms()
+        while True:
+            await asyncio.sleep(config.queue_flush_interval_ms / 1000)
+            now_ms = self._clock.monotonic_ms()
+            pages_min = config.queue_flush_pages_min
+            if now_ms - thorough_ms >= config.queue_flush_thorough_interval_ms:
+                thorough_ms, pages_min = now_ms, 0
+            await asyncio.to_thread(self._store.flush_queues, pages_min)
+            await asyncio.to_thread(self._store.flush_checkpoint)
+
+
+class Dispatch:
+    """Derives queues and index from the log, right behind the appends that wake it.
+
+    A turn takes at most DISPATCH_RECORDS_MAX records; more wait for the next turn of the loop, so
+    that no backlog holds up requests.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """There is, or may be, more to dispatch. Costs nothing when a turn is already due."""
+        if not self._scheduled and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        failure = self._failure
+        if failure is None or failure.done():
+            return
+        try:
+            taken = self._store.dispatch(DISPATCH_RECORDS_MAX)
+        except Exception as problem:  # ends the job, and the process with it
+            failure.set_exception(problem)
+            return
+        if taken >= DISPATCH_RECORDS_MAX:
+            self.wake()
+
+    async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._failure = self._loop.create_future()
+        self.wake()
+        try:
+            await self._failure
+        finally:
+            self._loop = None
+
+
+class NextSegment:
+    """Makes the next file of the log, and memory behind it, before a sender needs them."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def run(self) -> None:
+        while True:
+            if self._store.log.next_segment_needed() or self._store.log.prefault_needed():
+                await asyncio.to_thread(self._store.prepare_next_segment)
+            await asyncio.sleep(SEGMENT_CHECK_MS / 1000)
+
+
+class Retention:
+    """Deletes old files when their time has come or the disk fills, and watches how full it is."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._wanted = asyncio.Event()
+
+    def clean_now(self) -> None:
+        """An administrator wants expired files gone, whatever the hour."""
+        self._store.clean_manually()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wanted.clear()
+            deleted = await self._store.clean()
+            if deleted:
+                log.info("files deleted count=%d", len(deleted))
+            try:
+                async with asyncio.timeout(self._store.config.clean_interval_ms / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass  # the usual case: time for the next look
+
+
+class TableSaving:
+    """Writes tables whose changes nobody waits for: progress of consumers, groups made by use."""
+
+    def __init__(self, files: Iterable[SavedFile], interval_ms: int) -> None:
+        self._files = list(files)
+        self._interval_ms = interval_ms
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            for file in self._files:
+                try:
+                    await file.saved()
+                except OSError as problem:
+                    log.error("table not saved path=%s why=%s", file.path, problem)
+
+
+class Expiry:
+    """Forgets clients that stopped sending heartbeats, and locks that nobody renews."""
+
+    def __init__(
+        self,
+        consumers: ConsumerMembers,
+        producers: ProducerMembers,
+        locks: QueueLocks,
+        clock: Clock,
+        expired_after_ms: int,
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._locks = locks
+        self._clock = clock
+        self._expired_after_ms = expired_after_ms
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_MS / 1000)
+            self.scan(self._clock.monotonic_ms())
+
+    def scan(self, now_ms: int) -> None:
+        """One look at every member and lock."""
+        for members in (self._consumers, self._producers):
+            for connection in members.expire(now_ms, self._expired_after_ms):
+                log.info("client expired peer=%s:%d", *connection.peer)
+                connection.close("no heartbeat for too long")
+        self._locks.expire(now_ms)
+
+
+class StatsSampling:
+    """Samples the counters that rates and windows are made of."""
+
+    def __init__(self, stats: BrokerStats, clock: Clock) -> None:
+        self._stats = stats
+        self._clock = clock
+
+    async def run(self) -> None:
+        day = time.localtime(self._clock.now_ms() / 1000).tm_yday
+        seconds = 0
+        while True:
+            now_ms = self._clock.now_ms()
+            self._stats.sample_rates(now_ms)
+            if seconds % MINUTE_SAMPLE_S == 0:
+                self._stats.sample_windows(now_ms)
+            today = time.localtime(now_ms / 1000).tm_yday
+            if today != day:
+                day = today
+                self._stats.morning()
+            seconds += 1
+            await asyncio.sleep(STATS_MS / 1000)
+
+
+class InsecureReminder:
+    """Says every hour that strangers may read and write everything."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def run(self) -> None:
+        while True:
+            log.warning(
+                "insecure: anybody who reaches %s may read and write everything", self._address
+            )
+            await asyncio.sleep(INSECURE_REMINDER_S)

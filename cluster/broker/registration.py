@@ -1,0 +1,279 @@
+"""Keeps every name server informed of this broker: who it is, where it is, which topics it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from cluster.broker.config import BrokerConfig
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.logs import once_per
+from cluster.remoting.channel import ChannelPool
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.errors import RemotingError
+from cluster.remoting.headers import BrokerHeader, RegisterBrokerHeader
+from storage import fastjson
+
+log = logging.getLogger(__name__)
+
+RETRY_MS_MIN: Final = 500
+FIRST_ROUND_MS: Final = 1_000  # how long a start waits for name servers that do not answer
+UNREGISTER_MS: Final = 1_000
+
+
+class RegistrationRefused(Exception):
+    """A name server answered a registration with an error."""
+
+
+class _OrderTable(msgspec.Struct):
+    """Body of a registration's answer: which topics are ordered."""
+
+    table: dict[str, Any] = {}
+
+
+class Requests(Protocol):
+    """How a link reaches its name server; ChannelPool is one."""
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command: ...
+
+
+def registration(config: BrokerConfig, topics: TopicTable, names: Iterable[str] | None) -> Command:
+    """REGISTER_BROKER with these topics, or with all of them for None.
+
+    A registration of part of the topics still carries the table's version: name servers merge.
+    """
+    chosen = topics.all() if names is None else filter(None, map(topics.get, names))
+    body = fastjson.dumps(
+        {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": topics.version.to_json(),
+                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+                "topicConfigTable": {
+                    topic.topic_name: _masked(topic, config.permission) for topic in chosen
+                },
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            },
+        }
+    )
+    header = RegisterBrokerHeader(
+        broker_name=config.name,
+        broker_addr=config.address,
+        cluster_name=config.cluster,
+        broker_id=config.broker_id,
+        ha_server_addr=config.ha_address,
+        enable_acting_master=False,
+        compressed=False,
+        body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+    )
+    return Command(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+
+
+def _masked(topic: TopicConfig, permission: int) -> dict[str, Any]:
+    found = topic.to_json()
+    if permission != 6:
+        found["perm"] &= permission
+    return found
+
+
+class NameServerLink:
+    """One name server: registers with it again and again, at once when topics change.
+
+    A registration of everything goes out at the start, every registerNameServerPeriod, and after
+    any failure; one of the changed topics alone right after a change. on_ordered gets the names of
+    ordered topics.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        config: BrokerConfig,
+        topics: TopicTable,
+        requests: Requests,
+        rng: random.Random,
+        on_ordered: Callable[[Iterable[str]], None],
+    ) -> None:
+        self.address = address
+        self.registered = False
+        self.tried = asyncio.Event()
+        self._config = config
+        self._topics = topics
+        self._requests = requests
+        self._rng = rng
+        self._on_ordered = on_ordered
+        self._changed: set[str] = set()
+        self._everything = True
+        self._woken = asyncio.Event()
+        self._failures = 0
+        self._odd = once_per(30)
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Tell the name server of these topics as soon as it can be."""
+        self._changed.update(names)
+        self._woken.set()
+
+    def lost(self) -> None:
+        """The connection ended, and the name server forgot us with it.
+
+        Register everything again.
+        """
+        if self.registered:
+            self.registered = False
+            self._everything = True
+            self._woken.set()
+
+    def all_changed(self) -> None:
+        """Everything must be registered again: what topics allow has changed."""
+        self._everything = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        everything_at = 0.0
+        while True:
+            self._woken.clear()
+            if self._everything:
+                everything_at = loop.time() + self._config.register_interval_ms / 1000
+            retry_ms = await self._round()
+            self.tried.set()
+            if retry_ms:
+                # Not before its time, whatever wakes us: a dead name server must not cost more the
+                # more happens.
+                await asyncio.sleep(retry_ms / 1000)
+                continue
+            try:
+                async with asyncio.timeout_at(everything_at):
+                    await self._woken.wait()
+            except TimeoutError:
+                self._everything = True
+
+    async def _round(self) -> int:
+        """Register what is due; ms to wait before the next try, 0 when it went well."""
+        everything, changed = self._everything, frozenset(self._changed)
+        self._everything = False
+        self._changed.clear()
+        try:
+            await self._register(None if everything else changed)
+        except (RemotingError, RegistrationRefused, ValueError) as problem:
+            self._everything = True
+            self.registered = False
+            self._failures += 1
+            self._odd.warning(
+                log,
+                "registration failed nameserver=%s failures=%d why=%s",
+                self.address,
+                self._failures,
+                problem,
+            )
+            ceiling_ms = min(
+                RETRY_MS_MIN << min(self._failures, 8), self._config.register_interval_ms
+            )
+            return self._rng.randint(RETRY_MS_MIN, ceiling_ms)
+        if not self.registered or self._failures:
+            log.info("registered nameserver=%s topics=%d", self.address, len(self._topics))
+        self.registered = True
+        self._failures = 0
+        return 0
+
+    async def _register(self, names: Iterable[str] | None) -> None:
+        command = registration(self._config, self._topics, names)
+        answer = await self._requests.request(
+            self.address, command, self._config.register_timeout_ms
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise RegistrationRefused(f"code {answer.code}: {answer.remark}")
+        if answer.body:
+            ordered = msgspec.convert(fastjson.loads(answer.body), _OrderTable, strict=False).table
+            self._on_ordered(ordered)
+
+    async def unregister(self) -> None:
+        """Say goodbye; a name server that cannot be told notices by itself."""
+        header = BrokerHeader(
+            broker_name=self._config.name,
+            broker_addr=self._config.address,
+            cluster_name=self._config.cluster,
+            broker_id=self._config.broker_id,
+        )
+        command = Command(RequestCode.UNREGISTER_BROKER, header.to_ext())
+        try:
+            await self._requests.request(self.address, command, UNREGISTER_MS)
+        except RemotingError as problem:
+            log.info("not unregistered nameserver=%s why=%s", self.address, problem)
+
+
+class Registration:
+    """All name servers of one broker. Source: spec "Registration, heartbeats, shutdown"."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, rng: random.Random) -> None:
+        self._topics = topics
+        self._pool = ChannelPool()
+        self.links = [
+            NameServerLink(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+                config,
+                topics,
+                self,
+                rng,
+                self._ordered,
+            )
+            for host, port in config.name_servers
+        ]
+        topics.on_change = self.topics_changed
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Ask one name server, over a new connection if need be.
+
+        When that ends, the link hears of it.
+        """
+        known = self._pool.peek(address)
+        channel = await self._pool.get(address)
+        if channel is not known:
+            for link in self.links:
+                if link.address == address:
+                    channel.on_close(lambda _, link=link: link.lost())
+        return await channel.request(command, timeout_ms)
+
+    def topics_changed(self, changed: list[TopicConfig]) -> None:
+        names = [topic.topic_name for topic in changed]
+        for link in self.links:
+            link.topics_changed(names)
+
+    def all_changed(self) -> None:
+        for link in self.links:
+            link.all_changed()
+
+    def _ordered(self, names: Iterable[str]) -> None:
+        self._topics.set_ordered(names)
+
+    async def first_round(self) -> None:
+        """Wait until every name server was tried once, but not long for a silent one."""
+        waits: list[Awaitable[object]] = [link.tried.wait() for link in self.links]
+        try:
+            async with asyncio.timeout(FIRST_ROUND_MS / 1000):
+                await asyncio.gather(*waits)
+        except TimeoutError:
+            silent = [link.address for link in self.links if not link.tried.is_set()]
+            log.warning("starting without an answer from name servers=%s", ",".join(silent))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for link in self.links:
+                group.create_task(link.run(), name=f"register with {link.address}")
+            if not self.links:
+                await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Unregister everywhere at once, then close the connections.
+
+        Call it when run() has ended.
+        """
+        await asyncio.gather(*(link.unregister() for link in self.links if link.registered))
+        await self._pool.close()
