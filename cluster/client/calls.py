@@ -1,0 +1,189 @@
+"""The client's requests, one function each: header fields out, answers checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from cluster.client.errors import BrokerAnswerBroken, BrokerRefused
+from cluster.client.message import MessageQueue
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import ONEWAY_FLAG, Command
+
+_to_json = msgspec.json.Encoder().encode
+
+
+class Caller(Protocol):
+    """Whoever can reach an address: cluster.client.connections.Connections."""
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Send and await the answer."""
+
+    async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
+        """Send without an answer."""
+
+
+async def call(
+    caller: Caller,
+    address: str,
+    command: Command,
+    timeout_ms: int,
+    accepted: Collection[int] = (ResponseCode.SUCCESS,),
+) -> Command:
+    """Send a request; BrokerRefused unless the answer's code is one of `accepted`."""
+    answer = await caller.request(address, command, timeout_ms)
+    if answer.code not in accepted:
+        raise BrokerRefused(answer.code, answer.remark, address)
+    return answer
+
+
+def field(answer: Command, name: str, address: str) -> str:
+    """A header field that the answer must carry. Raises BrokerAnswerBroken."""
+    value = (answer.ext or {}).get(name)
+    if value is None:
+        raise BrokerAnswerBroken(f"the answer {answer.code} of {address} lacks {name}")
+    return value
+
+
+def number(answer: Command, name: str, address: str) -> int:
+    """A header field that must be a number. Raises BrokerAnswerBroken."""
+    text = field(answer, name, address)
+    try:
+        return int(text)
+    except ValueError:
+        raise BrokerAnswerBroken(
+            f"the answer of {address} has {name}={text!r}, not a number"
+        ) from None
+
+
+def _queue_fields(queue: MessageQueue) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+
+
+async def heartbeat(caller: Caller, address: str, body: bytes, timeout_ms: int) -> None:
+    """HEART_BEAT: tell a broker who we are, which groups we carry and what they subscribe to."""
+    await call(caller, address, Command(RequestCode.HEART_BEAT, body=body), timeout_ms)
+
+
+async def unregister(
+    caller: Caller,
+    address: str,
+    client_id: str,
+    producer_group: str | None,
+    consumer_group: str | None,
+    timeout_ms: int,
+) -> None:
+    """UNREGISTER_CLIENT: leave a group at once instead of when the broker notices."""
+    ext = {"clientID": client_id}
+    if producer_group:
+        ext["producerGroup"] = producer_group
+    if consumer_group:
+        ext["consumerGroup"] = consumer_group
+    await call(caller, address, Command(RequestCode.UNREGISTER_CLIENT, ext), timeout_ms)
+
+
+async def group_members(caller: Caller, address: str, group: str, timeout_ms: int) -> list[str]:
+    """GET_CONSUMER_LIST_BY_GROUP: client ids as this broker knows them.
+
+    Raises BrokerRefused while it knows none.
+    """
+    command = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    answer = await call(caller, address, command, timeout_ms)
+    try:
+        members = msgspec.json.decode(answer.body or b"{}")["consumerIdList"]
+    except (msgspec.DecodeError, KeyError, TypeError) as problem:
+        raise BrokerAnswerBroken(
+            f"the member list of {address} does not parse: {problem!r}"
+        ) from problem
+    return [str(member) for member in members]
+
+
+async def query_offset(
+    caller: Caller, address: str, group: str, queue: MessageQueue, timeout_ms: int
+) -> int | None:
+    """QUERY_CONSUMER_OFFSET: the committed queue offset, None when the group has none."""
+    ext = {"consumerGroup": group, **_queue_fields(queue)}
+    accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+    answer = await call(
+        caller, address, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext), timeout_ms, accepted
+    )
+    return (
+        None if answer.code == ResponseCode.QUERY_NOT_FOUND else number(answer, "offset", address)
+    )
+
+
+async def commit_offset(
+    caller: Caller,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    timeout_ms: int,
+    *,
+    oneway: bool,
+) -> None:
+    """UPDATE_CONSUMER_OFFSET: all before `offset` is consumed. oneway: do not await the answer."""
+    ext = {"consumerGroup": group, **_queue_fields(queue), "commitOffset": str(offset)}
+    command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    if oneway:
+        command.flag = ONEWAY_FLAG
+        await caller.oneway(address, command, timeout_ms)
+    else:
+        await call(caller, address, command, timeout_ms)
+
+
+async def max_offset(caller: Caller, address: str, queue: MessageQueue, timeout_ms: int) -> int:
+    """GET_MAX_OFFSET: the queue offset that the next message will get."""
+    command = Command(RequestCode.GET_MAX_OFFSET, _queue_fields(queue))
+    return number(await call(caller, address, command, timeout_ms), "offset", address)
+
+
+async def min_offset(caller: Caller, address: str, queue: MessageQueue, timeout_ms: int) -> int:
+    """GET_MIN_OFFSET: the oldest queue offset that is still there."""
+    command = Command(RequestCode.GET_MIN_OFFSET, _queue_fields(queue))
+    return number(await call(caller, address, command, timeout_ms), "offset", address)
+
+
+async def offset_for_time(
+    caller: Caller, address: str, queue: MessageQueue, time_ms: int, timeout_ms: int
+) -> int:
+    """SEARCH_OFFSET_BY_TIMESTAMP: first queue offset stored at or after time_ms (ms since 1970)."""
+    ext = {**_queue_fields(queue), "timestamp": str(time_ms), "boundaryType": "LOWER"}
+    command = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+    return number(await call(caller, address, command, timeout_ms), "offset", address)
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """A message that failed. delay_level 0: broker decides, -1: dead letters, else the level."""
+
+    group: str
+    queue: MessageQueue
+    physical_offset: int
+    offset_message_id: str
+    topic: str
+    delay_level: int
+    reconsume_times_max: int
+
+
+async def send_back(caller: Caller, address: str, what: SendBack, timeout_ms: int) -> None:
+    """CONSUMER_SEND_MSG_BACK: the broker stores a copy in %RETRY%group, to be delivered later."""
+    ext = {
+        "offset": str(what.physical_offset),
+        "group": what.group,
+        "delayLevel": str(what.delay_level),
+        "originMsgId": what.offset_message_id,
+        "originTopic": what.topic,
+        "unitMode": "false",
+        "maxReconsumeTimes": str(what.reconsume_times_max),
+        "bname": what.queue.broker_name,
+    }
+    await call(caller, address, Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext), timeout_ms)
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON for request bodies."""
+    return _to_json(value)

@@ -1,0 +1,78 @@
+"""Bodies of messages: compress on the way out, decompress what any client has sent."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import lz4.frame
+import zstandard
+
+from cluster.client.errors import BrokerAnswerBroken
+
+COMPRESSED: Final = 0x1
+TYPE_MASK: Final = 0x700
+TYPE_LZ4: Final = 0x100
+TYPE_ZSTD: Final = 0x200
+TYPE_ZLIB: Final = 0x300
+BODY_BYTES_MAX: Final = (
+    64 << 20
+)  # a decompressed body beyond this is an attack or damage, not a message
+
+
+def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
+    """Return (body, flags to set): zlib when it gets smaller, else the body as it is and 0.
+
+    zlib with its type bits set is what every client can read: old ones look at bit 0 only and
+    always use zlib.
+    """
+    smaller = zlib.compress(body, level)
+    if len(smaller) >= len(body):
+        return body, 0
+    return smaller, COMPRESSED | TYPE_ZLIB
+
+
+def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body as its producer gave it.
+
+    Type bits: 0 and 0x300 zlib, 0x100 LZ4 frame, 0x200 Zstandard.
+
+    Raises BrokerAnswerBroken for an unknown type, damage, or a result above bytes_max.
+    """
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = sys_flag & TYPE_MASK
+    try:
+        if kind in (0, TYPE_ZLIB):
+            inflater = zlib.decompressobj()
+            plain = inflater.decompress(body, bytes_max + 1)
+            whole = inflater.eof
+        elif kind == TYPE_LZ4:
+            unpacker = lz4.frame.LZ4FrameDecompressor()
+            plain = unpacker.decompress(body, bytes_max + 1)
+            whole = unpacker.eof
+        elif kind == TYPE_ZSTD:
+            plain = _unpack_zstd(body, bytes_max)
+            whole = True
+        else:
+            raise BrokerAnswerBroken(
+                f"a body is compressed in an unknown way: type bits 0x{kind:x}"
+            )
+    except (zlib.error, RuntimeError, zstandard.ZstdError) as damage:
+        raise BrokerAnswerBroken(f"a compressed body does not decompress: {damage}") from damage
+    if len(plain) > bytes_max:
+        raise BrokerAnswerBroken(f"a compressed body is larger than {bytes_max} bytes")
+    if not whole:
+        raise BrokerAnswerBroken("a compressed body ends early")
+    return plain
+
+
+def _unpack_zstd(body: bytes, bytes_max: int) -> bytes:
+    size = zstandard.frame_content_size(body)
+    if size < 0:  # Java's stream writer leaves the size out: find it with bounded memory first
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            size = len(reader.read(bytes_max + 1))
+    if size > bytes_max:
+        raise BrokerAnswerBroken(f"a compressed body is larger than {bytes_max} bytes")
+    # with a known bound the library also notices a frame that ends early
+    return zstandard.ZstdDecompressor().decompress(body, max_output_size=max(1, size))

@@ -1,0 +1,135 @@
+"""One channel per address: opened when needed, shared, errors turned into the client's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from cluster.client.errors import BrokerUnreachable, CallTimedOut
+from cluster.remoting.command import Command
+from cluster.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    PeerBrokeProtocol,
+    RequestTimedOut,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Wire(Protocol):
+    """The part of a remoting channel that the client uses; tests put a fake in its place."""
+
+    @property
+    def closed(self) -> bool:
+        """True once no request can be sent any more."""
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send and await the answer. Raises ConnectionLost, RequestTimedOut."""
+
+    def oneway(self, command: Command) -> None:
+        """Send without an answer; dropped when closed."""
+
+
+Dial = Callable[[str], Awaitable[Wire]]
+HangUp = Callable[[Sequence[Wire], str], Awaitable[None]]
+
+
+class Connections:
+    """Requests by address. Not for use from other threads or loops.
+
+    dial     opens a channel to "host:port"; raises ConnectFailed
+    hang_up  closes channels and waits until their sockets are gone
+    """
+
+    def __init__(self, dial: Dial, hang_up: HangUp) -> None:
+        self._dial = dial
+        self._hang_up = hang_up
+        self._open: dict[str, Wire] = {}
+        self._dialing: dict[str, asyncio.Task[Wire]] = {}
+        self._heard_s: dict[str, float] = {}  # loop time of the last answer, by address
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Send a request and return the answer, whatever its code.
+
+        Raises BrokerUnreachable, CallTimedOut. A peer that says nothing at all for a whole time-out
+        is dropped, so that the next request dials again instead of waiting for a dead host.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        wire = self._open.get(address)
+        if wire is None or wire.closed:
+            wire = await self._channel(address, timeout_ms)
+        left_ms = max(1, timeout_ms - int((loop.time() - began_s) * 1000))
+        try:
+            answer = await wire.request(command, left_ms)
+        except RequestTimedOut as problem:
+            if self._heard_s.get(address, 0.0) < began_s and self._open.get(address) is wire:
+                await self.drop(address, "silent for a whole time-out")
+            raise CallTimedOut(
+                f"no answer from {address} to request {command.code} in {timeout_ms} ms"
+            ) from problem
+        except (ConnectionLost, PeerBrokeProtocol) as problem:
+            raise BrokerUnreachable(
+                address, f"lost while waiting for an answer: {problem}"
+            ) from problem
+        self._heard_s[address] = loop.time()
+        return answer
+
+    async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
+        """Send a request that nobody answers.
+
+        Raises BrokerUnreachable, CallTimedOut (no connection in time).
+        """
+        (await self._channel(address, timeout_ms)).oneway(command)
+
+    def connected(self) -> list[str]:
+        """Addresses with an open channel."""
+        return sorted(address for address, wire in self._open.items() if not wire.closed)
+
+    async def drop(self, address: str, why: str) -> None:
+        """Close the channel to an address, if there is one."""
+        wire = self._open.pop(address, None)
+        self._heard_s.pop(address, None)
+        if wire is not None:
+            log.info("connection dropped address=%s why=%s", address, why)
+            await self._hang_up([wire], why)
+
+    async def close(self) -> None:
+        """Close every channel and every attempt to open one."""
+        dialing = list(self._dialing.values())
+        for task in dialing:
+            task.cancel()
+        await asyncio.gather(*dialing, return_exceptions=True)
+        wires = list(self._open.values())
+        self._open.clear()
+        await self._hang_up(wires, "closed by us")
+
+    async def _channel(self, address: str, timeout_ms: int) -> Wire:
+        wire = self._open.get(address)
+        if wire is not None and not wire.closed:
+            return wire
+        task = self._dialing.get(address)
+        if task is None:
+            task = asyncio.create_task(self._connect(address), name=f"connect {address}")
+            self._dialing[address] = task
+            task.add_done_callback(lambda done: self._dialed(address, done))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(task)  # one caller giving up must not fail the others
+        except TimeoutError:
+            raise CallTimedOut(f"no connection to {address} within {timeout_ms} ms") from None
+        except (ConnectFailed, ConnectionLost) as problem:
+            raise BrokerUnreachable(address, str(problem)) from problem
+
+    async def _connect(self, address: str) -> Wire:
+        wire = await self._dial(address)
+        self._open[address] = wire
+        return wire
+
+    def _dialed(self, address: str, task: asyncio.Task[Wire]) -> None:
+        self._dialing.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # seen: every waiter gets it; without a waiter there is nobody to tell

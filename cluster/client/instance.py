@@ -1,0 +1,409 @@
+"""What producers and consumers share: connections, routes, heartbeats, one client id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from cluster.client import calls
+from cluster.client.config import ClientConfig
+from cluster.client.connections import Connections, Dial, Wire
+from cluster.client.errors import BrokerUnreachable, ClientError, NoRoute
+from cluster.client.ids import UniqueIds, local_address, packed_address
+from cluster.client.jobs import Jobs
+from cluster.client.message import MessageQueue
+from cluster.client.nameservers import NameServers
+from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC, BrokerTable, TopicRoute
+from cluster.remoting import (
+    Channel,
+    Command,
+    Connection,
+    Endpoint,
+    RemotingError,
+    RequestCode,
+    open_channel,
+    split_address,
+)
+from cluster.remoting.connection import close_all
+from storage import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+WAKE_GAP_S = 1.0  # two rounds of one timer are at least this far apart
+
+
+class ConsumerRole(Protocol):
+    """What an instance asks of each consumer it carries."""
+
+    group: str
+
+    def topics(self) -> list[str]:
+        """Topics whose routes it needs."""
+
+    def heartbeat_entry(self) -> dict[str, object]:
+        """ConsumerData for the heartbeat. Source: spec "HeartbeatData"."""
+
+    def wake(self) -> None:
+        """Rebalance now: members or routes changed."""
+
+
+class ClientInstance:
+    """One client id with its connections and timers.
+
+    Producers and consumers lease one; see lease().
+
+    Safe for many tasks of one event loop, not for threads.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        dial: Dial | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        """dial, clock, rng: for tests. address: of this machine, as text; a part of ids only."""
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.rng = rng or random.Random()
+        self.brokers = BrokerTable()
+        self.leases = 0
+        self.client_id = (
+            f"{address}@{config.instance_name or f'{os.getpid()}#{time.monotonic_ns()}'}"
+        )
+        self.ids = UniqueIds(packed_address(address), self.rng)
+        self.connections = Connections(self._greeting(dial or self._dial), _hang_up)
+        # brokers send us these; any other code is answered 3 by the channel
+        table = {
+            int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED): self.handle_notify_consumer_ids_changed
+        }
+        self._endpoint = Endpoint(table, clock=self.clock)
+        self._name_servers = NameServers(
+            config.namesrv, self.connections, self.rng, config.call_timeout_ms
+        )
+        self._producers: dict[str, int] = {}
+        self._consumers: dict[str, ConsumerRole] = {}
+        self._published: set[str] = set()
+        self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._refresh_now = asyncio.Event()
+        self._heartbeat_now = asyncio.Event()
+        self._jobs = Jobs()
+
+    # Life
+
+    async def start(self) -> None:
+        """Start the timers. No request is sent yet."""
+        self._jobs.start("client route refresh", self._refresh_routes())
+        self._jobs.start("client heartbeat", self._send_heartbeats())
+
+    async def close(self) -> None:
+        """Stop the timers and close every connection."""
+        await self._jobs.stop()
+        fetching = list(self._fetching.values())
+        for task in fetching:
+            task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)
+        await self.connections.close()
+
+    def carries_consumer(self, group: str) -> bool:
+        """True when it has a consumer of the group: a second one needs another client id."""
+        return group in self._consumers
+
+    # Groups
+
+    def add_producer(self, group: str) -> None:
+        """Name the group in heartbeats."""
+        self._producers[group] = self._producers.get(group, 0) + 1
+
+    async def remove_producer(self, group: str) -> None:
+        """Leave the group on every connected broker, when this was its last producer here."""
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+            await self._unregister(producer_group=group)
+
+    def add_consumer(self, consumer: ConsumerRole) -> None:
+        """Name the consumer's group and subscriptions in heartbeats."""
+        assert consumer.group not in self._consumers, (
+            f"two consumers of {consumer.group} in one instance"
+        )
+        self._consumers[consumer.group] = consumer
+
+    async def remove_consumer(self, consumer: ConsumerRole) -> None:
+        """Leave the group on every connected broker."""
+        del self._consumers[consumer.group]
+        await self._unregister(consumer_group=consumer.group)
+
+    async def _unregister(
+        self, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        async def leave(address: str) -> None:
+            try:
+                await calls.unregister(
+                    self.connections,
+                    address,
+                    self.client_id,
+                    producer_group,
+                    consumer_group,
+                    self.config.call_timeout_ms,
+                )
+            except ClientError as problem:
+                # the broker forgets us anyway when the connection closes
+                log.info("not unregistered address=%s why=%s", address, problem)
+
+        known = set(self.brokers.heartbeat_addresses(with_slaves=True))
+        await asyncio.gather(
+            *(leave(address) for address in self.connections.connected() if address in known)
+        )
+
+    # Routes
+
+    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues to send to, never empty.
+
+        A topic that does not exist yet gets TBW102's brokers: a send creates it there.
+
+        Raises NoRoute when there is no writable queue, NoNameServer.
+        """
+        known = self.brokers.publish_queues(topic)
+        if known:
+            self._published.add(topic)
+            return known
+        try:
+            await self.fetch_route(topic)
+        except NoRoute:
+            await self._template_route(topic)
+        queues = self.brokers.publish_queues(topic)
+        if not queues:
+            raise NoRoute(topic, "none of its brokers has a writable queue and a master")
+        self._published.add(topic)
+        return queues
+
+    async def _template_route(self, topic: str) -> None:
+        try:
+            template = await self._name_servers.route(TEMPLATE_TOPIC)
+        except NoRoute:
+            raise NoRoute(
+                topic,
+                "it does not exist, and no broker creates topics by itself: start a broker, "
+                "create the topic, or set autoCreateTopicEnable=true",
+            ) from None
+        self.brokers.learn(topic, template.as_template(TEMPLATE_QUEUE_COUNT))
+
+    async def fetch_route(self, topic: str) -> TopicRoute:
+        """Ask the name server now; callers who ask for the same topic at once share the answer.
+
+        Raises NoRoute (an older route stays in use), NoNameServer, BrokerRefused,
+        BrokerAnswerBroken.
+        """
+        task = self._fetching.get(topic)
+        if task is None:
+            task = asyncio.create_task(self._fetch(topic), name=f"route {topic}")
+            self._fetching[topic] = task
+            task.add_done_callback(lambda done: self._fetched(topic, done))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        route = await self._name_servers.route(topic)
+        if self.brokers.learn(topic, route):
+            log.info("route changed topic=%s brokers=%s", topic, ",".join(sorted(route.addresses)))
+            for consumer in self._consumers.values():
+                if topic in consumer.topics():
+                    consumer.wake()
+        return route
+
+    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # every waiter got it
+
+    async def read_route(self, topic: str) -> TopicRoute:
+        """The route to consume by, from memory when known. Raises as fetch_route."""
+        return self.brokers.route(topic) or await self.fetch_route(topic)
+
+    async def master_address(self, broker_name: str, topic: str) -> str:
+        """Where the broker name's master listens; the route is asked once more when it has none.
+
+        Raises BrokerUnreachable when there is no master now.
+        """
+        address = self.brokers.master(broker_name)
+        if address is None:
+            await self.fetch_route(topic)
+            address = self.brokers.master(broker_name)
+        if address is None:
+            raise BrokerUnreachable(
+                broker_name, f"The broker[{broker_name}] not exist: no master is registered now"
+            )
+        return address
+
+    async def reader_address(
+        self, broker_name: str, topic: str, suggested_id: int = 0
+    ) -> tuple[str, int]:
+        """(address, broker id) to read from.
+
+        Raises BrokerUnreachable when no member is registered now.
+        """
+        found = self.brokers.reader(broker_name, suggested_id)
+        if found is None:
+            await self.fetch_route(topic)
+            found = self.brokers.reader(broker_name, suggested_id)
+        if found is None:
+            raise BrokerUnreachable(
+                broker_name, f"The broker[{broker_name}] not exist: no member is registered now"
+            )
+        return found
+
+    def refresh_soon(self) -> None:
+        """A request failed: look at the routes before the timer does (at most once a second)."""
+        self._refresh_now.set()
+
+    def heartbeat_soon(self) -> None:
+        """Groups or subscriptions changed: tell the brokers before the timer does."""
+        self._heartbeat_now.set()
+
+    # Timers
+
+    async def _refresh_routes(self) -> None:
+        while True:
+            await _wait(self._refresh_now, self.config.route_interval_ms / 1000)
+            topics = {topic for consumer in self._consumers.values() for topic in consumer.topics()}
+            for topic in sorted(self._published | topics):
+                try:
+                    await self.fetch_route(topic)
+                except NoRoute:
+                    pass  # not created yet, or all its brokers are away: the old route stays in use
+                except ClientError as problem:
+                    log.warning("route not refreshed topic=%s why=%s", topic, problem)
+                    break  # the name servers are away: the other topics would say the same
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            await _wait(self._heartbeat_now, self.config.heartbeat_interval_ms / 1000)
+            await self._drop_unknown_brokers()
+            await self.heartbeat_all()
+
+    async def _drop_unknown_brokers(self) -> None:
+        known = {*self.brokers.heartbeat_addresses(with_slaves=True), *self.config.namesrv}
+        for address in self.connections.connected():
+            if address not in known:
+                await self.connections.drop(address, "no route mentions it any more")
+
+    async def heartbeat_all(self) -> None:
+        """Heartbeat to every broker of the routes: masters, for consumers the slaves too."""
+        if not self._producers and not self._consumers:
+            return
+        body = self._heartbeat_body()
+
+        async def beat(address: str) -> None:
+            try:
+                await calls.heartbeat(self.connections, address, body, self.config.call_timeout_ms)
+            except ClientError as problem:
+                log.warning("heartbeat failed address=%s why=%s", address, problem)
+
+        addresses = self.brokers.heartbeat_addresses(with_slaves=bool(self._consumers))
+        await asyncio.gather(*(beat(address) for address in addresses))
+
+    def _heartbeat_body(self) -> bytes:
+        return calls.to_json(
+            {
+                "clientID": self.client_id,
+                "consumerDataSet": [
+                    consumer.heartbeat_entry() for consumer in self._consumers.values()
+                ],
+                "producerDataSet": [{"groupName": group} for group in self._producers],
+                "heartbeatFingerprint": 0,
+                "withoutSub": False,
+            }
+        )
+
+    # Connections
+
+    async def _dial(self, address: str) -> Wire:
+        host, port = split_address(address)
+        return await open_channel(
+            host,
+            port,
+            tls=self.config.tls,
+            timeout_ms=self.config.call_timeout_ms,
+            endpoint=self._endpoint,
+        )
+
+    def _greeting(self, dial: Dial) -> Dial:
+        """A broker must know our groups before the first request: heartbeat first."""
+
+        async def greet(address: str) -> Wire:
+            wire = await dial(address)
+            groups = bool(self._producers or self._consumers)
+            if groups and address in self.brokers.heartbeat_addresses(with_slaves=True):
+                hello = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
+                try:
+                    await wire.request(hello, self.config.call_timeout_ms)
+                except RemotingError as problem:
+                    log.info("first heartbeat failed address=%s why=%s", address, problem)
+                except asyncio.CancelledError:
+                    await _hang_up([wire], "cancelled while greeting")
+                    raise
+            return wire
+
+        return greet
+
+    def handle_notify_consumer_ids_changed(self, request: Command, connection: Connection) -> None:
+        """Members came or went: every consumer here rebalances, whatever group the header names."""
+        for consumer in self._consumers.values():
+            consumer.wake()
+
+
+async def _hang_up(wires: Sequence[Wire], why: str) -> None:
+    await close_all([wire for wire in wires if isinstance(wire, Channel)], why)
+
+
+async def _wait(event: asyncio.Event, longest_s: float) -> None:
+    """Until the event or the time, whichever is first, but never two rounds within WAKE_GAP_S."""
+    gap_s = min(WAKE_GAP_S, longest_s)
+    await asyncio.sleep(gap_s)
+    try:
+        async with asyncio.timeout(max(0.0, longest_s - gap_s)):
+            await event.wait()
+    except TimeoutError:
+        pass
+    event.clear()
+
+
+# One set of instances per event loop: connections belong to the loop that opened them.
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, list[ClientInstance]] = WeakKeyDictionary()
+
+
+async def lease(config: ClientConfig, consumer_group: str | None = None) -> ClientInstance:
+    """A started instance with this config: a running one of this loop when it fits, else a new one.
+
+    Two consumers of one group never share an instance: they would be one member of the group.
+    """
+    instances = _shared.setdefault(asyncio.get_running_loop(), [])
+    for instance in instances:
+        if instance.config == config and not (
+            consumer_group and instance.carries_consumer(consumer_group)
+        ):
+            instance.leases += 1
+            return instance
+    # in a thread: a host name may have to be looked up
+    address = await asyncio.to_thread(local_address, split_address(config.namesrv[0]))
+    instance = ClientInstance(config, address=address)
+    instance.leases = 1
+    instances.append(instance)
+    await instance.start()
+    return instance
+
+
+async def release(instance: ClientInstance) -> None:
+    """Give a lease back; the last one closes the instance."""
+    instance.leases -= 1
+    if not instance.leases:
+        _shared.get(asyncio.get_running_loop(), []).remove(instance)
+        await instance.close()

@@ -1,0 +1,295 @@
+"""The values that applications see: messages out, messages in, queues and send results."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from cluster.client.errors import MessageRefused
+
+TOPIC_LENGTH_MAX: Final = 127
+DERIVED_TOPIC_LENGTH_MAX: Final = 255  # %RETRY% and %DLQ% carry a group name behind the prefix
+GROUP_LENGTH_MAX: Final = 120
+PROPERTIES_BYTES_MAX: Final = 32_767  # the store keeps the length in a signed short
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+
+SEND_FORBIDDEN: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    }
+)  # fmt: skip
+
+#: Names that RocketMQ gives a meaning; applications reach those through arguments of Message, or
+# not at all.
+RESERVED_PROPERTIES: Final = frozenset(
+    {
+        "KEYS", "TAGS", "WAIT", "DELAY", "UNIQ_KEY", "CLUSTER", "PGROUP", "TRAN_MSG",
+        "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "MIN_OFFSET", "MAX_OFFSET",
+        "CONSUME_START_TIME", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL",
+        "ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE", "MSG_REGION", "TRACE_ON", "POP_CK",
+        "POP_CK_OFFSET", "1ST_POP_TIME", "DUP_INFO", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
+        "MQ2_FLAG", "EXTEND_UNIQ_INFO",
+    }
+)  # fmt: skip
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker group.
+
+    Sorts as RocketMQ's clients sort: topic, broker name, queue id.
+
+    Example:
+        await producer.send(message, queue=MessageQueue("Orders", "broker-a", 3))
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send. Immutable: it may be sent again, and by several tasks at once.
+
+    topic        letters, digits, `%`, `|`, `-`, `_`; 127 characters at most (no dots)
+    body         1 byte to the producer's body_bytes_max (4 MiB by default); never changed by
+                 compression
+    tags         one word that consumers filter by on the broker, or None
+    keys         business keys for look-ups: one text, or several; none may hold a blank
+    properties   your own names and values, text, neither empty; RocketMQ's reserved names are
+                 refused
+    flag         a number of 32 bits that is carried to the consumer unseen
+    delay_level  0: at once; 1 to 18: the broker's delay table (1 s ... 2 h in the default table)
+    wait_stored  False: the broker answers without waiting for its disk and its slaves
+    unique_id    "": a new one for each send call. Give one to make your own retries recognisable
+
+    Raises MessageRefused when a rule is broken, naming the value and what is allowed.
+
+    Example:
+        Message("Orders", b'{"id": 17}', tags="created", keys="order-17", properties={"source":
+        "shop"})
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = field(default=None, kw_only=True)
+    keys: str | Iterable[str] = field(default=(), kw_only=True)
+    properties: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    flag: int = field(default=0, kw_only=True)
+    delay_level: int = field(default=0, kw_only=True)
+    wait_stored: bool = field(default=True, kw_only=True)
+    unique_id: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic)
+        if self.topic in SEND_FORBIDDEN:
+            raise MessageRefused(
+                f"Sending message to topic[{self.topic}] is forbidden: the broker owns it."
+            )
+        object.__setattr__(self, "body", _checked_body(self.body))
+        keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
+        if len(keys) == 1 and " " in keys[0]:
+            keys = tuple(keys[0].split())  # RocketMQ's own spelling of several keys
+        for name, value in [("tags", self.tags or "-"), ("unique_id", self.unique_id or "-")]:
+            _check_text(name, value)
+        for key in keys:
+            _check_text("keys", key)
+            if not key or any(letter.isspace() for letter in key):
+                raise MessageRefused(
+                    f"a key must be one word, got {key!r}; give several keys as a list"
+                )
+        object.__setattr__(self, "keys", keys)
+        object.__setattr__(
+            self, "properties", MappingProxyType(_checked_properties(self.properties))
+        )
+        if not 0 <= self.delay_level <= 1_000:
+            raise MessageRefused(
+                f"delay_level must be 0 (none) or a level of the broker, got {self.delay_level}"
+            )
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise MessageRefused(f"flag must fit a signed number of 32 bits, got {self.flag}")
+
+    def stored_properties(self, unique_id: str) -> dict[str, str]:
+        """What goes into the record: own properties, and RocketMQ's names for the arguments."""
+        stored = dict(self.properties)
+        if self.tags:
+            stored["TAGS"] = self.tags
+        if self.keys:
+            stored["KEYS"] = " ".join(self.keys)
+        if self.delay_level:
+            stored["DELAY"] = str(self.delay_level)
+        stored["UNIQ_KEY"] = self.unique_id or unique_id
+        stored["WAIT"] = "true" if self.wait_stored else "false"
+        return stored
+
+
+class SendStatus(enum.Enum):
+    """How far a stored message got before the answer.
+
+    Only SEND_OK is a promise; the others may stay or vanish.
+    """
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message (or a batch) was stored.
+
+    message_id         the client's unique id, what consumers see; a batch has several, joined by
+                       ","
+    offset_message_id  the broker's id: store address and CommitLog offset; a batch likewise
+    queue_offset       entry number in the queue; of the first message for a batch
+    transaction_id     what the broker returned, "" when nothing
+    region_id          the broker's regionId, "" when nothing
+
+    Example:
+        result = await producer.send(Message("Orders", b"17"))
+        if result.ok: print(result.queue, result.queue_offset)
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str = ""
+    region_id: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True for SEND_OK: stored as the broker's configuration promises."""
+        return self.status is SendStatus.SEND_OK
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        """One id per message of a batch, in order; one element for a single message."""
+        return tuple(self.message_id.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message as a consumer gets it.
+
+    topic            the topic it was sent to, also when it comes back through the group's retry
+                     topic
+    body             as its producer gave it (decompressed); the stored bytes when they do not
+                     decompress
+    queue            the queue it was read from (the retry topic's queue for a retry)
+    queue_offset     entry number in that queue
+    message_id       the producer's unique id; identical for all retries of one send: the key for
+                     de-duplication
+    offset_message_id  the broker's id of this copy
+    reconsume_times  how often a consumer of this group has failed on it
+    born_ms, store_ms  wall time of producer and broker, milliseconds since 1970
+    born_host, store_host  "ip:port"
+    properties       everything stored with it, RocketMQ's own names included
+    sys_flag         RocketMQ's bits (compression, transaction, address kinds)
+
+    Example:
+        async def handle(message: ReceivedMessage) -> None:
+            print(message.topic, message.tags, message.body.decode())
+    """
+
+    topic: str
+    body: bytes
+    queue: MessageQueue
+    queue_offset: int
+    message_id: str
+    offset_message_id: str
+    properties: Mapping[str, str]
+    reconsume_times: int
+    born_ms: int
+    store_ms: int
+    born_host: str
+    store_host: str
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    max_offset: int = (
+        0  # of its queue when it was read: max_offset - queue_offset is how far behind we are
+    )
+
+    @property
+    def tags(self) -> str | None:
+        """The tag it was sent with, or None."""
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys it was sent with."""
+        return tuple(self.properties.get("KEYS", "").split())
+
+
+def check_topic(topic: str) -> None:
+    """Raise MessageRefused unless the topic name is legal."""
+    longest = (
+        DERIVED_TOPIC_LENGTH_MAX
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        else TOPIC_LENGTH_MAX
+    )
+    _check_name("topic", topic, longest)
+
+
+def check_group(group: str) -> None:
+    """Raise MessageRefused unless the group name is legal."""
+    _check_name("group", group, GROUP_LENGTH_MAX)
+
+
+def _check_name(what: str, name: str, length_max: int) -> None:
+    if not name.strip():
+        raise MessageRefused(f"The specified {what} is blank")
+    if len(name) > length_max:
+        raise MessageRefused(
+            f"The specified {what} is longer than {what} max length {length_max}: {name!r}"
+        )
+    if not _NAME.fullmatch(name):
+        raise MessageRefused(
+            f"The specified {what}: {name}, contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+
+
+def _checked_body(body: object) -> bytes:
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise MessageRefused(
+            f"the message body must be bytes, got {type(body).__name__}; encode text first"
+        )
+    if not len(body):
+        raise MessageRefused("the message body length is zero")
+    return bytes(body)
+
+
+def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise MessageRefused(f"The Property<{name}> is used by system, use another name")
+        if not name or not value:
+            raise MessageRefused(f"a property needs a name and a value, got {name!r}: {value!r}")
+        _check_text("property name", name)
+        _check_text(f"property {name}", value)
+    return dict(properties)
+
+
+def _check_text(what: str, text: str) -> None:
+    if "\x01" in text or "\x02" in text:
+        raise MessageRefused(f"{what} holds U+0001 or U+0002, which separate properties: {text!r}")

@@ -1,0 +1,126 @@
+"""The pull loop of one queue: fills its cache, backs off when it is full or the broker away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cluster.client.errors import BrokerRefused, ClientError
+from cluster.client.instance import ClientInstance
+from cluster.client.message import RETRY_PREFIX
+from cluster.client.pulls import SUSPEND_MS, PullRequest, PullStatus, pull
+from cluster.client.queue_cache import QueueCache
+from cluster.client.subscriptions import Subscription
+
+log = logging.getLogger(__name__)
+
+FLOW_CONTROL_CODE: Final = 215  # a broker's gentle "not so fast"
+FLOW_CONTROL_PAUSE_S: Final = 0.02
+ERROR_PAUSE_S: Final = 1.0
+
+
+class QueueReader:
+    """Pulls one queue into a cache until cancelled. One request at a time.
+
+    subscription  looked up before each pull: it may change while we read
+    on_messages   called after messages arrived in the cache
+    on_moved      the broker says the position is not valid: start again at this queue offset
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        cache: QueueCache,
+        subscription: Callable[[], Subscription],
+        on_messages: Callable[[QueueCache], None],
+        on_moved: Callable[[QueueCache, int], None],
+        count_max: int = 32,
+    ) -> None:
+        self.cache = cache
+        self._instance = instance
+        self._group = group
+        self._subscription = subscription
+        self._on_messages = on_messages
+        self._on_moved = on_moved
+        self._count_max = count_max
+        self._room = asyncio.Event()
+
+    def room_made(self) -> None:
+        """A message left the cache: a reader that waits for room looks again."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped."""
+        while not self.cache.dropped:
+            await self._wait_for_room()
+            try:
+                await self._pull_once()
+            except ClientError as problem:
+                await self._back_off(problem)
+
+    async def _wait_for_room(self) -> None:
+        why = self.cache.why_full()
+        if why is not None:
+            log.debug("pull waits queue=%s why=%s", self.cache.queue, why)
+        while self.cache.why_full() is not None:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _pull_once(self) -> None:
+        cache = self.cache
+        queue = cache.queue
+        address, _ = await self._instance.reader_address(
+            queue.broker_name, queue.topic, cache.suggested_broker_id
+        )
+        request = PullRequest(
+            self._group, queue, cache.pull_offset, self._subscription(), self._count_max, SUSPEND_MS
+        )
+        try:
+            answer = await pull(self._instance.connections, address, request)
+        except ClientError:
+            cache.suggested_broker_id = (
+                0  # a slave that failed is not asked again; the master may suggest it again
+            )
+            raise
+        if cache.dropped:
+            return
+        cache.suggested_broker_id = answer.suggested_broker_id
+        match answer.status:
+            case PullStatus.FOUND:
+                if cache.put(answer.messages, answer.next_offset):
+                    self._on_messages(cache)
+            case PullStatus.NOTHING_NEW | PullStatus.NOTHING_MATCHED:
+                # a slave that lags may name an older position; going back would deliver twice
+                cache.pull_offset = max(cache.pull_offset, answer.next_offset)
+            case PullStatus.OFFSET_MOVED:
+                log.warning(
+                    "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",
+                    self._group,
+                    queue,
+                    request.offset,
+                    answer.next_offset,
+                    answer.min_offset,
+                    answer.max_offset,
+                )
+                self._on_moved(cache, answer.next_offset)  # drops this cache: run() ends
+        if answer.next_offset == request.offset:
+            await asyncio.sleep(
+                FLOW_CONTROL_PAUSE_S
+            )  # no progress: whatever the reason, never a busy loop
+
+    async def _back_off(self, problem: ClientError) -> None:
+        if isinstance(problem, BrokerRefused) and problem.code == FLOW_CONTROL_CODE:
+            await asyncio.sleep(FLOW_CONTROL_PAUSE_S)
+            return
+        level = (
+            logging.DEBUG if self.cache.queue.topic.startswith(RETRY_PREFIX) else logging.WARNING
+        )
+        log.log(
+            level, "pull failed group=%s queue=%s why=%s", self._group, self.cache.queue, problem
+        )
+        if not isinstance(problem, BrokerRefused):
+            self._instance.refresh_soon()
+        await asyncio.sleep(ERROR_PAUSE_S)

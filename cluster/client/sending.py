@@ -1,0 +1,164 @@
+"""One message or batch as a send request, and the broker's answer as a SendResult. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.client.calls import field, number
+from cluster.client.compression import COMPRESSED, compress
+from cluster.client.errors import BrokerRefused, MessageRefused
+from cluster.client.message import (
+    PROPERTIES_BYTES_MAX,
+    RETRY_PREFIX,
+    Message,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+)
+from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC
+from cluster.remoting import Command, RequestCode
+from storage import encode_properties
+
+_ITEM_HEAD = struct.Struct(
+    ">iiiii"
+)  # size, magic, body CRC, flag, body length; the broker fills magic and CRC
+_SHORT = struct.Struct(">h")
+_STATUSES = {status.value: status for status in SendStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message ready for any broker: every attempt carries the same bytes and unique id."""
+
+    topic: str
+    body: bytes
+    properties: str
+    unique_id: str  # of a batch: all of them, joined by ","
+    born_ms: int
+    flag: int = 0
+    sys_flag: int = 0
+    batch: bool = False
+    reconsume_times: int = 0
+    reconsume_times_max: int | None = None
+
+
+def prepare(message: Message, unique_id: str, now_ms: int, body: bytes, sys_flag: int) -> Prepared:
+    """A single message. body and sys_flag: after compression.
+
+    Raises MessageRefused when the properties are too long.
+    """
+    properties = _properties_text(message, unique_id)
+    return Prepared(
+        message.topic,
+        body,
+        properties,
+        message.unique_id or unique_id,
+        now_ms,
+        message.flag,
+        sys_flag,
+    )
+
+
+def prepare_batch(
+    messages: Sequence[Message], unique_ids: Sequence[str], now_ms: int, bytes_max: int
+) -> Prepared:
+    """Several messages of one topic in one request: stored in order in one queue, or not at all.
+
+    Raises MessageRefused: none given, different topics or wait_stored, delayed ones, retry topics,
+    above bytes_max.
+    Source: docs/formats.md "Batch". The envelope carries no unique id: each message keeps its own.
+    """
+    if not messages:
+        raise MessageRefused("a batch needs at least one message")
+    first = messages[0]
+    items = []
+    for message, unique_id in zip(messages, unique_ids, strict=True):
+        if message.topic != first.topic or message.wait_stored != first.wait_stored:
+            raise MessageRefused(
+                "messages of one batch must have the same topic and the same wait_stored"
+            )
+        if message.delay_level:
+            raise MessageRefused("a delayed message cannot be part of a batch; send it alone")
+        properties = _properties_text(message, unique_id).encode()
+        size = _ITEM_HEAD.size + len(message.body) + _SHORT.size + len(properties)
+        head = _ITEM_HEAD.pack(size, 0, 0, message.flag, len(message.body))
+        items += [head, message.body, _SHORT.pack(len(properties)), properties]
+    if first.topic.startswith(RETRY_PREFIX):
+        raise MessageRefused(f"a batch cannot be sent to the retry topic {first.topic}")
+    body = b"".join(items)
+    if len(body) > bytes_max:
+        raise MessageRefused(
+            f"the batch takes {len(body)} bytes, at most {bytes_max} are allowed; send it in parts"
+        )
+    ids = ",".join(
+        message.unique_id or made for message, made in zip(messages, unique_ids, strict=True)
+    )
+    envelope = encode_properties({"WAIT": "true" if first.wait_stored else "false"}).decode()
+    return Prepared(first.topic, body, envelope, ids, now_ms, batch=True)
+
+
+def compressed(body: bytes, above_bytes: int, level: int) -> tuple[bytes, int]:
+    """(body, sys_flag): compressed from above_bytes on, when that makes it smaller."""
+    if len(body) < above_bytes:
+        return body, 0
+    smaller, flags = compress(body, level)
+    assert bool(flags & COMPRESSED) == (smaller is not body)
+    return smaller, flags
+
+
+def _properties_text(message: Message, unique_id: str) -> str:
+    encoded = encode_properties(message.stored_properties(unique_id))
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise MessageRefused(
+            f"properties, tags and keys take {len(encoded)} bytes, "
+            f"at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    return encoded.decode()
+
+
+def send_command(what: Prepared, queue: MessageQueue, group: str) -> Command:
+    """SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE, with RocketMQ's one-letter field names."""
+    ext = {
+        "a": group,
+        "b": what.topic,
+        "c": TEMPLATE_TOPIC,
+        "d": str(TEMPLATE_QUEUE_COUNT),
+        "e": str(queue.queue_id),
+        "f": str(what.sys_flag),
+        "g": str(what.born_ms),
+        "h": str(what.flag),
+        "i": what.properties,
+        "j": str(what.reconsume_times),
+        "k": "false",
+        "m": "true" if what.batch else "false",
+        "n": queue.broker_name,
+    }
+    if what.reconsume_times_max is not None:
+        ext["l"] = str(what.reconsume_times_max)
+    return Command(
+        RequestCode.SEND_BATCH_MESSAGE if what.batch else RequestCode.SEND_MESSAGE_V2,
+        ext,
+        what.body,
+    )
+
+
+def send_result(answer: Command, what: Prepared, queue: MessageQueue, address: str) -> SendResult:
+    """What the broker did.
+
+    Raises BrokerRefused (an error code), BrokerAnswerBroken (fields missing).
+    """
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise BrokerRefused(answer.code, answer.remark, address)
+    ext = answer.ext or {}
+    return SendResult(
+        status=status,
+        message_id=what.unique_id,
+        offset_message_id=field(answer, "msgId", address),
+        queue=MessageQueue(what.topic, queue.broker_name, number(answer, "queueId", address)),
+        queue_offset=number(answer, "queueOffset", address),
+        transaction_id=ext.get("transactionId", ""),
+        region_id=ext.get("MSG_REGION", ""),
+    )
