@@ -18,6 +18,7 @@ Source: remoting.md "The command header".
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -40,6 +41,10 @@ ONEWAY_FLAG: Final = 2
 _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
 _NESTING_MAX: Final = 32  # a header is two levels deep; more is an attack on the parser's stack
+
+# fastjson skips a comma that separates nothing ({"code":105,,}); strings are matched to be kept, an
+# unterminated one up to the end, which keeps the search linear
+_IDLE_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*(?:"|$))|,(?=\s*[,}\]])', re.DOTALL)
 
 _Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
 
@@ -232,10 +237,11 @@ def _from_json(header: memoryview, body: bytes | None, limits: FrameLimits) -> C
 def _check_ext(ext: dict[str, str], limits: FrameLimits) -> None:
     if len(ext) > limits.ext_fields_max:
         raise PeerBrokeProtocol(f"{len(ext)} ext fields, more than {limits.ext_fields_max}")
-    for key in ext:
-        # UTF-8 needs at most three bytes per UTF-16 unit: short keys need no encoding to be judged
-        if len(key) > 63 and len(key.encode("utf-8", "replace")) > limits.key_bytes_max:
-            raise PeerBrokeProtocol(f"ext key longer than {limits.key_bytes_max} bytes")
+    # UTF-8 needs at most four bytes per character: short keys need no encoding to be judged
+    if max(map(len, ext)) * 4 > limits.key_bytes_max:
+        for key in ext:
+            if len(key.encode("utf-8", "replace")) > limits.key_bytes_max:
+                raise PeerBrokeProtocol(f"ext key longer than {limits.key_bytes_max} bytes")
 
 
 def _language_code(text: str) -> int:
@@ -249,8 +255,12 @@ def _language_code(text: str) -> int:
 def _tolerant_head(header: bytes) -> _JsonHead:
     """A header with numbers in ext fields, nulls, an ordinal language or bytes not UTF-8."""
     _check_nesting(header)
+    text = header.decode("utf-8", "replace")
     try:
-        members = _decode_any(header.decode("utf-8", "replace"))
+        try:
+            members = _decode_any(text)
+        except msgspec.DecodeError:
+            members = _decode_any(_IDLE_COMMA.sub(lambda found: found[1] or "", text))
     except (msgspec.DecodeError, RecursionError) as problem:
         raise PeerBrokeProtocol(f"JSON header cannot be read: {problem}") from None
     if not isinstance(members, dict):
