@@ -1,6 +1,6 @@
-"""What other compiled modules may cimport from storage._record: plain C over pointers, and the tails.
+"""What other compiled modules may cimport from storage._record: C over pointers, and the tails.
 
-Meanings and errors are those of storage/record.py; nothing here checks what its comment does not name.
+Meanings are those of storage/record.py; nothing here checks what its comment does not name.
 """
 
 cdef struct DraftFields:
@@ -81,7 +81,7 @@ cdef void write_record(
 
 
 cdef class LogTail:
-    cdef unsigned char* base        # of the segment's mapping; NULL when closed, then limit == position
+    cdef unsigned char* base        # the segment's mapping; NULL when closed: limit == position
     cdef public Py_ssize_t position
     cdef public Py_ssize_t limit
     cdef public long long segment_start

@@ -625,7 +625,8 @@ class LogTail:
             )  # fmt: skip
             placed.append((offset, size))
             position += size
-        self.last_store_ms = store_ms
+        if placed:
+            self.last_store_ms = store_ms
         self.position = position  # only now: a failure above leaves no half batch behind
         return placed
 

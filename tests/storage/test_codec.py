@@ -1,0 +1,25 @@
+"""Which implementation the rest of the store gets."""
+
+from __future__ import annotations
+
+import os
+
+import storage.codec as codec
+import storage.record as readable
+
+
+def test_every_name_of_the_codec_is_documented_in_the_readable_form() -> None:
+    for name in set(codec.__all__) - {"COMPILED"}:
+        assert hasattr(readable, name), name
+
+
+def test_compiled_functions_are_picked_together_or_not_at_all() -> None:
+    doubled = ["decode", "decode_properties", "encode", "get_property", "java_hash", "scan"]
+    doubled += ["split_batch", "tags_code", "LogTail", "QueueTail"]
+    modules = {getattr(codec, name).__module__ for name in doubled}
+    expected = "storage._record" if codec.COMPILED else "storage.record"
+    assert modules == {expected}
+
+
+def test_pure_python_can_be_asked_for() -> None:
+    assert codec.COMPILED is not bool(os.environ.get("TANDEM_PURE_PYTHON"))
