@@ -47,6 +47,11 @@ def listens(pid: int, port: int) -> bool:
     return False
 
 
+def maps_file(pid: int, module: str) -> bool:
+    """Whether the process has loaded the extension module of this name."""
+    return f"/{module}." in Path(f"/proc/{pid}/maps").read_text()
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the figures depend on and a reader cannot see."""

@@ -9,525 +9,21 @@
  *           pull   PULL_MESSAGE (11), 32 at a time, over queues filled before; every record of the body is walked
  *           wake   one held pull, one send at a time: time from the send to the pull's answer
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-
-enum { SEND_MESSAGE_V2 = 310, PULL_MESSAGE = 11, PULL_COUNT = 32, RESPONSE = 1 };
-enum { FRAME_BYTES_MAX = 16777216, CHUNK_BYTES = 256 * 1024, SHARED_BYTES = FRAME_BYTES_MAX + CHUNK_BYTES };
-enum { HEAD_BYTES_MAX = 2048, QUEUES_MAX = 1024, IOV_MAX_USED = 256, INLINE_BODY_MAX = 4096, RELEARN_EVERY = 64 };
-enum { OPAQUE_BASE = 1000000000 };   /* every opaque has ten digits, so frames keep their length */
-#define NS 1000000000ULL
-
-typedef struct { int64_t min_offset, max_offset, cursor; int id; } Queue;
-
-typedef struct {
-    uint8_t *frame;             /* prebuilt; patched in place before each use */
-    uint32_t frame_bytes;       /* without a shared body */
-    uint32_t opaque_at, key_at; /* where to patch */
-    int32_t opaque;             /* expected in the answer */
-    int outstanding;
-    uint32_t generation;
-    int queue;                  /* index into queues */
-    int64_t queue_offset;       /* asked for by a pull */
-    uint64_t sent_ns;
-} Slot;
-
-typedef struct {                /* header layout of the last fully parsed JSON answer */
-    uint8_t text[HEAD_BYTES_MAX];
-    uint32_t bytes;
-    uint32_t code_key, code_value, flag_key, flag_value, opaque_key, opaque_value, offset_key, offset_value;
-    uint32_t uses;
-} Layout;
-
-typedef struct {
-    int fd;
-    Slot *slots;
-    uint32_t *ready;            /* ring of slot numbers waiting to be written */
-    uint32_t ready_head, ready_count;
-    uint32_t first_written;     /* bytes of the first ready slot that are already on the wire */
-    uint8_t *rest;              /* incomplete frame of the last chunk */
-    uint32_t rest_bytes, rest_room;
-    uint32_t outstanding;
-    int wants_out;
-    Layout layout;
-} Connection;
-
-typedef struct {                /* what an answer's header says */
-    int64_t code, flag, opaque, next_begin_offset;
-    int has_code, has_flag, has_opaque, has_queue_offset, has_next;
-    const uint8_t *remark;
-    uint32_t remark_bytes;
-    uint32_t code_key, code_value, flag_key, flag_value, opaque_key, opaque_value, offset_key, offset_value;
-} Answer;
-
-typedef struct { uint64_t on_cpu_ns, wait_ns, tasks; } Schedule;
-
-static struct {
-    const char *host, *mode, *topic, *group;
-    int port, connections, outstanding, body_bytes, binary, core, queue_count, pid;
-    double warmup_s, seconds;
-    long long count;
-} options = { .host = "127.0.0.1", .mode = "send", .topic = "bench", .group = "bench-group", .connections = 8,
-              .outstanding = 64, .body_bytes = 1024, .core = -1, .queue_count = 8, .warmup_s = 0.5, .seconds = 2 };
-
-static Queue queues[QUEUES_MAX];
-static uint8_t *body, *shared;
-static uint64_t key_counter, histogram[64 * 64], acknowledged, measured, responses_measured, requests_sent;
-static uint64_t answers_json, answers_binary, body_bytes_measured, full_parses;
-static int measuring, stopping;
-static char key_text[33];
-
-static void refuse(const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    fputs("blaster: ", stderr);
-    vfprintf(stderr, format, list);
-    fputc('\n', stderr);
-    va_end(list);
-    exit(2);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (uint64_t)at.tv_sec * NS + (uint64_t)at.tv_nsec;
-}
-
-static void put16(uint8_t *at, uint32_t value) { at[0] = (uint8_t)(value >> 8); at[1] = (uint8_t)value; }
-static void put32(uint8_t *at, uint32_t value) { value = htonl(value); memcpy(at, &value, 4); }
-static uint32_t get32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return ntohl(value); }
-static uint32_t get16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
-static uint64_t get64(const uint8_t *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
-
-/* ---- latency: buckets of 1/64 of a power of two, nanoseconds ---- */
-
-static void record_latency(uint64_t ns) {
-    uint32_t shift = ns < 64 ? 0 : (uint32_t)(63 - __builtin_clzll(ns)) - 5;
-    histogram[shift * 64 + (ns >> shift)]++;    /* (ns >> shift) is 32..63 when shift > 0 */
-}
-
-static double latency_us(double quantile) {
-    uint64_t total = 0, seen = 0;
-    for (int i = 0; i < 64 * 64; i++) total += histogram[i];
-    if (!total) return 0;
-    uint64_t wanted = (uint64_t)(quantile * (double)(total - 1));
-    for (int i = 0; i < 64 * 64; i++) {
-        seen += histogram[i];
-        if (seen > wanted) return (double)(((uint64_t)(i % 64) << (i / 64)) + ((1ULL << (i / 64)) >> 1)) / 1000;
-    }
-    return 0;
-}
-
-/* ---- CPU time: /proc/PID/task/N/schedstat, because /proc/PID/schedstat is one thread's ---- */
-
-static Schedule schedule_of(int pid) {
-    Schedule sum = { 0, 0, 0 };
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", pid);
-    DIR *directory = opendir(path);
-    if (!directory) refuse("process %d is gone", pid);
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        if (entry->d_name[0] == '.') continue;
-        char file[384];
-        unsigned long long on_cpu, wait;
-        snprintf(file, sizeof file, "/proc/%d/task/%s/schedstat", pid, entry->d_name);
-        FILE *stream = fopen(file, "r");
-        if (!stream) continue;                  /* the thread ended between readdir and open */
-        if (fscanf(stream, "%llu %llu", &on_cpu, &wait) == 2) {
-            sum.on_cpu_ns += on_cpu;
-            sum.wait_ns += wait;
-            sum.tasks++;
-        }
-        fclose(stream);
-    }
-    closedir(directory);
-    return sum;
-}
-
-/* ---- request frames ---- */
-
-static uint32_t put_text(uint8_t *at, const char *text) {
-    uint32_t bytes = (uint32_t)strlen(text);
-    memcpy(at, text, bytes);
-    return bytes;
-}
-
-typedef struct { uint8_t *at; uint32_t bytes; int fields, key_at; } Head;
-
-static void add_field(Head *head, const char *name, const char *value) {
-    uint8_t *at = head->at + head->bytes;
-    uint32_t value_bytes = (uint32_t)strlen(value), name_bytes = (uint32_t)strlen(name);
-    if (options.binary) {
-        put16(at, name_bytes);
-        memcpy(at + 2, name, name_bytes);
-        put32(at + 2 + name_bytes, value_bytes);
-        memcpy(at + 6 + name_bytes, value, value_bytes);
-        const char *key = strstr(value, key_text);
-        if (key) head->key_at = (int)(head->bytes + 6 + name_bytes + (uint32_t)(key - value));
-        head->bytes += 6 + name_bytes + value_bytes;
-    } else {
-        uint8_t *start = at;
-        if (head->fields) *at++ = ',';
-        *at++ = '"';
-        at += put_text(at, name);
-        at += put_text(at, "\":\"");
-        const char *key = strstr(value, key_text);
-        for (const char *c = value; *c; c++) {
-            if (c == key) head->key_at = (int)(at - head->at);
-            if ((uint8_t)*c < 0x20) at += sprintf((char *)at, "\\u%04x", *c);
-            else *at++ = (uint8_t)*c;
-        }
-        *at++ = '"';
-        head->bytes += (uint32_t)(at - start);
-    }
-    head->fields++;
-}
-
-static void add_number(Head *head, const char *name, long long value) {
-    char text[24];
-    snprintf(text, sizeof text, "%lld", value);
-    add_field(head, name, text);
-}
-
-static void add_send_fields(Head *head, int queue_id) {
-    char properties[256];
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    snprintf(properties, sizeof properties, "UNIQ_KEY\1%s\2WAIT\1true\2TAGS\1TagA\2", key_text);
-    add_field(head, "a", options.group);
-    add_field(head, "b", options.topic);
-    add_field(head, "c", "TBW102");
-    add_field(head, "d", "8");
-    add_number(head, "e", queue_id);
-    add_field(head, "f", "0");
-    add_number(head, "g", (long long)at.tv_sec * 1000 + at.tv_nsec / 1000000);
-    add_field(head, "h", "0");
-    add_field(head, "i", properties);
-    add_field(head, "j", "0");
-    add_field(head, "k", "false");
-    add_field(head, "m", "false");
-    add_field(head, "n", "bench-broker");
-}
-
-static void add_pull_fields(Head *head, int queue_id, int64_t queue_offset, int suspend_ms) {
-    add_number(head, "commitOffset", 0);
-    add_field(head, "consumerGroup", options.group);
-    add_field(head, "expressionType", "TAG");
-    add_number(head, "maxMsgNums", PULL_COUNT);
-    add_number(head, "queueId", queue_id);
-    add_number(head, "queueOffset", queue_offset);
-    add_number(head, "subVersion", 0);
-    add_field(head, "subscription", "*");
-    add_number(head, "suspendTimeoutMillis", suspend_ms);
-    add_number(head, "sysFlag", suspend_ms ? 6 : 4);
-    add_field(head, "topic", options.topic);
-}
-
-/* Writes one frame at slot->frame; a body of `body_bytes` follows it, inline when `inline_body`. */
-static void build_frame(Slot *slot, int code, int queue_id, int64_t queue_offset, int suspend_ms,
-                        uint32_t body_bytes, int inline_body) {
-    uint8_t *frame = slot->frame, *start = frame + 8;
-    Head head = { start, 0, 0, -1 };
-    if (options.binary) {
-        memset(start, 0, 21);
-        put16(start, (uint32_t)code);
-        put16(start + 3, 479);
-        slot->opaque_at = 8 + 5;
-        head.bytes = 21;
-    } else {
-        head.bytes = (uint32_t)sprintf((char *)start, "{\"code\":%d,\"extFields\":{", code);
-    }
-    if (code == SEND_MESSAGE_V2) add_send_fields(&head, queue_id);
-    else add_pull_fields(&head, queue_id, queue_offset, suspend_ms);
-    if (options.binary) {
-        put32(start + 17, head.bytes - 21);
-    } else {
-        head.bytes += put_text(start + head.bytes, "},\"flag\":0,\"language\":\"JAVA\",\"opaque\":");
-        slot->opaque_at = 8 + head.bytes;
-        head.bytes += put_text(start + head.bytes,
-                               "1000000000,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
-    }
-    slot->key_at = head.key_at < 0 ? 0 : 8 + (uint32_t)head.key_at;
-    put32(frame, 4 + head.bytes + body_bytes);
-    put32(frame + 4, head.bytes | (options.binary ? 0x01000000u : 0));
-    slot->frame_bytes = 8 + head.bytes;
-    if (inline_body && body_bytes) {
-        memcpy(frame + slot->frame_bytes, body, body_bytes);
-        slot->frame_bytes += body_bytes;
-    }
-}
-
-static void patch_opaque(Slot *slot, uint32_t number) {
-    uint32_t slot_bits = 1;
-    while ((1u << slot_bits) < (uint32_t)options.outstanding) slot_bits++;
-    uint32_t generation = slot->generation++ & ((1u << (30 - slot_bits)) - 1);
-    slot->opaque = (int32_t)(OPAQUE_BASE + ((generation << slot_bits) | number));
-    uint8_t *at = slot->frame + slot->opaque_at;
-    if (options.binary) {
-        put32(at, (uint32_t)slot->opaque);
-    } else {
-        uint32_t value = (uint32_t)slot->opaque;
-        for (int i = 9; i >= 0; i--, value /= 10) at[i] = (uint8_t)('0' + value % 10);
-    }
-}
-
-static void patch_key(Slot *slot) {             /* the last 16 of 32 hex digits count messages */
-    static const char digits[] = "0123456789ABCDEF";
-    uint64_t value = key_counter++;
-    uint8_t *at = slot->frame + slot->key_at + 16;
-    for (int i = 15; i >= 0; i--, value >>= 4) at[i] = (uint8_t)digits[value & 15];
-}
-
-/* ---- answers ---- */
-
-typedef struct { const uint8_t *at, *end; int depth; } Text;
-
-static void skip_space(Text *text) {
-    while (text->at < text->end && (*text->at == ' ' || *text->at == '\t' || *text->at == '\n' || *text->at == '\r'))
-        text->at++;
-}
-
-static int skip_string(Text *text) {            /* at the opening quote; leaves the closing one behind */
-    if (text->at >= text->end || *text->at != '"') return 0;
-    for (text->at++; text->at < text->end; text->at++) {
-        if (*text->at == '\\') text->at++;
-        else if (*text->at == '"') { text->at++; return 1; }
-        else if (*text->at < 0x20) return 0;
-    }
-    return 0;
-}
-
-static int parse_number(const uint8_t *at, const uint8_t *end, int64_t *value) {
-    int negative = at < end && *at == '-';
-    const uint8_t *start = at += negative;
-    int64_t sum = 0;
-    while (at < end && *at >= '0' && *at <= '9' && at - start < 19) sum = sum * 10 + (*at++ - '0');
-    *value = negative ? -sum : sum;
-    return at > start && (at == end || *at == ',' || *at == '}' || *at == '"' || *at == ' ');
-}
-
-static int parse_object(Text *text, Answer *answer, const uint8_t *base, int in_ext);
-
-static int parse_value(Text *text) {
-    skip_space(text);
-    if (text->at >= text->end) return 0;
-    if (*text->at == '"') return skip_string(text);
-    if (*text->at == '{') return parse_object(text, NULL, NULL, 0);
-    const uint8_t *start = text->at;
-    while (text->at < text->end && strchr("-+.0123456789eEtrufalsn", *text->at) && *text->at) text->at++;
-    return text->at > start;
-}
-
-static int is_name(const uint8_t *at, const uint8_t *end, const char *name) {
-    size_t bytes = strlen(name);
-    return (size_t)(end - at) == bytes && !memcmp(at, name, bytes);
-}
-
-static int note_field(Answer *answer, const uint8_t *base, const uint8_t *name, const uint8_t *name_end,
-                      const uint8_t *value, const uint8_t *value_end, int in_ext) {
-    uint32_t key_at = (uint32_t)(name - 1 - base), value_at = (uint32_t)(value - base);
-    if (in_ext) {
-        if (is_name(name, name_end, "queueOffset")) {
-            int64_t ignored;
-            if (*value != '"' || !parse_number(value + 1, value_end, &ignored)) return 0;
-            answer->has_queue_offset = 1, answer->offset_key = key_at, answer->offset_value = value_at;
-        } else if (is_name(name, name_end, "nextBeginOffset")) {
-            if (*value != '"' || !parse_number(value + 1, value_end, &answer->next_begin_offset)) return 0;
-            answer->has_next = 1;
-        }
-    } else if (is_name(name, name_end, "code")) {
-        answer->has_code = parse_number(value, value_end, &answer->code);
-        answer->code_key = key_at, answer->code_value = value_at;
-        return answer->has_code;
-    } else if (is_name(name, name_end, "flag")) {
-        answer->has_flag = parse_number(value, value_end, &answer->flag);
-        answer->flag_key = key_at, answer->flag_value = value_at;
-        return answer->has_flag;
-    } else if (is_name(name, name_end, "opaque")) {
-        answer->has_opaque = parse_number(value, value_end, &answer->opaque);
-        answer->opaque_key = key_at, answer->opaque_value = value_at;
-        return answer->has_opaque;
-    } else if (is_name(name, name_end, "remark")) {
-        answer->remark = value, answer->remark_bytes = (uint32_t)(value_end - value);
-    }
-    return 1;
-}
-
-static int parse_object(Text *text, Answer *answer, const uint8_t *base, int in_ext) {
-    skip_space(text);
-    if (text->at >= text->end || *text->at != '{' || ++text->depth > 8) return 0;
-    text->at++;
-    for (int members = 0;; members++) {
-        skip_space(text);
-        if (text->at >= text->end) return 0;
-        if (*text->at == '}' && !members) break;
-        const uint8_t *name = text->at + 1;
-        if (!skip_string(text)) return 0;
-        const uint8_t *name_end = text->at - 1;
-        skip_space(text);
-        if (text->at >= text->end || *text->at++ != ':') return 0;
-        skip_space(text);
-        const uint8_t *value = text->at;
-        if (answer && !in_ext && is_name(name, name_end, "extFields") && value < text->end && *value == '{') {
-            if (!parse_object(text, answer, base, 1)) return 0;
-        } else {
-            if (!parse_value(text)) return 0;
-            if (answer && !note_field(answer, base, name, name_end, value, text->at, in_ext)) return 0;
-        }
-        skip_space(text);
-        if (text->at >= text->end) return 0;
-        if (*text->at == '}') break;
-        if (*text->at++ != ',') return 0;
-    }
-    text->at++;
-    text->depth--;
-    return 1;
-}
-
-static int parse_json(const uint8_t *head, uint32_t bytes, Answer *answer) {
-    Text text = { head, head + bytes, 0 };
-    full_parses++;
-    return parse_object(&text, answer, head, 0) && text.at == text.end;
-}
-
-static int parse_binary(const uint8_t *head, uint32_t bytes, Answer *answer) {
-    if (bytes < 21) return 0;
-    answer->code = get16(head);
-    answer->opaque = (int32_t)get32(head + 5);
-    answer->flag = get32(head + 9);
-    answer->has_code = answer->has_opaque = answer->has_flag = 1;
-    uint32_t remark_bytes = get32(head + 13);
-    if (remark_bytes > bytes - 21) return 0;
-    answer->remark = head + 17, answer->remark_bytes = remark_bytes;
-    const uint8_t *at = head + 17 + remark_bytes, *end = head + bytes;
-    if ((uint32_t)(end - at - 4) != get32(at)) return 0;
-    for (at += 4; at < end;) {
-        if (end - at < 2) return 0;
-        uint32_t name_bytes = get16(at);
-        const uint8_t *name = at + 2;
-        if ((uint64_t)(end - name) < (uint64_t)name_bytes + 4) return 0;
-        uint32_t value_bytes = get32(name + name_bytes);
-        const uint8_t *value = name + name_bytes + 4;
-        if ((uint64_t)(end - value) < value_bytes) return 0;
-        int64_t number;
-        if (is_name(name, value - 4, "queueOffset"))
-            answer->has_queue_offset = parse_number(value, value + value_bytes, &number);
-        else if (is_name(name, value - 4, "nextBeginOffset"))
-            answer->has_next = parse_number(value, value + value_bytes, &answer->next_begin_offset);
-        at = value + value_bytes;
-    }
-    return 1;
-}
-
-static int same_key(const Layout *layout, const uint8_t *head, uint32_t key, uint32_t value) {
-    return !memcmp(layout->text + key, head + key, value - key);
-}
-
-/* The fast reading: the fields of a success stand where the last full parse of an equally long header found them. */
-static int read_by_layout(Layout *layout, const uint8_t *head, uint32_t bytes, Answer *answer) {
-    if (bytes != layout->bytes || ++layout->uses % RELEARN_EVERY == 0) return 0;
-    if (!same_key(layout, head, layout->code_key, layout->code_value + 2)) return 0;     /* value and what ends it */
-    if (!same_key(layout, head, layout->flag_key, layout->flag_value + 2)) return 0;
-    if (!same_key(layout, head, layout->offset_key, layout->offset_value + 1)) return 0;
-    if (!same_key(layout, head, layout->opaque_key, layout->opaque_value)) return 0;
-    int64_t ignored;
-    if (!parse_number(head + layout->offset_value + 1, head + bytes, &ignored)) return 0;
-    if (!parse_number(head + layout->opaque_value, head + bytes, &answer->opaque)) return 0;
-    answer->code = 0, answer->flag = RESPONSE;
-    answer->has_code = answer->has_flag = answer->has_opaque = answer->has_queue_offset = 1;
-    return 1;
-}
-
-static void learn_layout(Layout *layout, const uint8_t *head, uint32_t bytes, const Answer *answer) {
-    layout->bytes = 0;
-    if (bytes > HEAD_BYTES_MAX || answer->code != 0 || answer->flag != RESPONSE || !answer->has_queue_offset) return;
-    memcpy(layout->text, head, bytes);
-    layout->bytes = bytes;
-    layout->code_key = answer->code_key, layout->code_value = answer->code_value;
-    layout->flag_key = answer->flag_key, layout->flag_value = answer->flag_value;
-    layout->opaque_key = answer->opaque_key, layout->opaque_value = answer->opaque_value;
-    layout->offset_key = answer->offset_key, layout->offset_value = answer->offset_value;
-}
-
-/* Counts the records of a pull's body: sizes add up, magic known, queue and queue offsets as asked, body as sent. */
-static int walk_records(const uint8_t *at, uint32_t bytes, const Slot *slot) {
-    const uint8_t *end = at + bytes;
-    int count = 0;
-    while (at < end) {
-        if (end - at < 91) refuse("record cut: %ld bytes left after %d records", (long)(end - at), count);
-        uint32_t size = get32(at), magic = get32(at + 4);
-        if (size > (uint64_t)(end - at) || size < 91) refuse("record of %u bytes where %ld are left", size, (long)(end - at));
-        if (magic != 0xDAA320A7u && magic != 0xDAA320ABu) refuse("record magic is %08x", magic);
-        if ((int)get32(at + 12) != queues[slot->queue].id) refuse("record of queue %u", get32(at + 12));
-        if ((int64_t)get64(at + 20) != slot->queue_offset + count)
-            refuse("queue offset %ld, wanted %ld", (long)get64(at + 20), (long)slot->queue_offset + count);
-        uint32_t flags = get32(at + 36);
-        const uint8_t *body_bytes_at = at + 84 + (flags & 0x10 ? 12 : 0) + (flags & 0x20 ? 12 : 0);
-        uint32_t body_bytes = get32(body_bytes_at);
-        if (body_bytes != (uint32_t)options.body_bytes || body_bytes + 91 > size) refuse("body of %u bytes", body_bytes);
-        if (count == 0 && memcmp(body_bytes_at + 4, body, body_bytes)) refuse("body differs from what was sent");
-        at += size;
-        count++;
-    }
-    return count;
-}
-
-/* Checks one whole frame; fills `answer`; refuses the run at anything that is not a correct answer. */
-static void read_answer(Connection *connection, const uint8_t *frame, uint32_t frame_bytes, Answer *answer,
-                        const uint8_t **body_at, uint32_t *body_size) {
-    uint32_t word = get32(frame + 4), head_bytes = word & 0xFFFFFF, type = word >> 24;
-    if (type > 1 || head_bytes > frame_bytes - 8) refuse("malformed frame: header word %08x", word);
-    const uint8_t *head = frame + 8;
-    *body_at = head + head_bytes;
-    *body_size = frame_bytes - 8 - head_bytes;
-    memset(answer, 0, sizeof *answer);
-    if (type == 0) {
-        answers_json++;
-        if (!read_by_layout(&connection->layout, head, head_bytes, answer)) {
-            memset(answer, 0, sizeof *answer);
-            if (!parse_json(head, head_bytes, answer)) refuse("header is no JSON: %.*s", (int)head_bytes, head);
-            learn_layout(&connection->layout, head, head_bytes, answer);
-        }
-    } else {
-        answers_binary++;
-        if (!parse_binary(head, head_bytes, answer)) refuse("malformed binary header of %u bytes", head_bytes);
-    }
-    if (!answer->has_flag || !(answer->flag & RESPONSE)) refuse("frame is no response");
-    if (!answer->has_code || answer->code != 0)
-        refuse("code %ld: %.*s", (long)answer->code, (int)answer->remark_bytes, answer->remark);
-    if (!answer->has_opaque) refuse("answer without opaque");
-}
-
-static Slot *slot_of(Connection *connection, int64_t opaque, uint32_t *number) {
-    uint32_t slot_bits = 1;
-    while ((1u << slot_bits) < (uint32_t)options.outstanding) slot_bits++;
-    *number = (uint32_t)(opaque - OPAQUE_BASE) & ((1u << slot_bits) - 1);
-    Slot *slot = *number < (uint32_t)options.outstanding ? &connection->slots[*number] : NULL;
-    if (!slot || !slot->outstanding || slot->opaque != opaque)
-        refuse("opaque %ld answers no outstanding request", (long)opaque);
-    return slot;
-}
+#include "answers.h"
+#include "measuring.h"
+#include "requests.h"
 
 /* ---- the loop ---- */
 
 static int pulling(void) { return options.mode[0] == 'p'; }
+
+/* With --rate, a slot that is free waits here for its turn; its latency counts from when its turn was due. */
+typedef struct { Connection *connection; uint32_t number; } Free;
+static Free *free_slots;
+static uint32_t free_head, free_count, free_room;
+static uint64_t due_ns, interval_ns;
+
+static uint64_t requests_wanted(void) { return options.count ? (uint64_t)options.count : UINT64_MAX; }
 
 static void make_ready(Connection *connection, uint32_t number) {
     Slot *slot = &connection->slots[number];
@@ -542,8 +38,14 @@ static void make_ready(Connection *connection, uint32_t number) {
         patch_key(slot);
     }
     patch_opaque(slot, number);
+    requests_made++;
     uint32_t end = connection->ready_head + connection->ready_count++;
     connection->ready[end % (uint32_t)options.outstanding] = number;
+}
+
+static void release(Connection *connection, uint32_t number) {
+    if (interval_ns) free_slots[(free_head + free_count++) % free_room] = (Free){ connection, number };
+    else make_ready(connection, number);
 }
 
 static void watch(int epoll, Connection *connection, int out) {
@@ -560,7 +62,7 @@ static void advance(Connection *connection, size_t written, uint32_t shared_body
         Slot *slot = &connection->slots[connection->ready[connection->ready_head % (uint32_t)options.outstanding]];
         uint32_t left = wire_bytes(slot, shared_body) - connection->first_written;
         if (!connection->first_written) {
-            slot->sent_ns = at_ns;
+            if (!interval_ns) slot->sent_ns = at_ns;
             slot->outstanding = 1;
             connection->outstanding++;
             requests_sent++;
@@ -583,7 +85,8 @@ static void flush(int epoll, Connection *connection) {
         int count = 0;
         uint32_t skip = connection->first_written;
         for (uint32_t i = 0; i < connection->ready_count && count < IOV_MAX_USED - 1; i++) {
-            Slot *slot = &connection->slots[connection->ready[(connection->ready_head + i) % (uint32_t)options.outstanding]];
+            uint32_t at = (connection->ready_head + i) % (uint32_t)options.outstanding;
+            Slot *slot = &connection->slots[connection->ready[at]];
             if (skip < slot->frame_bytes) {
                 uint8_t *start = slot->frame + skip;
                 size_t bytes = slot->frame_bytes - skip;
@@ -634,8 +137,8 @@ static void take_frame(Connection *connection, const uint8_t *frame, uint32_t fr
         body_bytes_measured += body_size;
         record_latency(at_ns - slot->sent_ns);
     }
-    if (!stopping && (!options.count || (long long)requests_sent + connection->ready_count < options.count))
-        make_ready(connection, number);
+    if (!stopping && requests_made < requests_wanted())
+        release(connection, number);
 }
 
 static void receive(Connection *connection) {
@@ -662,6 +165,16 @@ static void receive(Connection *connection) {
         if (!connection->rest) refuse("out of memory");
     }
     memcpy(connection->rest, at, connection->rest_bytes);
+}
+
+static void send_what_is_due(int epoll, uint64_t at_ns) {
+    for (; free_count && due_ns <= at_ns && !stopping; due_ns += interval_ns, free_count--) {
+        Free next = free_slots[free_head];
+        free_head = (free_head + 1) % free_room;
+        make_ready(next.connection, next.number);
+        next.connection->slots[next.number].sent_ns = due_ns;
+        flush(epoll, next.connection);
+    }
 }
 
 static int connect_to_server(void) {
@@ -705,23 +218,28 @@ static uint32_t all_outstanding(Connection *connections) {
 
 static double share(uint64_t part, uint64_t whole) { return whole ? (double)part / (double)whole : 0; }
 
-static void print_result(uint64_t wall_ns, Schedule server, Schedule self) {
+static void print_result(uint64_t wall_ns, Schedule server, Schedule self, Machine before, Machine after) {
     double seconds = (double)wall_ns / (double)NS;
     printf("{\"messages\":%lu,\"responses\":%lu,\"acknowledged_total\":%lu,\"requests_total\":%lu,\"seconds\":%.6f,",
            measured, responses_measured, acknowledged, requests_sent, seconds);
     printf("\"rate\":%.1f,\"body_bytes\":%lu,\"p50_us\":%.1f,\"p99_us\":%.1f,\"p999_us\":%.1f,\"max_us\":%.1f,",
            (double)measured / seconds, body_bytes_measured, latency_us(.5), latency_us(.99), latency_us(.999),
            latency_us(1));
-    printf("\"answers_json\":%lu,\"answers_binary\":%lu,\"full_parses\":%lu,", answers_json, answers_binary, full_parses);
+    printf("\"answers_json\":%lu,\"answers_binary\":%lu,\"full_parses\":%lu,", answers_json, answers_binary,
+           full_parses);
     printf("\"server_cpu_ns\":%lu,\"server_wait_ns\":%lu,\"server_threads\":%lu,", server.on_cpu_ns, server.wait_ns,
            server.tasks);
+    uint64_t busy_ns = after.busy_ns - before.busy_ns, ours_ns = server.on_cpu_ns + self.on_cpu_ns;
+    printf("\"others_cpu_share\":%.4f,\"stolen_share\":%.4f,",
+           share(busy_ns > ours_ns ? busy_ns - ours_ns : 0, wall_ns),
+           share(after.stolen_ns - before.stolen_ns, wall_ns));
     printf("\"server_cpu_share\":%.4f,\"server_wait_share\":%.4f,\"generator_cpu_share\":%.4f,"
            "\"generator_wait_share\":%.4f}\n", share(server.on_cpu_ns, wall_ns), share(server.wait_ns, wall_ns),
            share(self.on_cpu_ns, wall_ns), share(self.wait_ns, wall_ns));
 }
 
 static Schedule since(Schedule after, Schedule before) {
-    if (after.on_cpu_ns < before.on_cpu_ns) refuse("threads of the server ended during the run: its CPU time is unknown");
+    if (after.on_cpu_ns < before.on_cpu_ns) refuse("threads ended during the run: the server's CPU time is unknown");
     return (Schedule){ after.on_cpu_ns - before.on_cpu_ns, after.wait_ns - before.wait_ns, after.tasks };
 }
 
@@ -737,10 +255,17 @@ static void run_load(void) {
     uint64_t begin = now_ns(), measure_at = begin + (uint64_t)(options.warmup_s * (double)NS), started = 0, ended = 0;
     uint64_t measure_end = 0, last_answer = begin, last_count = 0;
     Schedule server_before = { 0 }, self_before = { 0 }, server = { 0 }, self = { 0 };
+    Machine machine_before = { 0 }, machine_after = { 0 };
+    if (options.rate > 0) {
+        free_room = (uint32_t)(options.connections * options.outstanding);
+        free_slots = calloc(free_room, sizeof *free_slots);
+        interval_ns = (uint64_t)((double)NS / options.rate);
+        due_ns = begin;
+    }
     for (int i = 0; i < options.connections; i++) {
         for (uint32_t n = 0; n < (uint32_t)options.outstanding; n++)
-            if (!options.count || (long long)requests_sent + connections[i].ready_count < options.count)
-                make_ready(&connections[i], n);
+            if (requests_made < requests_wanted())
+                release(&connections[i], n);
         flush(epoll, &connections[i]);
     }
     for (;;) {
@@ -748,20 +273,24 @@ static void run_load(void) {
         if (!started && (now >= measure_at || options.count)) {
             if (options.pid) server_before = schedule_of(options.pid);
             self_before = schedule_of(getpid());
+            machine_before = machine_now();
             measuring = 1;
             started = now_ns();
             measure_end = started + (uint64_t)(options.seconds * (double)NS);
-        } else if (started && !ended && (options.count ? (long long)acknowledged >= options.count : now >= measure_end)) {
+        } else if (started && !ended && (options.count ? requests_sent == requests_wanted() && !all_outstanding(connections)
+                                                       : now >= measure_end)) {
             ended = now;
             measuring = 0, stopping = 1;
             if (options.pid) server = since(schedule_of(options.pid), server_before);
             self = since(schedule_of(getpid()), self_before);
+            machine_after = machine_now();
         }
         if (stopping && !all_outstanding(connections)) break;
         if (acknowledged != last_count) last_count = acknowledged, last_answer = now;
         if (now > last_answer + 10 * NS) refuse("no answer for 10 s, %u outstanding", all_outstanding(connections));
         struct epoll_event events[256];
-        int count = epoll_wait(epoll, events, 256, 100);
+        if (interval_ns) send_what_is_due(epoll, now);
+        int count = epoll_wait(epoll, events, 256, interval_ns && !stopping ? 0 : 100);
         if (count < 0 && errno != EINTR) refuse("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < count; i++) {
             Connection *connection = events[i].data.ptr;
@@ -770,9 +299,7 @@ static void run_load(void) {
             flush(epoll, connection);
         }
     }
-    if (stopping && options.count && (long long)requests_sent != options.count && !pulling())
-        refuse("sent %lu, wanted %lld", requests_sent, options.count);
-    print_result(ended - started, server, self);
+    print_result(ended - started, server, self, machine_before, machine_after);
 }
 
 /* ---- wake: how long after a send a held pull is answered ---- */
@@ -808,6 +335,7 @@ static void run_wake(void) {
     pull.queue_offset = queues[0].max_offset;
     Schedule server_before = options.pid ? schedule_of(options.pid) : (Schedule){ 0 };
     Schedule self_before = schedule_of(getpid());
+    Machine machine_before = machine_now();
     uint64_t started = now_ns();
     for (long long i = 0, warm = 100; i < options.count + warm; i++) {
         Answer answer;
@@ -840,7 +368,7 @@ static void run_wake(void) {
     }
     uint64_t ended = now_ns();
     Schedule server = options.pid ? since(schedule_of(options.pid), server_before) : (Schedule){ 0 };
-    print_result(ended - started, server, since(schedule_of(getpid()), self_before));
+    print_result(ended - started, server, since(schedule_of(getpid()), self_before), machine_before, machine_now());
 }
 
 /* ---- command line ---- */
@@ -873,6 +401,7 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(name, "--ranges")) ranges = value;
         else if (!strcmp(name, "--warmup")) options.warmup_s = atof(value);
         else if (!strcmp(name, "--seconds")) options.seconds = atof(value);
+        else if (!strcmp(name, "--rate")) options.rate = atof(value);
         else if (!strcmp(name, "--count")) options.count = atoll(value);
         else if (!strcmp(name, "--core")) options.core = atoi(value);
         else if (!strcmp(name, "--pid")) options.pid = atoi(value);

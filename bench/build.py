@@ -23,10 +23,12 @@ class BuildFailed(Exception):
 
 def compile_c(source: Path, name: str, *flags: str) -> Path:
     """Compile `source` unless that was done before, with the same flags; the file made."""
+    headers = sorted(source.parent.glob("*.h"))
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise BuildFailed("no C compiler found: install cc or name one in CC")
-    key = hashlib.sha256(source.read_bytes() + repr((compiler, FLAGS, flags)).encode()).hexdigest()
+    text = source.read_bytes() + b"".join(header.read_bytes() for header in headers)
+    key = hashlib.sha256(text + repr((compiler, FLAGS, flags)).encode()).hexdigest()
     made = CACHE / f"{name}-{key[:16]}{'.so' if '-shared' in flags else ''}"
     if made.exists():
         return made

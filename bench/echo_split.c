@@ -66,7 +66,8 @@ static int find_opaque(const uint8_t *head, uint32_t bytes, int64_t *opaque) {
         if (*at != '"' || memcmp(at, name, sizeof name - 1)) continue;
         const uint8_t *end = head + bytes;
         int64_t sum = 0;
-        for (at += sizeof name - 1; at < end && *at >= '0' && *at <= '9' && sum < 1LL << 40; at++) sum = sum * 10 + (*at - '0');
+        for (at += sizeof name - 1; at < end && *at >= '0' && *at <= '9' && sum < 1LL << 40; at++)
+            sum = sum * 10 + (*at - '0');
         *opaque = sum;
         return 1;
     }
@@ -134,7 +135,8 @@ static PyObject *answer(PyObject *module, PyObject *const *arguments, Py_ssize_t
     Py_ssize_t room = count_frames(base + start, base + end) * (json_bytes > binary_bytes ? json_bytes : binary_bytes);
     bytes = PyBytes_FromStringAndSize(NULL, room);
     if (!bytes) goto done;
-    Py_ssize_t used = answer_frames(base + start, base + end, opaque_offset, (uint8_t *)PyBytes_AS_STRING(bytes), &consumed);
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(bytes);
+    Py_ssize_t used = answer_frames(base + start, base + end, opaque_offset, out, &consumed);
     if (used < 0) {
         PyErr_SetString(PyExc_ValueError, "not a frame");
         goto done;
@@ -148,11 +150,14 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    { "answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, "answer(buffer, start, end, opaque_offset) -> (consumed, bytes)" },
+    { "answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL,
+      "answer(buffer, start, end, opaque_offset) -> (consumed, bytes)" },
     { NULL, NULL, 0, NULL },
 };
 
-static struct PyModuleDef definition = { PyModuleDef_HEAD_INIT, "echo_split", NULL, -1, methods, NULL, NULL, NULL, NULL };
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "echo_split", NULL, -1, methods, NULL, NULL, NULL, NULL,
+};
 
 PyMODINIT_FUNC PyInit_echo_split(void) {
     prepare_answers();

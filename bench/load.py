@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.build import blaster
-from bench.servers import QUEUES, TOPIC, Server
+from bench.servers import QUEUES, Server
 
 #: a measured process that used less of a core than this did not do the work
 CPU_SHARE_MIN: Final = 0.01
-#: run-queue waiting (share of the window) above which a run is called contended
-WAIT_SHARE_MAX: Final = 0.04
+#: CPU used by other processes or stolen (in cores) above which a run is called contended
+OTHERS_SHARE_MAX: Final = 0.1
 #: generator busier than this while the server is not: the figure is a lower bound
 GENERATOR_BUSY: Final = 0.95
 DISPATCH_TIMEOUT_S: Final = 30.0
@@ -39,12 +39,19 @@ class Load:
     outstanding: int
     body_bytes: int = 1024
     header: Header = "json"
+    rate: int = 0  # messages/s, open loop; 0: as fast as the closed loop goes
 
     @property
     def name(self) -> str:
         """Stable: `--only` and readers of the JSON report use it."""
         size = f"{self.body_bytes // 1024}k" if self.body_bytes >= 1024 else str(self.body_bytes)
-        return f"{self.mode}-{self.connections}x{self.outstanding}-{size}-{self.header}"
+        paced = f"-at-{self.rate}" if self.rate else ""
+        return f"{self.mode}-{self.connections}x{self.outstanding}-{size}-{self.header}{paced}"
+
+    @property
+    def topic(self) -> str:
+        """Pulls have a topic per body size, filled before; sends share one."""
+        return "bench-send" if self.mode == "send" else f"bench-{self.mode}-{self.body_bytes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,13 @@ class Run:
     server_wait_share: float
     generator_cpu_share: float
     generator_wait_share: float
+    others_cpu_share: float
+    stolen_share: float
 
     @property
     def contended(self) -> bool:
-        """Other work on the machine held up the server or the generator."""
-        return max(self.server_wait_share, self.generator_wait_share) > WAIT_SHARE_MAX
+        """Other work on the machine, or the hypervisor, took the cores away."""
+        return self.others_cpu_share + self.stolen_share > OTHERS_SHARE_MAX
 
     @property
     def generator_bound(self) -> bool:
@@ -89,7 +98,9 @@ class Row:
 
     @property
     def best(self) -> Run:
-        """The run with the highest rate."""
+        """The run with the highest rate; of a paced load the one with the lowest p99."""
+        if self.load.rate:
+            return min(self.runs, key=lambda run: run.p99_us)
         return max(self.runs, key=lambda run: run.rate)
 
     @property
@@ -109,7 +120,7 @@ class Timing:
 
 
 def blaster_command(
-    server: Server, load: Load, timing: Timing, ranges: list[tuple[int, int]] | None
+    server: Server, load: Load, timing: Timing, topic: str, ranges: list[tuple[int, int]] | None
 ) -> list[str]:
     """The generator's command line for one run."""
     command = [
@@ -129,7 +140,7 @@ def blaster_command(
         "--body",
         str(load.body_bytes),
         "--topic",
-        TOPIC,
+        topic,
         "--warmup",
         str(timing.warmup_s),
         "--seconds",
@@ -139,6 +150,8 @@ def blaster_command(
         command += ["--ranges", ",".join(f"{low}:{high}" for low, high in ranges)]
     else:
         command += ["--queues", str(QUEUES)]
+    if load.rate:
+        command += ["--rate", str(load.rate)]
     if timing.count:
         command += ["--count", str(timing.count)]
     if timing.core is not None:
@@ -147,20 +160,25 @@ def blaster_command(
 
 
 def shown(command: list[str]) -> str:
-    """A command line as one would type it in the repository."""
+    """A command line as one would type it in the repository, for any port and process."""
     root = str(blaster().parents[2]) + "/"
-    return shlex.join(part.removeprefix(root) for part in command)
+    parts = [part.removeprefix(root) for part in command]
+    for option in ("--port", "--pid"):
+        parts[parts.index(option) + 1] = option[2:].upper()
+    return shlex.join(parts)
 
 
-def run_load(server: Server, load: Load, timing: Timing) -> tuple[Run, str]:
-    """Run the generator once; the result and its command line.
+def run_load(server: Server, load: Load, timing: Timing, topic: str = "") -> tuple[Run, str]:
+    """Run the generator once, on `topic` or the load's own; the result and its command line.
 
     Raises RunRefused unless every answer was right, the measured process lives, listens on the port
     and burnt CPU, and (brokers, sends) its queues grew by exactly what it acknowledged.
     """
     server.check_alive()
-    ranges = server.queue_ranges() if server.stores else None
-    command = blaster_command(server, load, timing, ranges if load.mode != "send" else None)
+    topic = topic or load.topic
+    ranges = server.queue_ranges(topic) if server.stores else None
+    asked_ranges = ranges if load.mode != "send" else None
+    command = blaster_command(server, load, timing, topic, asked_ranges)
     limit_s = timing.warmup_s + timing.seconds + 60 if not timing.count else 600
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
     if done.returncode:
@@ -170,7 +188,7 @@ def run_load(server: Server, load: Load, timing: Timing) -> tuple[Run, str]:
     run = read_result(json.loads(done.stdout), f"{load.name} against {server.name}")
     server.check_alive()
     if ranges is not None and load.mode == "send":
-        check_growth(server, ranges, run.acknowledged_total)
+        check_growth(server, topic, ranges, run.acknowledged_total)
     return run, shown(command)
 
 
@@ -198,14 +216,18 @@ def read_result(given: dict[str, Any], what: str) -> Run:
         server_wait_share=given["server_wait_share"],
         generator_cpu_share=given["generator_cpu_share"],
         generator_wait_share=given["generator_wait_share"],
+        others_cpu_share=given["others_cpu_share"],
+        stolen_share=given["stolen_share"],
     )
 
 
-def check_growth(server: Server, before: list[tuple[int, int]], acknowledged: int) -> None:
+def check_growth(
+    server: Server, topic: str, before: list[tuple[int, int]], acknowledged: int
+) -> None:
     """The queues grew by what was acknowledged; dispatch into them gets 30 s to catch up."""
     wanted = sum(high for _, high in before) + acknowledged
     deadline = time.monotonic() + DISPATCH_TIMEOUT_S
-    while (there := sum(high for _, high in server.queue_ranges())) != wanted:
+    while (there := sum(high for _, high in server.queue_ranges(topic))) != wanted:
         if there > wanted or time.monotonic() > deadline:
             raise RunRefused(
                 f"{server.name} acknowledged {acknowledged} messages, its queues grew by "

@@ -31,6 +31,7 @@ QUICK: Final = (
     Load("send", 64, 1),
     Load("send", 8, 64, 16384),
     Load("send", 8, 64, header="binary"),
+    Load("send", 64, 1, rate=10_000),
     Load("pull", 8, 4),
 )
 FULL: Final = (
@@ -92,6 +93,7 @@ class Results:
 
     rows: list[Row] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
+    servers: dict[str, str] = field(default_factory=dict)  # name: the command that started it
     refused: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
@@ -144,7 +146,6 @@ class Bench:
         self.echo: Server | None = None
         self.rocketmq: Server | None = None
         self._serial = 0
-        self._filled: set[tuple[str, int]] = set()
 
     @contextlib.contextmanager
     def refusing(self, what: str) -> Iterator[None]:
@@ -186,9 +187,10 @@ class Bench:
                     "empty store, all cores",
                 )
             )
-            server.create_topic()
             warm = Timing(self.plan.rocketmq_warmup_s, 1.0, self.plan.generator_core)
-            run_load(server, Load("send", 8, 64), warm)
+            load = Load("send", 8, 64)
+            server.create_topic(load.topic)
+            run_load(server, load, warm)
             server.pause()
             yield server
         finally:
@@ -207,30 +209,23 @@ class Bench:
                 self._run_paused(self.echo, load, self.plan.server_cores)
             for pure_python in self._our_kinds(load):
                 with self.refusing(load.name), self.tandem(pure_python=pure_python) as server:
-                    server.create_topic()
-                    self._run(server, load, "1 core")
-            if self.rocketmq is not None:
-                self._run_paused(self.rocketmq, load, self.plan.all_cores)
-                self._run_paused(self.rocketmq, load, self.plan.server_cores)
+                    server.create_topic(load.topic)
+                    self._run(server, load, self.plan.server_cores)
+            self._run_rocketmq(load)
 
     def _measure_pull(self, load: Load) -> None:
         for pure_python in self._our_kinds(load):
             with self.refusing(load.name), self.tandem(pure_python=pure_python) as server:
-                server.create_topic()
                 self._fill(server, load)
                 for _ in range(self.plan.runs):
-                    self._run(server, load, "1 core")
+                    self._run(server, load, self.plan.server_cores)
         if self.rocketmq is not None:
-            if (self.rocketmq.name, load.body_bytes) not in self._filled:
-                with self.refusing(load.name), resumed(self.rocketmq):
-                    self._fill(self.rocketmq, load)
-                    run_load(
-                        self.rocketmq, load, replace(self.plan.timing, seconds=5.0)
-                    )  # warms up its pull path
-                self._filled.add((self.rocketmq.name, load.body_bytes))
+            with self.refusing(load.name), resumed(self.rocketmq):
+                self.rocketmq.pin(self.plan.all_cores)
+                self._fill(self.rocketmq, load)
+                run_load(self.rocketmq, load, replace(self.plan.timing, seconds=5.0))  # its warm-up
             for _ in range(self.plan.runs):
-                self._run_paused(self.rocketmq, load, self.plan.all_cores)
-                self._run_paused(self.rocketmq, load, self.plan.server_cores)
+                self._run_rocketmq(load)
 
     def _our_kinds(self, load: Load) -> list[bool]:
         kinds = [False] if "ours" in self.plan.servers else []
@@ -239,24 +234,35 @@ class Bench:
         return kinds
 
     def _fill(self, server: Server, load: Load) -> None:
-        count = FILL_BYTES // load.body_bytes
+        server.create_topic(load.topic)
+        if sum(high - low for low, high in server.queue_ranges(load.topic)):
+            return  # by a pull of the same size before
         fill = Load("send", 8, 64, load.body_bytes)
-        run_load(server, fill, replace(self.plan.timing, warmup_s=0.0, count=count))
+        timing = replace(self.plan.timing, warmup_s=0.0, count=FILL_BYTES // load.body_bytes)
+        run_load(server, fill, timing, load.topic)
+
+    def _run_rocketmq(self, load: Load) -> None:
+        if self.rocketmq is None:
+            return
+        for cores in dict.fromkeys((self.plan.all_cores, self.plan.server_cores)):
+            self._run_paused(self.rocketmq, load, cores)
 
     def _run_paused(self, server: Server, load: Load, cores: frozenset[int]) -> None:
         with self.refusing(load.name), resumed(server):
             server.pin(cores)
-            self._run(server, load, "1 core" if len(cores) == 1 else f"{len(cores)} cores")
+            self._run(server, load, cores)
 
-    def _run(self, server: Server, load: Load, cores: str) -> None:
+    def _run(self, server: Server, load: Load, cores: frozenset[int]) -> None:
         settle(self.plan.data_dir)
         run, command = run_load(server, load, self.plan.timing)
-        row = self.results.row(server.name, load, cores)
+        row = self.results.row(server.name, load, cores_text(cores))
         row.runs.append(run)
         row.command = command
+        self.results.servers[server.name] = server.shown_command
         progress(
-            f"  {server.name:18} {cores:8} {run.rate:12,.0f}/s {run.cpu_us_per_message:8.2f} us CPU"
-            f"  waited {run.server_wait_share:.0%}{'  contended' if run.contended else ''}"
+            f"  {server.name:18} {row.cores:8} {run.rate:12,.0f}/s"
+            f" {run.cpu_us_per_message:8.2f} us CPU  waited {run.server_wait_share:.0%}"
+            f"{'  contended' if run.contended else ''}"
         )
 
     # ---- single figures ----
@@ -270,8 +276,7 @@ class Bench:
             with self.refusing("memory"):
                 self._figure_memory()
             with self.refusing("wake"), self.tandem() as server:
-                server.create_topic()
-                self._figure_wake(server, "1 core")
+                self._figure_wake(server, self.plan.server_cores)
         if self.rocketmq is not None:
             with self.refusing("RocketMQ"), resumed(self.rocketmq):
                 self._add(
@@ -282,7 +287,7 @@ class Bench:
                     "after the loads above",
                 )
                 self.rocketmq.pin(self.plan.all_cores)
-                self._figure_wake(self.rocketmq, "all cores")
+                self._figure_wake(self.rocketmq, self.plan.all_cores)
 
     def _add(self, server: Server, name: str, value: float, unit: str, how: str) -> None:
         self.results.figures.append(Figure(server.name, name, value, unit, how))
@@ -327,11 +332,17 @@ class Bench:
                 f"idle with {TOPIC_COUNT:,} topics of {QUEUES} queues; CPU {busy:.2%} of a core",
             )
 
-    def _figure_wake(self, server: Server, cores: str) -> None:
+    def _figure_wake(self, server: Server, cores: frozenset[int]) -> None:
+        server.create_topic(WAKE.topic)
         run, _ = run_load(server, WAKE, replace(self.plan.timing, count=WAKE_COUNT))
-        how = f"{WAKE_COUNT:,} sends at most 1,000/s to a held pull, {cores}"
+        how = f"{WAKE_COUNT:,} sends, at most 1,000/s, each to a held pull; {cores_text(cores)}"
         self._add(server, "long-poll wake p50", run.p50_us, "us", how)
         self._add(server, "long-poll wake p99", run.p99_us, "us", how)
+
+
+def cores_text(cores: frozenset[int]) -> str:
+    """How a report names where a server ran."""
+    return "1 core" if len(cores) == 1 else f"{len(cores)} cores"
 
 
 @contextlib.contextmanager

@@ -50,9 +50,10 @@ REQUIRED_FIGURES: Final = {
 
 COLUMNS: Final = (
     "columns   best and median rate (messages/s); of the best run: the server's CPU per message,",
-    "          GB/s of bodies, latency, how long the server's threads waited for a core",
-    "          (~: over 4 %, contended), the generator's share of its core (≥: it was the limit).",
-    "          Latency at depth > 1 is queueing in a closed loop, not service time.",
+    "          GB/s of bodies, latency, how long the server's threads waited for a core (for its",
+    "          other threads too), the generator's share of its core. ≥: the generator was the",
+    "          limit. ~: others used the cores meanwhile, or the hypervisor did. Latency at depth",
+    "          > 1 is queueing in a closed loop; -at-N loads are paced, counted from the due time.",
 )
 
 
@@ -67,7 +68,7 @@ def find_row(rows: Iterable[Row], server: str, load: Load) -> Row | None:
 def ratios(results: Results) -> list[Ratio]:
     """Ours and pure Python, each against the echo server and RocketMQ's better number of cores."""
     made = []
-    for load in dict.fromkeys(row.load for row in results.rows):
+    for load in dict.fromkeys(row.load for row in results.rows if not row.load.rate):
         for server in ("ours", "ours, pure Python"):
             row = find_row(results.rows, server, load)
             for against in ("echo", ROCKETMQ):
@@ -119,7 +120,7 @@ def missed(results: Results) -> list[str]:
 
 def rows_text(results: Results) -> list[str]:
     """The table of loads."""
-    head = f"{'load':24} {'server':18} {'on':8} {'best/s':>11} {'median/s':>11} {'us CPU':>7}"
+    head = f"{'load':26} {'server':18} {'on':8} {'best/s':>11} {'median/s':>11} {'us CPU':>7}"
     head += f" {'GB/s':>6} {'p50 us':>9} {'p99 us':>9} {'p99.9 us':>9} {'waited':>7} {'gen':>5}"
     lines = [head, "-" * len(head)]
     for load in dict.fromkeys(row.load for row in results.rows):
@@ -130,7 +131,7 @@ def rows_text(results: Results) -> list[str]:
             ) + f"{best.rate:,.0f}"
             gigabytes = best.rate * load.body_bytes / 1e9
             lines.append(
-                f"{load.name:24} {row.server:18} {row.cores:8} {rate:>11} {row.median_rate:>11,.0f}"
+                f"{load.name:26} {row.server:18} {row.cores:8} {rate:>11} {row.median_rate:>11,.0f}"
                 f" {best.cpu_us_per_message:>7.2f} {gigabytes:>6.2f}"
                 f" {best.p50_us:>9,.0f} {best.p99_us:>9,.0f} {best.p999_us:>9,.0f}"
                 f" {best.server_wait_share:>7.0%} {best.generator_cpu_share:>5.0%}"
@@ -166,11 +167,9 @@ def as_text(machine: Machine, plan: Plan, results: Results, command: str) -> str
         ),
         "",
     ]
-    lines += [
-        f"command   {row.load.name}, {row.server}, {row.cores}: {row.command}"
-        for row in results.rows
-        if row.runs
-    ]
+    lines += [f"server    {name}: {text}" for name, text in results.servers.items()]
+    commands = {row.load.name: row.command for row in reversed(results.rows) if row.runs}
+    lines += [f"load      {name}: {row_command}" for name, row_command in commands.items()]
     lines += [f"skipped   {text}" for text in results.skipped]
     lines += [f"REFUSED   {text}" for text in results.refused]
     lines += [f"MISSED    {text}" for text in missed(results)]
@@ -195,6 +194,7 @@ def as_dict(machine: Machine, plan: Plan, results: Results, command: str) -> dic
         "server_cores": sorted(plan.server_cores),
         "generator_core": plan.generator_core,
         "idle_topics": TOPIC_COUNT,
+        "servers": results.servers,
         "rows": [
             {
                 "load": row.load.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -17,14 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.accounting import listens
+from bench.accounting import listens, maps_file
 from bench.build import CACHE, HERE
 from bench.wire import Line, RequestRefused
 
 ROCKETMQ_VERSION: Final = "5.3.3"
 STOP_TIMEOUT_S: Final = 30.0
-TOPIC: Final = "bench-load"
 QUEUES: Final = 8
+COMPILED: Final = ("_record", "_derive", "_sendpath")
 
 POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -64,7 +65,11 @@ class Server:
         self.cores = cores
         self._ready = re.compile(ready)
         self._ready_timeout_s = ready_timeout_s
-        self._environment = {**os.environ, **(environment or {})}
+        environment = environment or {}
+        self._environment = {**os.environ, **environment}
+        self._shown_environment = [
+            f"{name}={value}" for name, value in environment.items() if value
+        ]
         self._lines: deque[str] = deque(maxlen=200)
         self._said_ready = threading.Event()
         self.started_ns = 0
@@ -100,6 +105,15 @@ class Server:
                         self.port = int(found[1])
                     self._said_ready.set()
         self._said_ready.set()  # ended: whoever waits finds out in check_alive
+
+    @property
+    def shown_command(self) -> str:
+        """The command line, as one would type it in the repository."""
+        root = str(HERE.parent) + "/"
+        parts = [part.replace(root, "") for part in self.command]
+        if "-cp" in parts:
+            parts[parts.index("-cp") + 1] = "CLASSPATH"
+        return " ".join([*self._shown_environment, shlex.join(parts)])
 
     @property
     def pid(self) -> int:
@@ -145,15 +159,15 @@ class Server:
                     0.001
                 )  # the pace of asking: nothing tells another process that it may connect
 
-    def create_topic(self) -> None:
-        """Make the topic that the load goes to."""
+    def create_topic(self, topic: str) -> None:
+        """Make a topic that load goes to."""
         with Line(self.port) as line:
-            line.create_topic(TOPIC, QUEUES)
+            line.create_topic(topic, QUEUES)
 
-    def queue_ranges(self) -> list[tuple[int, int]]:
-        """(min, max) of each queue of the load's topic."""
+    def queue_ranges(self, topic: str) -> list[tuple[int, int]]:
+        """(min, max) of each queue of the topic."""
         with Line(self.port) as line:
-            return line.queue_ranges(TOPIC, QUEUES)
+            return line.queue_ranges(topic, QUEUES)
 
     def pin(self, cores: frozenset[int]) -> None:
         """Move every thread to these cores."""
@@ -210,6 +224,18 @@ class Tandem(Server):
             cores=cores,
             environment={"TANDEM_PURE_PYTHON": "1" if pure_python else ""},
         )
+        self._pure_python = pure_python
+
+    def check_alive(self) -> None:
+        """As any server; and the compiled modules are loaded exactly when they should be."""
+        super().check_alive()
+        missing = [name for name in COMPILED if not maps_file(self.pid, name)]
+        if self._pure_python and len(missing) < len(COMPILED):
+            raise ServerFailed(
+                f"{self.name}: loaded a compiled module in spite of TANDEM_PURE_PYTHON"
+            )
+        if not self._pure_python and missing:
+            raise ServerFailed(f"{self.name}: runs without the compiled {', '.join(missing)}")
 
 
 class RocketMQ(Server):
