@@ -14,6 +14,7 @@ from bench.build import CACHE, BuildFailed, blaster
 from bench.measure import FULL, QUICK, Plan, measure_all
 from bench.report import as_dict, as_text, missed
 
+MARKERS = ("<!-- figures -->", "<!-- end of figures -->")
 SERVERS = ("ours", "pure", "echo", "rocketmq")
 
 
@@ -50,6 +51,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--json", type=Path, metavar="FILE", help="write the report for machines; - is stdout"
     )
     parser.add_argument(
+        "--doc",
+        type=Path,
+        metavar="FILE",
+        help="put the report between the markers of a Markdown file",
+    )
+    parser.add_argument(
         "--require", action="store_true", help="fail when a required figure was missed"
     )
     given = parser.parse_args(arguments)
@@ -76,6 +83,15 @@ def plan_from(given: argparse.Namespace) -> Plan:
     )
 
 
+def with_figures(document: str, report: str) -> str:
+    """The Markdown document with the report between its markers."""
+    before, begin, rest = document.partition(MARKERS[0])
+    _, end, after = rest.partition(MARKERS[1])
+    if not begin or not end:
+        raise SystemExit(f"no {MARKERS[0]} ... {MARKERS[1]} in the file given to --doc")
+    return f"{before}{begin}\n\n```text\n{report}```\n\n{end}{after}"
+
+
 def main(arguments: list[str]) -> int:
     """Measure and report; the exit code."""
     given = parse(arguments)
@@ -92,6 +108,9 @@ def main(arguments: list[str]) -> int:
     report = json.dumps(as_dict(machine, plan, results, command), indent=1) + "\n"
     if given.json and str(given.json) != "-":
         given.json.write_text(report)
+    if given.doc:
+        text = as_text(machine, plan, results, command)
+        given.doc.write_text(with_figures(given.doc.read_text(), text))
     print(
         report
         if given.json and str(given.json) == "-"

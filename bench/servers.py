@@ -220,7 +220,7 @@ class Tandem(Server):
             "ours, pure Python" if pure_python else "ours",
             [sys.executable, "-m", "tandemmq", "broker", "-c", str(conf)],
             port,
-            r"(?i)\bready\b|boot success",
+            "boot success",
             cores=cores,
             environment={"TANDEM_PURE_PYTHON": "1" if pure_python else ""},
         )

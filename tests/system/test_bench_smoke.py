@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import bench
+from bench.__main__ import with_figures
 from bench.accounting import anonymous_bytes, listens
 from bench.build import blaster, compile_c
 from bench.load import Load, Row, Run, RunRefused, Timing, check_growth, read_result, run_load
@@ -299,3 +300,13 @@ def test_a_missed_ratio_is_named(rate: float, sentences: int) -> None:
         [Row(name, load, f"{n} cores", "", [run_at(rate)]) for n, (name, rate) in enumerate(rows)]
     )
     assert len(missed(results)) == sentences, missed(results)
+
+
+def test_the_document_keeps_its_words_around_new_figures() -> None:
+    document = (BENCH.parent / "docs" / "benchmarks.md").read_text()
+    once = with_figures(document, "1,000/s\n")
+    assert "```text\n1,000/s\n```" in once
+    assert with_figures(once, "1,000/s\n") == once
+    assert once.startswith("# Benchmarks")
+    with pytest.raises(SystemExit):
+        with_figures("no markers", "1,000/s\n")
