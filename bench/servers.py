@@ -245,7 +245,7 @@ class RocketMQ(Server):
     loop is never answered with a flow control code.
     """
 
-    def __init__(self, directory: Path, cores: frozenset[int], *, binary: bool = False) -> None:
+    def __init__(self, directory: Path, cores: frozenset[int]) -> None:
         port = free_port()
         conf = write_conf(
             directory,
@@ -273,7 +273,6 @@ class RocketMQ(Server):
             f"-XX:MaxDirectMemorySize={heap}g",
             f"-Duser.home={directory}",
             f"-Drocketmq.home.dir={directory}",
-            f"-Drocketmq.serialize.type={'ROCKETMQ' if binary else 'JSON'}",
             "-cp",
             rocketmq_classpath(),
             "org.apache.rocketmq.broker.BrokerStartup",
