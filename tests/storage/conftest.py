@@ -27,7 +27,7 @@ def _codecs() -> list[Any]:
         compiled = import_module("storage._record")
     except ImportError as error:
         pytest.exit(
-            f"storage._record is not built ({error}): half of the codec tests would silently not run."
+            f"storage._record is not built ({error}): half of the codec tests would not run."
             " Build it (pip install -e .), or set TANDEM_PURE_PYTHON=1 to test Python alone.",
             returncode=4,
         )

@@ -364,7 +364,7 @@ def test_offset_message_id_names_host_and_offset() -> None:
     "text", ["", "C0A8", "G" * 32, "C0A8010A00002A9F0000 0000000015C ", "0" * 40]
 )
 def test_text_that_is_no_offset_message_id_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - bytes.fromhex has its own words
+    with pytest.raises(ValueError):
         parse_offset_message_id(text)
 
 
