@@ -1,0 +1,183 @@
+"""How much of the store is known to be on the disk: RocketMQ's checkpoint, the running mark, and
+our queue state.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from storage.jsonfile import BAK_SUFFIX, write_atomically
+from storage.segment import fsync_directory
+
+CHECKPOINT_BYTES: Final = 4096
+SAFETY_MARGIN_MS: Final = 3_000
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
+
+_FIELDS = struct.Struct(">qqqqq")
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Times and offsets below which everything is durable. Each is raised only after the flush it
+    speaks of.
+
+    physic_ms, logics_ms, index_ms    store times covered by flushed CommitLog, consume queues,
+    index files
+    Source: storage spec "checkpoint". RocketMQ raises logics_ms before the flush; ours is a true
+    watermark.
+    """
+
+    physic_ms: int = 0
+    logics_ms: int = 0
+    index_ms: int = 0
+    master_flushed: int = 0
+    confirmed: int = 0
+
+    @property
+    def safe_ms(self) -> int:
+        """Everything stored up to this time is in the log and in the queues, on disk."""
+        return max(0, min(self.physic_ms, self.logics_ms) - SAFETY_MARGIN_MS)
+
+    def encode(self) -> bytes:
+        packed = _FIELDS.pack(
+            self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirmed
+        )
+        return packed.ljust(CHECKPOINT_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """Anything that cannot be a checkpoint reads as zeros, which means: trust nothing."""
+        if len(data) < _FIELDS.size:
+            return cls()
+        found = cls(*_FIELDS.unpack_from(data))
+        if min(found.physic_ms, found.logics_ms, found.index_ms) < 0:
+            return cls()
+        return found
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """A missing file reads as zeros. Raises OSError."""
+    try:
+        return Checkpoint.decode(path.read_bytes())
+    except FileNotFoundError:
+        return Checkpoint()
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Blocking: two fsyncs. Raises OSError."""
+    write_atomically(path, checkpoint.encode())
+
+
+class QueueMark(msgspec.Struct, array_like=True, frozen=True):
+    """Where one consume queue stood."""
+
+    max_offset: int
+    physical_end: int
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the derived files held, written by us beside RocketMQ's files (which ignores it) as
+    `queuestate`.
+
+    The checkpoint cannot tell which queues there should be; this can, so that one missing queue
+    directory is noticed without reading the whole log. Every record below `dispatched` has its
+    queue entry and index entries on disk; `last_record` is the position of the last record below
+    `dispatched`, or -1.
+    """
+
+    version: int = 1
+    dispatched: int
+    last_record: int
+    index_end: int = 0  # as KeyIndex.end when this was written; -1 without an index
+    queues: dict[str, dict[int, QueueMark]] = {}
+
+
+def load_queue_state(path: Path) -> QueueState | None:
+    """None when there is none that can be trusted: missing, damaged, or of a later version. Raises
+    OSError.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    checksum, _, text = data.partition(b"\n")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    try:
+        state = msgspec.json.decode(text, type=QueueState)
+    except msgspec.DecodeError:
+        return None
+    return state if state.version == 1 else None
+
+
+def save_queue_state(path: Path, state: QueueState) -> None:
+    """Blocking. Raises OSError."""
+    text = msgspec.json.encode(state)
+    write_atomically(path, b"%08x\n" % zlib.crc32(text) + text)
+
+
+@dataclass(slots=True)
+class RunningMark:
+    """The files that say "a broker is running here, or died here": `abort` (RocketMQ's) and
+    `bootid` (ours).
+
+    abort     pid as text, its former content kept in abort.bak; removed by a clean stop
+    bootid    the same pid and the kernel's boot id. After an unclean stop the same boot id means
+    that the page
+              cache survived: nothing written was lost. Source: storage spec "abort and lock".
+    """
+
+    root: Path
+    boot_id_path: Path = BOOT_ID_PATH
+    unclean: bool = field(init=False)
+    same_boot: bool = field(init=False)  # only meaningful when unclean
+
+    def __post_init__(self) -> None:
+        abort = _text(self.root / "abort")
+        self.unclean = abort is not None
+        noted = _text(self.root / "bootid")
+        boot_id = self._boot_id()
+        # A pid that differs from abort's was noted before another broker (a Java one) ran here.
+        self.same_boot = bool(abort and boot_id) and noted == f"{abort} {boot_id}"
+
+    def _boot_id(self) -> str:
+        return _text(self.boot_id_path) or ""
+
+    def set(self) -> None:
+        """Before the first append. bootid goes first: an abort without it would read as another
+        boot, not as ours.
+        """
+        pid = str(os.getpid())
+        abort = self.root / "abort"
+        write_atomically(self.root / "bootid", f"{pid} {self._boot_id()}".encode())
+        write_atomically(
+            self.root / ("abort" + BAK_SUFFIX), abort.read_bytes() if abort.exists() else b""
+        )
+        write_atomically(abort, pid.encode())
+
+    def forget_boot(self) -> None:
+        """After a failed flush the page cache cannot be trusted: the next start must act as after a
+        power cut.
+        """
+        (self.root / "bootid").unlink(missing_ok=True)
+        fsync_directory(self.root)
+
+    def clear(self) -> None:
+        """At a clean stop, after everything else is on disk."""
+        (self.root / "abort").unlink(missing_ok=True)
+        (self.root / "bootid").unlink(missing_ok=True)
+        fsync_directory(self.root)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None

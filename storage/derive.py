@@ -1,0 +1,455 @@
+"""From log bytes to queue entries and index entries: the inner loop of dispatch. _derive.pyx is the
+same, compiled.
+
+A queue entry (docs/formats.md "Consume queue"), 20 bytes: physical offset long | record size int |
+tags code long.
+An index file (docs/formats.md "Index file"): header of 40 bytes, hash slots of 4, entries of 20:
+    key hash int | physical offset long | seconds since the file's begin int | previous entry of the
+    slot int
+
+Cost per 1 KiB message with one key, readable form: 4 us; compiled: 0.2 us. Bodies are not touched.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import mul
+from typing import Final, NamedTuple, Protocol
+
+from storage.errors import CorruptRecord, StorageError
+from storage.record import (
+    DELAY_TOPIC,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SysFlag,
+    get_property,
+    java_hash,
+    queue_tags_code,
+    scan,
+)
+
+QUEUE_ENTRY: Final = struct.Struct(">qiq")
+INDEX_HEADER: Final = struct.Struct(">qqqqii")
+INDEX_ENTRY: Final = struct.Struct(">iqii")
+INDEX_HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+INDEX_ENTRY_BYTES: Final = 20
+
+#: how a walk ended
+NOTHING_WRITTEN: Final = "nothing written"
+MORE: Final = 0  # records_max reached, or the next record is not whole below end
+BLANK: Final = 1  # the rest of the segment is unused
+BROKEN: Final = 2  # no sound record here
+
+_INT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+_SIZE_MAGIC: Final = struct.Struct(">ii")
+# size, magic, queue id, queue offset, physical offset, sys flag, store ms, body length of an IPv4
+# record
+_HEAD_V4: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
+_HOSTS_V6: Final = SysFlag.BORN_V6 | SysFlag.STORE_V6
+_MASK: Final = 0xFFFFFFFF
+_INT_MAX: Final = 0x7FFFFFFF
+
+
+class SlowPut(Protocol):
+    """A consume queue, for entries that do not simply follow the last one."""
+
+    def put(self, physical_offset: int, size: int, tags_code: int, queue_offset: int) -> bool: ...
+
+
+class QueueEnd:
+    """Where the next entry of one consume queue goes: a position in the mapping of its last file.
+
+    next_offset   queue offset of the next entry
+    physical_end  end of the last indexed record, -1 for none
+    Without a view (not mapped, no file, allocation used up) every entry takes the slow way through
+    `queue.put`.
+    """
+
+    __slots__ = (
+        "_view", "limit", "name", "next_offset", "physical_end", "position", "queue", "queue_id",
+        "used",
+    )  # fmt: skip
+
+    def __init__(self, name: str, queue_id: int, queue: SlowPut) -> None:
+        self.name = name
+        self.queue_id = queue_id
+        self.queue = queue
+        self.next_offset = 0
+        self.physical_end = -1
+        self.position = 0  # in the view, of next_offset
+        self.limit = 0  # in the view: up to here disk space is allocated
+        self.used = False  # since the file cache last looked
+        self._view: memoryview | None = None
+
+    def open(self, view: memoryview, position: int, limit: int) -> None:
+        """Continue at view[position:limit]; the view is held until close()."""
+        self.close()
+        self._view = memoryview(view)
+        self.position = position
+        self.limit = limit
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+        self.limit = self.position
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Write the entry next_offset; False when there is no room (nothing written)."""
+        position = self.position
+        if self._view is None or position >= self.limit:
+            return False
+        QUEUE_ENTRY.pack_into(self._view, position, physical_offset, size, tags_code)
+        self.position = position + 20
+        self.next_offset += 1
+        self.physical_end = physical_offset + size
+        self.used = True
+        return True
+
+
+class IndexEnd:
+    """The index file that grows: header fields, and where its slots and entries lie.
+
+    count   number of the next entry, starting at 1; room: entries below it have disk space
+    Source: storage spec "Index files".
+    """
+
+    __slots__ = (
+        "_view", "begin_ms", "begin_physical", "count", "end_ms", "end_physical", "entries_at",
+        "room",
+        "slot_count", "slots",
+    )  # fmt: skip
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.entries_at = INDEX_HEADER_BYTES + SLOT_BYTES * slots
+        self.begin_ms = self.end_ms = self.begin_physical = self.end_physical = self.slot_count = 0
+        self.count = 1
+        self.room = 0
+        self._view: memoryview | None = None
+
+    def open(self, view: memoryview, room: int) -> None:
+        """Continue in the file mapped by view, whose header is read; the view is held until
+        close().
+        """
+        self.close()
+        self._view = memoryview(view)
+        (
+            self.begin_ms,
+            self.end_ms,
+            self.begin_physical,
+            self.end_physical,
+            self.slot_count,
+            count,
+        ) = INDEX_HEADER.unpack_from(view, 0)
+        self.count = max(1, count)
+        self.room = room
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+        self.room = 0
+
+    def put(self, key_hash: int, physical_offset: int, store_ms: int) -> bool:
+        """Add one entry and write the header through; False when there is no room (nothing
+        written).
+        """
+        view = self._view
+        count = self.count
+        if view is None or count >= self.room:
+            return False
+        seconds = 0
+        if self.begin_ms > 0:
+            seconds = min(max(0, (store_ms - self.begin_ms) // 1000), _INT_MAX)
+        slot_at = INDEX_HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
+        (previous,) = _INT.unpack_from(view, slot_at)
+        if not 0 < previous <= count:
+            previous = 0
+            self.slot_count += 1
+        INDEX_ENTRY.pack_into(
+            view,
+            self.entries_at + INDEX_ENTRY_BYTES * count,
+            key_hash,
+            physical_offset,
+            seconds,
+            previous,
+        )
+        _INT.pack_into(view, slot_at, count)
+        if count <= 1:
+            self.begin_physical = physical_offset
+            self.begin_ms = store_ms
+        self.end_physical = physical_offset
+        self.end_ms = store_ms
+        self.count = count + 1
+        INDEX_HEADER.pack_into(
+            view,
+            0,
+            self.begin_ms,
+            store_ms,
+            self.begin_physical,
+            physical_offset,
+            self.slot_count,
+            count + 1,
+        )
+        return True
+
+
+Arrival = tuple[str, int, int, int]  # topic, queue id, max queue offset, tags code
+
+
+class Sink(Protocol):
+    """What the loop writes to: the consume queues, found by topic bytes and queue id, and the
+    growing index file.
+    """
+
+    ends: dict[bytes, dict[int, QueueEnd]]
+
+    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
+        """The end of a queue that is not in `ends` yet; None for a topic that cannot have one."""
+        ...
+
+
+class Indexer(Protocol):
+    end: IndexEnd
+
+    def make_room(self) -> None:
+        """The file is full, or its allocated part is: after this `end` has room. Raises
+        IndexUnavailable.
+        """
+        ...
+
+
+class Derived(NamedTuple):
+    """How far the loop came."""
+
+    position: int  # of the next record
+    records: int
+    stopped: int  # MORE, BLANK or BROKEN
+    last_record: int  # position of the last record, -1 for none
+    store_ms: int  # of the last record, 0 for none
+    failure: OSError | StorageError | None  # why the record at position could not be derived
+
+
+def derive(
+    view: memoryview,
+    position: int,
+    end: int,
+    log_offset: int,
+    sink: Sink | None,
+    indexer: Indexer | None,
+    delay_ms_by_level: Mapping[int, int],
+    arrivals: list[Arrival] | None,
+    records_max: int,
+) -> Derived:
+    """Put queue and index entries of the records in view[position:end], in order.
+
+    view         one segment, which begins at log_offset; position and end are relative to it
+    sink         None: no queue entries; indexer None: no index entries
+    arrivals     gets (topic, queue id, max offset, tags code) of every new queue entry
+    Prepared and rolled back messages and inner batches get no queue entry; rolled back ones no
+    index entry.
+    Stops without error at a blank or at what is no sound record here (its physical offset must be
+    its place).
+    OSError and StorageError of the queues and the index end the walk: that record is not done, all
+    before it are.
+    Source: storage spec "Dispatch".
+    """
+    records = 0
+    last_record = -1
+    done_ms = 0
+    stopped = MORE
+    try:
+        while records < records_max and end - position >= 8:
+            size, magic = _SIZE_MAGIC.unpack_from(view, position)
+            if magic == MAGIC_BLANK:
+                stopped = BLANK
+                break
+            record_end = position + size
+            if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN:
+                stopped = BROKEN
+                break
+            if record_end > end:
+                break
+            _, _, queue_id, queue_offset, physical, sys_flag, stored, body_bytes = (
+                _HEAD_V4.unpack_from(view, position)
+            )
+            topic_at = position + 88 + body_bytes
+            if sys_flag & _HOSTS_V6:
+                born_extra = 12 if sys_flag & SysFlag.BORN_V6 else 0
+                hosts_extra = born_extra + (12 if sys_flag & SysFlag.STORE_V6 else 0)
+                if size < RECORD_BYTES_MIN + hosts_extra:
+                    stopped = BROKEN
+                    break
+                stored = int.from_bytes(
+                    view[position + 56 + born_extra : position + 64 + born_extra], "big"
+                )
+                (body_bytes,) = _INT.unpack_from(view, position + 84 + hosts_extra)
+                topic_at = position + 88 + hosts_extra + body_bytes
+            if body_bytes < 0 or topic_at + 3 > record_end or physical != log_offset + position:
+                stopped = BROKEN
+                break
+            if magic == MAGIC_V1:
+                topic_end = topic_at + 1 + view[topic_at]
+                topic_at += 1
+            else:
+                topic_end = topic_at + 2 + _SHORT.unpack_from(view, topic_at)[0]
+                topic_at += 2
+            if not topic_at <= topic_end <= record_end - 2:
+                stopped = BROKEN
+                break
+            topic = bytes(view[topic_at:topic_end])
+            properties = bytes(view[topic_end + 2 : record_end])
+            kind = sys_flag & SysFlag.TRANSACTION_MASK
+
+            if (
+                sink is not None
+                and (kind == 0 or kind == SysFlag.COMMIT)
+                and not sys_flag & SysFlag.INNER_BATCH
+            ):
+                try:
+                    queue_end: QueueEnd | None = sink.ends[topic][queue_id]
+                except KeyError:
+                    queue_end = sink.find_end(topic, queue_id)
+                if queue_end is not None:
+                    if topic == DELAY_TOPIC:
+                        code = queue_tags_code(topic, properties, stored, delay_ms_by_level)
+                    else:
+                        code = _tags_hash(get_property(properties, b"TAGS"))
+                    if (
+                        queue_offset == queue_end.next_offset
+                        and physical + size > queue_end.physical_end
+                    ):
+                        placed = queue_end.append(physical, size, code) or queue_end.queue.put(
+                            physical, size, code, queue_offset
+                        )
+                    else:
+                        placed = queue_end.queue.put(physical, size, code, queue_offset)
+                    if placed and arrivals is not None:
+                        arrivals.append((queue_end.name, queue_id, queue_end.next_offset, code))
+
+            if (
+                indexer is not None
+                and kind != SysFlag.ROLLBACK
+                and physical >= indexer.end.end_physical
+            ):
+                unique = get_property(properties, b"UNIQ_KEY")
+                keys = get_property(properties, b"KEYS")
+                if unique is not None:
+                    _put_key(indexer, key_hash(topic, unique), physical, stored)
+                if keys is not None:
+                    for key in keys.split(b" "):
+                        if key:
+                            _put_key(indexer, key_hash(topic, key), physical, stored)
+            last_record, position, done_ms = position, record_end, stored
+            records += 1
+    except (OSError, StorageError) as error:
+        return Derived(position, records, stopped, last_record, done_ms, error)
+    return Derived(position, records, stopped, last_record, done_ms, None)
+
+
+def _put_key(indexer: Indexer, hashed: int, physical_offset: int, store_ms: int) -> None:
+    while not indexer.end.put(hashed, physical_offset, store_ms):
+        indexer.make_room()
+
+
+@lru_cache(maxsize=4096)
+def _tags_hash(tags: bytes | None) -> int:
+    return java_hash(tags.decode("utf-8", "replace")) if tags else 0
+
+
+# Java's hash is a polynomial in 31, so it can be put together from the hashes of its parts. Ids of
+# one producer
+# share all but their last digits: remembering the front part saves nine tenths of the work in
+# Python.
+
+
+@lru_cache(maxsize=1024)
+def _powers(count: int) -> tuple[int, ...]:
+    """31**(count-1), ..., 31, 1 modulo 2**32."""
+    return tuple(pow(31, exponent, 1 << 32) for exponent in range(count - 1, -1, -1))
+
+
+@lru_cache(maxsize=8192)
+def _front_hash(text: bytes) -> int:
+    hashed: int = sum(map(mul, text, _powers(len(text))))
+    return hashed & _MASK
+
+
+@lru_cache(maxsize=4096)
+def _topic_hash(topic: bytes) -> int:
+    return java_hash(topic.decode("utf-8", "replace") + "#") & _MASK
+
+
+def key_hash(topic: bytes, key: bytes) -> int:
+    """The index's hash of "topic#key": Java's hash made not negative, as record.index_hash."""
+    hashed: int
+    units = len(key)
+    if not key.isascii() or units > 256:
+        text = key.decode("utf-8", "replace")
+        hashed = java_hash(text)
+        units = len(text.encode("utf-16-be", "surrogatepass")) // 2
+    elif units > 8:
+        a, b, c, d = key[-4:]
+        hashed = _front_hash(key[:-4]) * 923521 + a * 29791 + b * 961 + c * 31 + d
+    else:
+        hashed = sum(map(mul, key, _powers(units)))
+    hashed = (_topic_hash(topic) * pow(31, units, 1 << 32) + hashed) & _MASK
+    if hashed <= _INT_MAX:
+        return hashed
+    hashed = (1 << 32) - hashed
+    return hashed if hashed <= _INT_MAX else 0
+
+
+class Checked(NamedTuple):
+    """How far a segment holds sound records."""
+
+    position: int  # of the first byte that is no sound record; of the blank
+    blank: bool
+    why: str  # what is wrong at position; '' for a blank, or for the end of the range
+    records: int
+    last_record: int  # position of the last sound record, -1 for none
+    store_ms: int  # of the last sound record, 0 for none
+
+
+def check(view: memoryview, position: int, end: int, log_offset: int, crc_checked: bool) -> Checked:
+    """Walk view[position:end] of one segment as recovery must: every record whole, in its place,
+    checksum right.
+
+    A record whose physical offset is not its place is stale: bytes left over from before a
+    truncation.
+    """
+    records = 0
+    last_record = -1
+    store_ms = 0
+    try:
+        for head in scan(view, position, end, crc_checked=crc_checked):
+            if head.blank:
+                return Checked(head.position, True, "", records, last_record, store_ms)
+            if head.physical_offset != log_offset + head.position:
+                why = f"stale record of offset {head.physical_offset}"
+                return Checked(head.position, False, why, records, last_record, store_ms)
+            records += 1
+            last_record, store_ms = head.position, head.store_ms
+            position = head.position + head.size
+    except CorruptRecord as error:
+        return Checked(position, False, str(error), records, last_record, store_ms)
+    why = "" if position == end else _why_none(view, position, end)
+    return Checked(position, False, why, records, last_record, store_ms)
+
+
+def _why_none(view: memoryview, position: int, end: int) -> str:
+    if end - position < 8:
+        return "no room for a record"
+    size, magic = _SIZE_MAGIC.unpack_from(view, position)
+    if size == 0 and magic == 0:
+        return NOTHING_WRITTEN
+    if magic in (MAGIC_V1, MAGIC_V2):
+        return f"torn record of {size} bytes"
+    return f"no record: magic {magic & _MASK:#010x}"

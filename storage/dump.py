@@ -1,0 +1,247 @@
+"""Reads a store without changing it: what is in it, and is it sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from storage import jsonfile
+from storage.checkpoint import Checkpoint, load_checkpoint, load_queue_state
+from storage.codec import SysFlag, queue_tags_code, scan
+from storage.commitlog import CommitLog
+from storage.config import StorageConfig
+from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from storage.derivation import NOTHING_WRITTEN, check
+from storage.dispatch import parse_delay_levels
+from storage.errors import CorruptFile, NotAStore
+from storage.keyindex import IndexFile
+
+TEXTS_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class QueueReport:
+    """One consume queue as its files say, and what the log says of it."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    files: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What inspect_store() found. `problems` is empty for a sound store, `notes` tell oddities that
+    recovery mends by itself."""
+
+    path: str
+    running_or_crashed: bool = False
+    log_files: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    records: int = 0
+    log_why: str = ""
+    queues: list[QueueReport] = field(default_factory=list)
+    index_files: list[tuple[str, int]] = field(default_factory=list)  # name, entries
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    config_files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"store {self.path}"
+        state = "running, or not closed cleanly" if self.running_or_crashed else "closed cleanly"
+        yield f"state {state}"
+        yield (
+            f"log files={self.log_files} start={self.log_start} end={self.log_end} "
+            f"records={self.records}"
+        )
+        yield (
+            f"checkpoint log_ms={self.checkpoint.physic_ms} queues_ms={self.checkpoint.logics_ms} "
+            f"index_ms={self.checkpoint.index_ms}"
+        )
+        for queue in self.queues:
+            yield (
+                f"queue {queue.topic}-{queue.queue_id} min={queue.min_offset} "
+                f"max={queue.max_offset} files={queue.files}"
+            )
+        for name, entries in self.index_files:
+            yield f"index {name} entries={entries}"
+        for name in self.config_files:
+            yield f"config {name}"
+        for text in self.notes:
+            yield f"note {text}"
+        for text in self.problems:
+            yield f"PROBLEM {text}"
+        yield "sound" if self.sound else f"NOT SOUND: {len(self.problems)} problems"
+
+
+def inspect_store(path: str | Path, config: StorageConfig | None = None) -> Report:
+    """Look at a store directory, running or not, without lock and without writing.
+
+    config  sizes of the files; without it they are taken from the files themselves
+    While a broker is appending, its newest messages may be reported as missing from the queues.
+    Raises NotAStore, OSError.
+    """
+    root = Path(path)
+    config = config or _config_of(root)
+    report = Report(str(root))
+    report.running_or_crashed = (root / "abort").exists()
+    _inspect_small_files(root, report)
+    log_ = CommitLog(config, read_only=True)
+    log_.load()
+    try:
+        expected = _inspect_log(log_, config, report)
+        _inspect_queues(root, config, report, expected)
+        _inspect_index(root, config, report)
+    finally:
+        log_.close()
+    return report
+
+
+def _config_of(root: Path) -> StorageConfig:
+    """File sizes as the files have them; defaults where there is none."""
+    if not (root / "commitlog").is_dir():
+        raise NotAStore(f"{root} holds no commitlog directory")
+    defaults = StorageConfig(root=str(root))
+    return StorageConfig(
+        root=str(root),
+        segment_bytes=_size_of_first(root, "commitlog/*") or defaults.segment_bytes,
+        queue_segment_bytes=_size_of_first(root, "consumequeue/*/*/*")
+        or defaults.queue_segment_bytes,
+    )
+
+
+def _size_of_first(root: Path, pattern: str) -> int:
+    sizes = (file.stat().st_size for file in sorted(root.glob(pattern)))
+    return next((size for size in sizes if size), 0)
+
+
+def _inspect_small_files(root: Path, report: Report) -> None:
+    report.checkpoint = load_checkpoint(root / "checkpoint")
+    if (root / "queuestate").exists() and load_queue_state(root / "queuestate") is None:
+        report.notes.append("queuestate cannot be read; the next start reads the whole log instead")
+    for file in sorted((root / "config").glob("*.json")):
+        report.config_files.append(file.name)
+        try:
+            jsonfile.load(file)
+        except CorruptFile as error:
+            report.problems.append(f"config file unreadable: {error}")
+
+
+Entries = dict[tuple[str, int], dict[int, tuple[int, int, int]]]
+
+
+def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entries:
+    """Walk every record with its checksum; what each consume queue ought to hold."""
+    expected: Entries = {}
+    delays = parse_delay_levels(config.delay_levels)
+    report.log_files = len(log_.run.segments)
+    report.log_start = report.log_end = log_.start
+    last_ms = 0
+    for segment in log_.run.segments:
+        found = check(segment.view, 0, segment.size, segment.start, crc_checked=True)
+        report.records += found.records
+        for head in scan(segment.view, 0, found.position):
+            if head.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT):
+                code = queue_tags_code(head.topic, head.properties, head.store_ms, delays)
+                queue = expected.setdefault(
+                    (head.topic.decode(errors="replace"), head.queue_id), {}
+                )
+                if head.queue_offset == 0:
+                    queue.clear()  # the queue was deleted and began anew
+                entry = (head.physical_offset, head.size, code)
+                if queue.setdefault(head.queue_offset, entry) != entry:
+                    _add(report.notes, f"queue offset {head.queue_offset} used twice at {entry[0]}")
+        last_ms = found.store_ms or last_ms
+        report.log_end = segment.end if found.blank else segment.start + found.position
+        if not found.blank:
+            report.log_why = found.why
+            break
+    for segment in log_.run.segments:
+        if segment.start > report.log_end and log_.record_at(segment.start) is not None:
+            _add(report.problems, f"records behind the log's end {report.log_end}: {segment.path}")
+    if report.log_why not in ("", NOTHING_WRITTEN):
+        kind = report.notes if report.running_or_crashed else report.problems
+        _add(kind, f"log ends at {report.log_end} because of: {report.log_why}")
+    if report.checkpoint.physic_ms > last_ms:
+        _add(
+            report.problems,
+            f"checkpoint vouches for {report.checkpoint.physic_ms}, the log ends with {last_ms}",
+        )
+    return expected
+
+
+def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected: Entries) -> None:
+    queues = ConsumeQueues(config, read_only=True)
+    queues.load()
+    queues.start_at(report.log_start)
+    try:
+        for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id)):
+            queue.look()
+            wanted = expected.pop((queue.topic, queue.queue_id), {})
+            row = QueueReport(
+                queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.file_count
+            )
+            report.queues.append(row)
+            _compare(queue, wanted, report)
+    finally:
+        queues.close()
+    for (topic, queue_id), wanted in sorted(expected.items()):
+        _behind(
+            report,
+            f"queue {topic}-{queue_id} is missing, the log has {len(wanted)} of its messages",
+        )
+
+
+def _behind(report: Report, text: str) -> None:
+    """What dispatch had not done yet is no damage unless the store says it was closed cleanly."""
+    _add(report.notes if report.running_or_crashed else report.problems, text)
+
+
+def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], report: Report) -> None:
+    name = f"queue {queue.topic}-{queue.queue_id}"
+    for queue_offset in range(queue.min_offset, queue.max_offset):
+        entry = queue.entry(queue_offset)
+        found = wanted.pop(queue_offset, None)
+        if entry is None or entry[1] == BLANK_SIZE:
+            _add(report.problems, f"{name}: entry {queue_offset} is blank")
+        elif entry[0] + entry[1] > report.log_end:
+            _behind(report, f"{name}: entry {queue_offset} points behind the log's end")
+        elif entry[0] >= report.log_start and entry != found:
+            _add(report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}")
+    if wanted:
+        first = min(wanted)
+        _behind(report, f"{name}: lacks {len(wanted)} messages of the log, first {first}")
+
+
+def _inspect_index(root: Path, config: StorageConfig, report: Report) -> None:
+    for path in sorted((root / "index").glob("*")):
+        if not path.name.isdigit():
+            continue
+        file = IndexFile.open(path, config.index_slots, read_only=True)
+        if file is None:
+            _add(report.notes, f"index file {path.name} has another number of slots or is cut")
+            continue
+        try:
+            header = file.header
+            report.index_files.append((path.name, header.next_entry - 1))
+            if not file.sound:
+                _add(report.notes, f"index file {path.name} is damaged, or has other slots")
+            elif header.end_physical >= report.log_end > 0:
+                _behind(report, f"index file {path.name} points behind the log's end")
+        finally:
+            file.close()
+
+
+def _add(texts: list[str], text: str) -> None:
+    if len(texts) < TEXTS_MAX:
+        texts.append(text)

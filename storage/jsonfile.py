@@ -1,0 +1,99 @@
+"""Small files that survive a crash: write beside, fsync, rename; JSON files keep one older
+generation.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from storage import fastjson
+from storage.errors import CorruptFile
+from storage.segment import fsync_directory
+
+BAK_SUFFIX: Final = ".bak"
+
+
+def load(path: str | Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or its previous generation; None when there is nothing to load.
+
+    Falls back to `path`.bak when the file is missing, empty or unreadable (a crash between Java's
+    rename and rewrite leaves only the .bak). Raises CorruptFile when neither can be read but one of
+    them has content: an unreadable file never counts as an empty one.
+    Source: storage spec "Persist / load protocol".
+    """
+    path = Path(path)
+    problem = ""
+    for candidate in (path, path.with_name(path.name + BAK_SUFFIX)):
+        try:
+            data = candidate.read_bytes()
+        except FileNotFoundError:
+            continue
+        if not data.strip(b" \t\r\n\0"):
+            continue  # created, but the content never reached the disk
+        try:
+            value = fastjson.loads(data)
+        except ValueError as error:
+            problem = problem or f"{candidate}: {error}"
+            continue
+        if isinstance(value, dict):
+            return value
+        problem = problem or f"{candidate}: expected a JSON object, found {type(value).__name__}"
+    if problem:
+        raise CorruptFile(problem)
+    return None
+
+
+def save(path: str | Path, value: dict[str, Any]) -> None:
+    """Replace the file by `value` as JSON; the former content becomes `path`.bak. Raises OSError.
+
+    At every moment the file or its .bak is whole, and once this returns the new content is on the
+    disk.
+    """
+    path = Path(path)
+    data = msgspec.json.format(fastjson.dumps(value), indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = _write_beside(path, data)
+    try:
+        older = path.with_name(path.name + BAK_SUFFIX)
+        if path.exists() and path.stat().st_size:
+            # A second name for the old content, moved over .bak: neither name is ever missing.
+            link = path.with_name(path.name + ".old")
+            link.unlink(missing_ok=True)
+            os.link(path, link)
+            os.replace(link, older)
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Replace a small file so that a crash leaves either the old or the new content. Raises
+    OSError.
+    """
+    path = Path(path)
+    fresh = _write_beside(path, data)
+    try:
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def _write_beside(path: Path, data: bytes) -> Path:
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    return fresh

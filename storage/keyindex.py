@@ -1,0 +1,394 @@
+"""Index files: where in the log the messages of a key are, by hash and time."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from storage.clock import Clock
+from storage.config import PAGE_BYTES, StorageConfig
+from storage.derivation import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    SLOT_BYTES,
+    IndexEnd,
+    key_hash,
+)
+from storage.errors import FlushFailed, StorageError
+from storage.segment import fsync_directory
+
+log = logging.getLogger(__name__)
+
+NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
+ALLOCATE_BYTES: Final = 4 << 20
+
+
+class IndexUnavailable(StorageError):
+    """An index file cannot be made or grow. The queues go on without it."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.errno = code
+
+
+class IndexHeader(NamedTuple):
+    """The first 40 bytes of an index file."""
+
+    begin_ms: int
+    end_ms: int
+    begin_physical: int
+    end_physical: int
+    slot_count: int
+    next_entry: int  # 1 when empty
+
+
+class IndexFile:
+    """One index file, mapped. Slots and entries may be of any number; the file's length tells the
+    entries.
+
+    Made sparse: slots are allocated at once, entries piecewise ahead of the writer, because an idle
+    broker should
+    not take 420 MB of disk, and a full disk must not kill the process.
+    """
+
+    def __init__(self, path: Path, slots: int, mapping: mmap.mmap) -> None:
+        self.path = path
+        self.slots = slots
+        self.entries_at = INDEX_HEADER_BYTES + SLOT_BYTES * slots
+        self.entries_max = (len(mapping) - self.entries_at) // INDEX_ENTRY_BYTES
+        self.flushed_count = -1  # entries on the disk; -1: nothing is known
+        self.view = memoryview(mapping)
+        self._mapping = mapping
+        mapping.madvise(mmap.MADV_RANDOM)
+
+    @staticmethod
+    def create(path: Path, slots: int, entries: int, previous: IndexHeader | None) -> IndexFile:
+        """Raises OSError, and leaves no file then."""
+        size = INDEX_HEADER_BYTES + SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, INDEX_HEADER_BYTES + SLOT_BYTES * slots)
+            mapping = mmap.mmap(descriptor, size)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        file = IndexFile(path, slots, mapping)
+        if previous is not None:
+            INDEX_HEADER.pack_into(
+                file.view, 0, previous.end_ms, previous.end_ms,
+                previous.end_physical, previous.end_physical, 0, 1,
+            )  # fmt: skip
+        else:
+            INDEX_HEADER.pack_into(file.view, 0, 0, 0, 0, 0, 0, 1)
+        return file
+
+    @staticmethod
+    def open(path: Path, slots: int, read_only: bool = False) -> IndexFile | None:
+        """None for a file too short to be an index file with these slots. Raises OSError."""
+        descriptor = os.open(path, os.O_RDONLY if read_only else os.O_RDWR)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < INDEX_HEADER_BYTES + SLOT_BYTES * slots + INDEX_ENTRY_BYTES:
+                return None
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_DEFAULT
+            return IndexFile(path, slots, mmap.mmap(descriptor, size, access=access))
+        finally:
+            os.close(descriptor)
+
+    @property
+    def header(self) -> IndexHeader:
+        header = IndexHeader(*INDEX_HEADER.unpack_from(self.view, 0))
+        return header._replace(next_entry=max(1, header.next_entry))
+
+    @property
+    def sound(self) -> bool:
+        """Whether the header can be true, and the newest entry is found under its hash.
+
+        The latter fails for files made with another number of slots, which their length does not
+        tell.
+        """
+        header = self.header
+        newest = header.next_entry - 1
+        return (
+            header.next_entry <= self.entries_max
+            and 0 <= header.slot_count < header.next_entry
+            and 0 <= header.begin_physical <= header.end_physical
+            and 0 <= header.begin_ms <= header.end_ms
+            and (newest == 0 or self._slot(self._entry(newest)[0]) in (newest, newest + 1))
+        )
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        """(hash, physical offset, seconds, older entry)"""
+        entry: tuple[int, int, int, int] = INDEX_ENTRY.unpack_from(
+            self.view, self.entries_at + INDEX_ENTRY_BYTES * number
+        )
+        return entry
+
+    def _slot_at(self, hashed: int) -> int:
+        return INDEX_HEADER_BYTES + SLOT_BYTES * (hashed % self.slots)
+
+    def _slot(self, hashed: int) -> int:
+        at = self._slot_at(hashed)
+        return int.from_bytes(self.view[at : at + SLOT_BYTES], "big", signed=True)
+
+    def undo_unfinished_put(self) -> None:
+        """A process killed between writing a slot and the header left the slot pointing behind the
+        last entry.
+        """
+        number = self.header.next_entry
+        if number >= self.entries_max:
+            return
+        hashed, _, _, older = self._entry(number)
+        if self._slot(hashed) == number and older < number:
+            at = self._slot_at(hashed)
+            self.view[at : at + SLOT_BYTES] = max(0, older).to_bytes(SLOT_BYTES, "big")
+
+    def allocate(self, count: int) -> int:
+        """Reserve disk space behind entry `count`; returns the entry number up to which there is
+        space now.
+
+        Raises OSError.
+        """
+        start = self.entries_at + INDEX_ENTRY_BYTES * count
+        stop = min(start + ALLOCATE_BYTES, len(self.view))
+        start -= start % PAGE_BYTES
+        descriptor = os.open(self.path, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, start, stop - start)
+        finally:
+            os.close(descriptor)
+        return min((stop - self.entries_at) // INDEX_ENTRY_BYTES, self.entries_max)
+
+    def find(
+        self, hashed: int, begin_ms: int, end_ms: int, found: list[int], count_max: int
+    ) -> None:
+        """Append the physical offsets of a hash, newest first, until there are count_max. Source:
+        spec "Query".
+        """
+        header = self.header
+        number, newer = self._slot(hashed), header.next_entry
+        while 0 < number < newer and len(found) < count_max:
+            entry_hash, physical, seconds, older = self._entry(number)
+            stored_ms = header.begin_ms + seconds * 1000
+            if seconds < 0 or stored_ms < begin_ms:
+                return
+            if entry_hash == hashed and stored_ms <= end_ms:
+                found.append(physical)
+            newer, number = (
+                number,
+                older,
+            )  # a chain leads to older entries only; anything else is damage
+
+    def sync(self) -> None:
+        """[thread] Raises FlushFailed; a file that was deleted meanwhile needs no sync."""
+        count = self.header.next_entry
+        if count == self.flushed_count:
+            return
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            if self.flushed_count < 0:
+                fsync_directory(self.path.parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FlushFailed(f"cannot flush {self.path}: {error}") from error
+        self.flushed_count = count
+
+    def close(self) -> None:
+        self.view.release()
+        self._mapping.close()
+
+
+class KeyIndex:
+    """The index files of one store, oldest first; the last one grows.
+
+    end     what the inner loop of dispatch writes through. end.end_physical is the last record that
+            was indexed: records below it are in the index, that one perhaps with not all its keys.
+    Source: storage spec "Index files".
+    """
+
+    def __init__(self, config: StorageConfig, clock: Clock) -> None:
+        self.directory = Path(config.root) / "index"
+        self.end = IndexEnd(config.index_slots)
+        self._clock = clock
+        self._slots = config.index_slots
+        self._entries = config.index_entries
+        self._files: list[IndexFile] = []
+
+    @property
+    def headers(self) -> list[tuple[str, IndexHeader]]:
+        """(file name, header) of each file."""
+        return [(file.path.name, file.header) for file in self._files]
+
+    # --- writing ---
+
+    def put(
+        self,
+        topic: bytes,
+        unique_key: bytes | None,
+        keys: bytes | None,
+        physical_offset: int,
+        store_ms: int,
+    ) -> None:
+        """Index one record under its unique key and each of its space-separated keys. Raises
+        IndexUnavailable.
+        """
+        if physical_offset < self.end.end_physical:
+            return
+        for key in ([unique_key] if unique_key is not None else []) + (keys or b"").split(b" "):
+            if key:
+                while not self.end.put(key_hash(topic, key), physical_offset, store_ms):
+                    self.make_room()
+
+    def make_room(self) -> None:
+        """Give `end` room for at least one entry: more disk space, or the next file. Raises
+        IndexUnavailable.
+        """
+        try:
+            self._make_room()
+        except OSError as error:
+            raise IndexUnavailable(f"{self.directory}: {error}", error.errno or 0) from error
+
+    def _make_room(self) -> None:
+        file = self._files[-1] if self._files else None
+        count = self.end.count if file is not None else 0
+        if file is None or count >= file.entries_max:
+            previous = file.header if file is not None else None
+            self.end.close()
+            file = IndexFile.create(self._free_name(), self._slots, self._entries, previous)
+            self._files.append(file)
+            count = 1
+        self.end.open(file.view, file.allocate(count))
+
+    def _free_name(self) -> Path:
+        """The present local time; counted on from the last file's name when that is not earlier."""
+        now_ms = self._clock.now_ms()
+        name = (
+            time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+        )
+        if self._files and name <= (last := self._files[-1].path.name):
+            name = (
+                f"{int(last) + 1:0{NAME_DIGITS}d}"  # the clock went back, or the hour is repeated
+            )
+        return self.directory / name
+
+    # --- reading ---
+
+    def query(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> tuple[list[int], int, int]:
+        """(physical offsets newest first, newest file's end time, newest file's end offset).
+
+        Matches are by hash: other keys may be among them. Times are whole seconds, rounded down.
+        """
+        found: list[int] = []
+        if not self._files:
+            return found, 0, 0
+        newest = self._files[-1].header
+        hashed = key_hash(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+        for file in reversed(self._files):
+            header = file.header
+            if header.begin_ms <= end_ms and begin_ms <= header.end_ms:
+                file.find(hashed, begin_ms, end_ms, found, count_max)
+            if header.begin_ms < begin_ms or len(found) >= count_max:
+                break
+        return found, newest.end_ms, newest.end_physical
+
+    # --- flushing, recovery, retention ---
+
+    def flush(self) -> int:
+        """Put everything on the disk; the store time up to which that holds. [thread] Raises
+        FlushFailed.
+        """
+        files = list(self._files)
+        reached_ms = files[-1].header.end_ms if files else 0
+        for file in files:
+            file.sync()
+        return reached_ms
+
+    def load(self) -> None:
+        """Map the files. A damaged one and all newer ones are deleted, to be rebuilt from the log.
+        Raises OSError.
+        """
+        if not self.directory.is_dir():
+            return
+        damaged = False
+        for path in sorted(self.directory.iterdir()):
+            if not (path.name.isascii() and path.name.isdigit() and path.is_file()):
+                log.warning("not an index file path=%s", path)
+                continue
+            file = None if damaged else IndexFile.open(path, self._slots)
+            if file is not None and file.sound:
+                self._files.append(file)
+                continue
+            damaged = True
+            log.warning("index file will be rebuilt path=%s", path)
+            if file is not None:
+                file.close()
+            path.unlink()
+        if self._files:
+            self._files[-1].undo_unfinished_put()
+        self._continue()
+
+    def drop_newer(self, store_ms: int) -> None:
+        """Delete files that index messages stored after store_ms: not known to be on the disk.
+        Raises OSError.
+        """
+        self.end.close()
+        while self._files and self._files[-1].header.end_ms > store_ms:
+            self._delete(self._files.pop())
+        self._continue()
+
+    def keep_until(self, physical_offset: int) -> None:
+        """Delete files that index records at or behind physical_offset; they are rebuilt from the
+        log. Raises OSError.
+        """
+        self.end.close()
+        while self._files and self._files[-1].header.end_physical >= physical_offset:
+            file = self._files.pop()
+            self._delete(file)
+        self._continue()
+
+    def _continue(self) -> None:
+        self.end.close()
+        if self._files:
+            self.end.open(self._files[-1].view, 0)
+        else:
+            self.end = IndexEnd(self._slots)
+
+    def _delete(self, file: IndexFile) -> None:
+        file.close()
+        file.path.unlink(missing_ok=True)
+
+    def drop_before(self, log_start: int) -> list[Path]:
+        """Delete files that only index deleted records, never the newest file. Raises OSError."""
+        dropped = []
+        while len(self._files) > 1 and self._files[0].header.end_physical < log_start:
+            file = self._files.pop(0)
+            self._delete(file)
+            dropped.append(file.path)
+        return dropped
+
+    def close(self) -> None:
+        self.end.close()
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def __iter__(self) -> Iterator[IndexFile]:
+        return iter(self._files)

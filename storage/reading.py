@@ -1,0 +1,204 @@
+"""What a pull gets: walks a consume queue and collects slices of the log within limits."""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.commitlog import CommitLog
+from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
+from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from storage.derivation import QUEUE_ENTRY
+from storage.record import MAGIC_V1, MAGIC_V2
+from storage.segment import Segment
+
+PULL_BYTES_MIN: Final = 100
+PULL_BYTES_MAX: Final = 128 << 20
+
+_SIZE_MAGIC: Final = struct.Struct(">ii")
+
+
+class GetStatus(enum.Enum):
+    """RocketMQ's names. Source: storage spec "getMessage", statuses."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+    OFFSET_RESET = enum.auto()
+
+
+@dataclass(slots=True)
+class GetResult:
+    """Records are slices of the log: copy them before the event loop runs anything else."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    records: list[memoryview] = field(default_factory=list)
+    bytes: int = 0
+    suggest_slave: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+
+def hot_bytes(config: StorageConfig) -> int:
+    """How much of the log's end counts as being in memory."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory_bytes * config.hot_memory_percent // 100
+
+
+class Reader:
+    """Answers pulls. hot_bytes: older records are read from the file, not through the mapping.
+
+    A page fault stops every thread, and a bad block under a mapping kills the process; a read does
+    neither.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, config: StorageConfig, hot_bytes: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._hot_bytes = hot_bytes
+        self._filter_bytes_max = config.filter_bytes_max
+        self._hot_limits = (config.transfer_bytes_max_hot, config.transfer_count_max_hot)
+        self._cold_limits = (config.transfer_bytes_max_cold, config.transfer_count_max_cold)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int = PULL_BYTES_MAX,
+        tag_codes: frozenset[int] | None = None,
+        match: Callable[[bytes], bool] | None = None,
+    ) -> GetResult:
+        """At most count_max records of a queue from `offset` on.
+
+        tag_codes  hashes of the subscribed tags (signed 32 bits); None takes all
+        match      judges a record's properties; called only for records that passed tag_codes
+        An unknown queue is an empty one. Raises OSError.
+        Source: storage spec "getMessage".
+        """
+        queue = self._queues.get(topic, queue_id)
+        max_offset = queue.max_offset if queue is not None else 0
+        if queue is None or max_offset == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+        min_offset = queue.min_offset
+        if offset < min_offset:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+        if offset == max_offset:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
+        if offset > max_offset:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset)
+        self._collect(queue, result, count_max, bytes_max, tag_codes, match)
+        return result
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        result: GetResult,
+        count_max: int,
+        bytes_max: int,
+        tag_codes: frozenset[int] | None,
+        match: Callable[[bytes], bool] | None,
+    ) -> None:
+        bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        filter_bytes_max = max(self._filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
+        offset = result.next_offset
+        chunk = queue.chunk(offset, -(-filter_bytes_max // QUEUE_ENTRY_BYTES))
+        if not chunk:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            result.next_offset = queue.next_file_offset(offset)
+            return
+        hot_from = self._log.end - self._hot_bytes
+        records = result.records
+        total = examined = last_physical = skip_below = 0
+        removed = False
+        segment: Segment | None = None
+        for physical, size, tags_code in QUEUE_ENTRY.iter_unpack(chunk):
+            if records:
+                limits = self._hot_limits if physical >= hot_from else self._cold_limits
+                if (
+                    len(records) >= count_max
+                    or len(records) >= limits[1]
+                    or total + size > limits[0]
+                    or total + size > bytes_max
+                ):
+                    break
+            examined += 1
+            last_physical = physical
+            if physical < skip_below:
+                continue
+            if tag_codes is not None and _signed_int(tags_code) not in tag_codes:
+                continue
+            if segment is None or not segment.start <= physical < segment.end:
+                segment = self._log.run.find(physical)
+            record = (
+                None
+                if segment is None or size == BLANK_SIZE
+                else self._read(segment, physical, size, physical < hot_from)
+            )
+            if record is None:
+                removed = removed or not records
+                if size != BLANK_SIZE:  # the file is gone: so are its other records
+                    skip_below = physical - physical % self._log.run.segment_bytes
+                    skip_below += self._log.run.segment_bytes
+                continue
+            if match is not None and not match(_properties(record)):
+                continue
+            records.append(record)
+            total += size
+            skip_below = 0
+        result.next_offset = offset + examined
+        result.bytes = total
+        if records:
+            result.status = GetStatus.FOUND
+        elif removed:
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+        result.suggest_slave = self._log.end - last_physical > self._hot_bytes
+
+    def _read(self, segment: Segment, physical: int, size: int, cold: bool) -> memoryview | None:
+        position = physical - segment.start
+        if position + size > segment.wrote:
+            return None
+        if cold:
+            record = memoryview(segment.pread(position, size))
+        else:
+            record = segment.view[position : position + size]
+        found_size, magic = _SIZE_MAGIC.unpack_from(record)
+        if found_size != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+            return None  # the entry does not point at a record: never serve what lies there
+        return record
+
+
+def _signed_int(code: int) -> int:
+    """Java's (int) cast; delivery times in the delay topic are longer than 32 bits."""
+    code &= 0xFFFFFFFF
+    return code - (1 << 32) if code & 0x80000000 else code
+
+
+def _properties(record: memoryview) -> bytes:
+    """The encoded properties of a whole record, without touching its body."""
+    sys_flag = int.from_bytes(record[36:40], "big")
+    at = 84 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+    at += 4 + int.from_bytes(record[at : at + 4], "big")
+    wide = int.from_bytes(record[4:8], "big", signed=True) == MAGIC_V2
+    length_bytes = 2 if wide else 1
+    at += length_bytes + int.from_bytes(record[at : at + length_bytes], "big")
+    return bytes(record[at + 2 :])

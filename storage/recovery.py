@@ -1,0 +1,326 @@
+"""What to keep after a clean stop and after a crash: finds the log's end, completes what is
+derived.
+
+1. The log ends at the first record that is not sound, searched from a place below which everything
+   is durable. What follows is removed, and the rest of the file zeroed.
+2. Each queue is cut back to entries that are durable and lie below the log's end; each index file
+   that is not known to be durable, or points behind the log's end, is deleted.
+3. The log is derived once more from the first place that a queue or the index lacks. Queues that
+   lack even older entries, or hold others than the log says, are rebuilt from the log's start.
+4. Queue offsets continue where the queues end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage.checkpoint import Checkpoint, QueueState
+from storage.codec import SysFlag, scan
+from storage.commitlog import CommitLog
+from storage.config import StorageConfig
+from storage.consumequeue import ConsumeQueue, ConsumeQueues, Entry
+from storage.derivation import QueueEnd, check
+from storage.dispatch import Dispatcher
+from storage.errors import CorruptRecord, StoreIsFull
+from storage.flags import StoreFlags
+from storage.keyindex import KeyIndex
+from storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+DISAGREEING_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery did, for the log line and for replication."""
+
+    clean: bool
+    same_boot: bool  # after an unclean stop: the page cache survived
+    log_start: int = 0
+    log_end: int = 0
+    checked_from: int = 0  # every record from here to log_end was checked
+    derived_from: int = 0  # queues and index were completed from here
+    dropped_bytes: int = 0  # of records behind log_end, whole files counted in full
+    why: str = ""  # what was found at log_end
+    rebuilt: list[str] = field(default_factory=list)  # queues derived anew from the log's start
+
+
+@dataclass(slots=True)
+class Parts:
+    """The opened and loaded parts of a store, none of them trusted yet."""
+
+    config: StorageConfig
+    log: CommitLog
+    queues: ConsumeQueues
+    index: KeyIndex | None
+    dispatcher: Dispatcher
+    flags: StoreFlags
+    delay_ms_by_level: dict[int, int]
+
+
+class Recovery:
+    """One run over the parts of one store. Raises OSError, StoreIsFull, FlushFailed."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        checkpoint: Checkpoint,
+        state: QueueState | None,
+        clean: bool,
+        same_boot: bool,
+    ) -> None:
+        self.found = Recovered(clean, same_boot)
+        self._parts = parts
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._checkpoint = checkpoint
+        self._state = state if state is not None and self._believable(state) else None
+        self._power_cut = not clean and not same_boot
+        self._last_store_ms = 0
+
+    def run(self) -> Recovered:
+        self._queues.log_agrees = self._log_agrees
+        if self._log.run.segments:
+            self._find_log_end()
+            self._cut_log()
+            self._cut_derived()
+            self._complete_derived()
+        else:
+            # Without a log nothing that was derived from it means anything.
+            for queue in self._queues:
+                self._queues.delete_queue(queue.topic, queue.queue_id)
+            if self._index is not None:
+                self._index.keep_until(0)
+            self._log.truncate(0)
+        self.found.log_start = self._log.start
+        self._queues.start_at(self._log.start)
+        self._set_tails()
+        return self.found
+
+    # --- the log's end ---
+
+    def _believable(self, state: QueueState) -> bool:
+        """Whether the state speaks of this log: its last record must be there and end there."""
+        if not self._log.start <= state.dispatched <= self._log.end:
+            return False
+        segment = self._log.run.find(state.dispatched)
+        if segment is not None and segment.start == state.dispatched:
+            return True  # a file begins with a record, whatever ended the one before
+        record = self._log.record_at(state.last_record) if state.last_record >= 0 else None
+        if record is None:
+            return False
+        return state.last_record + len(record) == state.dispatched and self._is_sound(
+            state.last_record, crc_checked=True
+        )
+
+    def _is_sound(self, offset: int, crc_checked: bool = False) -> bool:
+        segment = self._log.run.find(offset)
+        record = self._log.record_at(offset)
+        if segment is None or record is None:
+            return False
+        position = offset - segment.start
+        found = check(segment.view, position, position + len(record), segment.start, crc_checked)
+        return found.records == 1
+
+    def _find_log_end(self) -> None:
+        found = self.found
+        start = self._check_from()
+        last_ms = self._scan(start)
+        if not found.clean and last_ms < self._checkpoint.physic_ms and start > self._log.start:
+            # The checkpoint vouches for later messages than there are: do not believe it.
+            log.warning("checkpoint is ahead of the log ms=%d", self._checkpoint.physic_ms)
+            last_ms = self._scan(self._log.start)
+        self._last_store_ms = last_ms
+
+    def _check_from(self) -> int:
+        """Where checking starts: everything below is durable, or was when the store was closed."""
+        if self.found.clean and self._state is not None:
+            return self._state.dispatched
+        limit_ms = self._checkpoint.safe_ms
+        for segment in reversed(self._log.run.segments):
+            store_ms = self._log.store_ms_at(segment.start)
+            if store_ms and (self.found.clean or store_ms <= limit_ms):
+                return segment.start
+        return self._log.start
+
+    def _scan(self, start: int) -> int:
+        """Check every record from start on; store time of the last sound one."""
+        found = self.found
+        crc_checked = self._parts.config.crc_checked_on_recover or self._power_cut
+        found.checked_from = found.log_end = start
+        last_ms = 0
+        if self._state is not None and start == self._state.dispatched:
+            last_ms = self._log.store_ms_at(self._state.last_record) or 0
+        for segment in self._log.run.segments:
+            if segment.end <= start:
+                continue
+            if self._power_cut:
+                _forget_cached(segment)
+            position = max(0, start - segment.start)
+            walk = check(segment.view, position, segment.size, segment.start, crc_checked)
+            if walk.records:
+                last_ms = walk.store_ms
+            found.log_end = segment.end if walk.blank else segment.start + walk.position
+            if not walk.blank and walk.position < segment.size:
+                found.why = walk.why
+                break
+        return last_ms
+
+    def _cut_log(self) -> None:
+        found = self.found
+        for segment in self._log.run.segments:
+            if segment.start > found.log_end and self._log.record_at(segment.start) is not None:
+                found.dropped_bytes += segment.size
+        if found.dropped_bytes:
+            log.error(
+                "log cut in front of later records end=%d dropped_bytes=%d why=%s",
+                found.log_end, found.dropped_bytes, found.why,
+            )  # fmt: skip
+        self._log.truncate(found.log_end)
+        self._log.tail.last_store_ms = self._last_store_ms
+
+    # --- queues and index ---
+
+    def _cut_derived(self) -> None:
+        """Leave only entries that are known to be right as far as their own file tells."""
+        found, state = self.found, self._state
+        if state is not None and state.dispatched > found.log_end:
+            state = self._state = None  # it counts entries that are cut now
+        durable = found.log_end
+        if not found.clean:
+            durable = state.dispatched if state is not None else self._log.start
+        for queue in self._queues:
+            mark = state.queues.get(queue.topic, {}).get(queue.queue_id) if state else None
+            queue.recover(durable, mark if found.clean else None)
+            if state is None and found.clean:
+                self._drop_disagreeing(queue)
+        if self._index is not None:
+            if self._power_cut:
+                self._index.drop_newer(self._checkpoint.index_ms)
+            self._index.keep_until(found.log_end)
+
+    def _drop_disagreeing(self, queue: ConsumeQueue) -> None:
+        for _ in range(DISAGREEING_MAX):
+            last = queue.entry(queue.max_offset - 1)
+            if last is None or last[0] < self._log.start:
+                return
+            if self._log_agrees(queue, queue.max_offset - 1, last):
+                return
+            queue.drop_last()
+        queue.reset()
+
+    def _log_agrees(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
+        """Whether the log has, at the entry's place, the record with this queue offset."""
+        record = self._log.record_at(entry[0])
+        if record is None or len(record) != entry[1]:
+            return False
+        try:
+            head = next(scan(record, 0, len(record)))
+        except (CorruptRecord, StopIteration):
+            return False
+        return (
+            head.physical_offset == entry[0]
+            and head.queue_offset == queue_offset
+            and head.queue_id == queue.queue_id
+            and head.topic == queue.topic.encode()
+        )
+
+    def _complete_derived(self) -> None:
+        found, state, dispatcher = self.found, self._state, self._parts.dispatcher
+        found.derived_from = state.dispatched if state is not None else self._log.start
+        dispatcher.position = found.derived_from
+        dispatcher.reached = (found.derived_from, state.last_record if state is not None else -1)
+        dispatcher.index_position = self._index_from()
+        self._queues.incomplete = set()
+        try:
+            dispatcher.recover(found.log_end)
+            wanted = self._queues.incomplete | self._queues.torn | self._behind_state()
+        finally:
+            self._queues.incomplete = None
+        for queue in self._queues.torn:
+            queue.reset()
+        self._queues.torn.clear()
+        if wanted:
+            self._rebuild(wanted)
+
+    def _index_from(self) -> int:
+        """The first record that may lack index entries."""
+        if self._index is None:
+            return self.found.log_end
+        reached = self._index.end.end_physical
+        if reached and reached >= self._log.start and not self._is_sound(reached):
+            log.warning("index points at no record and is rebuilt offset=%d", reached)
+            self._index.keep_until(0)
+            reached = 0
+        state = self._state
+        if state is not None and 0 <= state.index_end <= reached:
+            reached = max(reached, state.dispatched)  # records without keys leave no trace in it
+        return max(reached, self._log.start)
+
+    def _behind_state(self) -> set[ConsumeQueue]:
+        """Queues that held more when their state was written."""
+        wanted = set()
+        if self._state is not None:
+            for topic, marks in self._state.queues.items():
+                for queue_id, mark in marks.items():
+                    queue = self._queues.make(topic, queue_id)
+                    if queue.max_offset < mark.max_offset:
+                        wanted.add(queue)
+        return wanted
+
+    def _rebuild(self, wanted: set[ConsumeQueue]) -> None:
+        parts = self._parts
+        self.found.rebuilt = sorted(f"{queue.topic}-{queue.queue_id}" for queue in wanted)
+        log.warning(
+            "queues incomplete, rebuilt from the log count=%d first=%s",
+            len(wanted), self.found.rebuilt[0],
+        )  # fmt: skip
+        dispatcher = Dispatcher(
+            parts.log, OnlyThese(wanted), None, parts.flags, parts.delay_ms_by_level
+        )
+        dispatcher.position = dispatcher.index_position = self._log.start
+        dispatcher.recover(self.found.log_end)
+        if dispatcher.position < self.found.log_end:
+            raise StoreIsFull(f"queues cannot be rebuilt: {parts.flags.why()}")
+
+    def _set_tails(self) -> None:
+        """Queue offsets go on where the queues end, also for records that wait for dispatch."""
+        for queue in self._queues:
+            tail = self._log.queue_tail(queue.topic.encode(), queue.queue_id)
+            tail.next_offset = queue.max_offset
+        position = self._parts.dispatcher.position
+        for segment in self._log.run.segments if self._parts.flags.full else ():
+            start = max(position - segment.start, 0)
+            if start < segment.wrote:
+                for head in scan(segment.view, start, segment.wrote):
+                    half = head.sys_flag & SysFlag.TRANSACTION_MASK
+                    if not head.blank and half in (0, SysFlag.COMMIT):
+                        tail = self._log.queue_tail(head.topic, head.queue_id)
+                        tail.next_offset = max(tail.next_offset, head.queue_offset + 1)
+
+
+class OnlyThese:
+    """Some of the consume queues, for the inner loop of dispatch."""
+
+    def __init__(self, queues: Iterable[ConsumeQueue]) -> None:
+        self.ends: dict[bytes, dict[int, QueueEnd]] = {}
+        for queue in queues:
+            self.ends.setdefault(queue.topic.encode(), {})[queue.queue_id] = queue.end
+
+    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
+        return None
+
+
+def _forget_cached(segment: Segment) -> None:
+    """After a failed flush the page cache may show bytes that the disk does not have."""
+    descriptor = os.open(segment.path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,612 @@
+"""MessageStore: the facade over log, queues, index and what keeps them on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from storage.checkpoint import (
+    BOOT_ID_PATH,
+    Checkpoint,
+    QueueState,
+    RunningMark,
+    load_checkpoint,
+    load_queue_state,
+    save_checkpoint,
+    save_queue_state,
+)
+from storage.clock import Clock, SystemClock
+from storage.codec import BatchItem, Draft, QueueTail
+from storage.commitlog import BatchPlaced, CommitLog, Placed
+from storage.config import FlushMode, StorageConfig
+from storage.consumequeue import ConsumeQueues
+from storage.dispatch import Dispatcher, parse_delay_levels
+from storage.errors import (
+    FlushFailed,
+    MessageIllegal,
+    MessageTooLarge,
+    PropertiesTooLarge,
+    SegmentUnavailable,
+    StoreIsFull,
+    StoreLocked,
+    StoreNotWritable,
+)
+from storage.flags import Problem, StoreFlags
+from storage.keyindex import KeyIndex
+from storage.reading import GetResult, Reader, hot_bytes
+from storage.recovery import Parts, Recovered, Recovery
+from storage.retention import Retention
+from storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+WAITING_RECORDS_MAX: Final = 400_000  # appended, not dispatched: beyond, puts are refused
+TOPIC_BYTES_MAX: Final = 127
+RETRY_TOPIC_BYTES_MAX: Final = 255
+RETRY_PREFIX: Final = "%RETRY%"
+PROPERTIES_BYTES_MAX: Final = 32_767
+ENVELOPE_BYTES: Final = 65_536  # a record may be this much larger than maxMessageSize
+SPACE_RETRY_MS: Final = 1000
+QUERY_ROUNDS_MAX: Final = 3
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Plain counters since the store was opened."""
+
+    appended_messages: int = 0
+    appended_bytes: int = 0
+    got_messages: int = 0
+    got_bytes: int = 0
+    deleted_segments: int = 0
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """Records are slices of the log: copy them before the event loop runs anything else."""
+
+    records: list[memoryview] = field(default_factory=list)
+    last_ms: int = 0  # end of the newest index file
+    last_offset: int = 0
+
+
+class MessageStore:
+    """One broker's messages on one disk. Open it with open_store().
+
+    Everything runs on one thread, except what says [thread]: those may run beside it, each one not
+    beside itself. Puts raise MessageIllegal, StoreNotWritable (StoreIsFull), SegmentUnavailable;
+    nothing is written then. A FlushFailed out of any [thread] function is final: the process exits.
+    """
+
+    def __init__(self, config: StorageConfig, clock: Clock, mark: RunningMark) -> None:
+        root = Path(config.root)
+        self.config = config
+        self.clock = clock
+        self.flags = StoreFlags()
+        self.stats = StoreStats()
+        self.log = CommitLog(config)
+        self.queues = ConsumeQueues(config)
+        self.index = KeyIndex(config, clock) if config.index_enabled else None
+        self.delay_ms_by_level = parse_delay_levels(config.delay_levels)
+        self.dispatcher = Dispatcher(
+            self.log, self.queues, self.index, self.flags, self.delay_ms_by_level
+        )
+        self.reader = Reader(self.log, self.queues, config, hot_bytes(config))
+        self.retention = Retention(config, self.log, self.flags, clock)
+        self.checkpoint = Checkpoint()
+        self.confirm_limit: Callable[[], int] | None = None
+        self.on_append: Callable[[], None] | None = None  # there is something to dispatch
+        self.recovered = Recovered(clean=True, same_boot=True)
+        self._mark = mark
+        self._checkpoint_path = root / "checkpoint"
+        self._state_path = root / "queuestate"
+        self._written_checkpoint = b""
+        self._written_state: QueueState | None = None
+        self._flushing_log = threading.Lock()  # two threads flush the log; none holds another lock
+        self._synchronous = config.flush_mode is FlushMode.SYNC
+        self._retired: list[Segment] = []
+        self._no_space_ms = 0  # monotonic, of the last refused segment
+
+    # --- opening and closing ---
+
+    def recover(self) -> None:
+        """Load and recover; afterwards the running mark is set and puts are possible.
+
+        Raises NotAStore, OSError, StoreIsFull, FlushFailed.
+        """
+        clean = not self._mark.unclean
+        if clean:
+            self._mark.set()  # a crash from here on is one
+        self.checkpoint = load_checkpoint(self._checkpoint_path)
+        self.log.load()
+        self.queues.load()
+        if self.index is not None:
+            self.index.load()
+        parts = Parts(
+            self.config, self.log, self.queues, self.index, self.dispatcher, self.flags,
+            self.delay_ms_by_level,
+        )  # fmt: skip
+        state = load_queue_state(self._state_path)
+        self.recovered = Recovery(parts, self.checkpoint, state, clean, self._mark.same_boot).run()
+        if not clean:
+            self._mark.set()  # only now: until recovery is through, the old mark tells the truth
+        log.info("store recovered %s", self.recovered)
+
+    def close(self, clean: bool = True) -> None:
+        """Dispatch what is left, flush everything and take back the running mark.
+
+        clean=False only lets go, as a crash would. The mark stays, too, when a file could not be
+        written: the next start then recovers.
+        """
+        self.flags.set(Problem.CLOSED)
+        try:
+            if clean:
+                self._close_clean()
+        finally:
+            self.free_retired(forced_after_ms=0)
+            self.queues.close()
+            if self.index is not None:
+                self.index.close()
+            self.log.close()
+
+    def _close_clean(self) -> None:
+        while self.dispatcher.position < self.confirmed and self.dispatch(1 << 20):
+            pass
+        self.flush_log(0)
+        while self.dispatcher.position < self.confirmed and self.dispatch(1 << 20):
+            pass
+        complete = self.dispatcher.position == self.log.end and not self.dispatcher.starved
+        self.flush_queues(0)
+        self.flush_checkpoint()
+        if self.flags.sound and complete:
+            self._mark.clear()
+        else:
+            log.warning(
+                "store closed but not marked clean dispatched=%d end=%d why=%s",
+                self.dispatcher.position, self.log.end, self.flags.why(),
+            )  # fmt: skip
+
+    # --- appending ---
+
+    def put(self, draft: Draft) -> Placed:
+        """Append one message. See the class for errors; limits are RocketMQ's."""
+        self._check(draft, len(draft.body))
+        tail = self.queue_tail(draft.topic, draft.queue_id)
+        try:
+            placed = self.log.append(draft, tail, self.clock.now_ms())
+        except StoreIsFull as error:
+            self._note_no_space(error)
+            raise
+        self.note_appended(1, placed.size)
+        return placed
+
+    def put_batch(self, envelope: Draft, items: Sequence[BatchItem]) -> BatchPlaced:
+        """Append one message per item, next to each other in one file."""
+        self._check(envelope, sum(len(item.body) for item in items))
+        tail = self.queue_tail(envelope.topic, envelope.queue_id)
+        try:
+            placed = self.log.append_batch(envelope, items, tail, self.clock.now_ms())
+        except StoreIsFull as error:
+            self._note_no_space(error)
+            raise
+        self.note_appended(len(placed.offsets), placed.end - placed.offsets[0])
+        return placed
+
+    def _check(self, draft: Draft, body_bytes: int) -> None:
+        """What RocketMQ checks before a put, plus flow control."""
+        reason = self.refusal()
+        if reason is not None:
+            raise reason
+        topic_bytes = len(draft.topic.encode("utf-8", "replace"))
+        retry = draft.topic.startswith(RETRY_PREFIX)
+        limit = RETRY_TOPIC_BYTES_MAX if retry else TOPIC_BYTES_MAX
+        if not 0 < topic_bytes <= limit:
+            raise MessageIllegal(f"topic is {topic_bytes} bytes, allowed are 1 to {limit}")
+        if draft.queue_id < 0:
+            raise MessageIllegal(f"queue id is {draft.queue_id}")
+        if body_bytes > self.config.body_bytes_max:
+            raise MessageTooLarge(
+                f"body is {body_bytes} bytes, maxMessageSize is {self.config.body_bytes_max}"
+            )
+        if len(draft.properties) > PROPERTIES_BYTES_MAX:
+            raise PropertiesTooLarge(
+                f"properties are {len(draft.properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
+            )
+
+    def refusal(self) -> StoreNotWritable | None:
+        """Why a put would be refused right now, whatever it holds; None when it would not."""
+        if not self.flags.writable:
+            if self.flags.problems == Problem.LOG_FULL and (
+                self.clock.monotonic_ms() - self._no_space_ms >= SPACE_RETRY_MS
+            ):
+                self.flags.clear(Problem.LOG_FULL)  # let one put find out
+                return None
+            kind = StoreIsFull if self.flags.full else StoreNotWritable
+            return kind(f"the store refuses writes: {self.flags.why()}")
+        if self.dispatch_behind:
+            return StoreNotWritable(
+                f"{self.waiting_records} messages wait for their queues, "
+                f"more than {WAITING_RECORDS_MAX}"
+            )
+        return None
+
+    def _note_no_space(self, error: StoreIsFull) -> None:
+        self._no_space_ms = self.clock.monotonic_ms()
+        if self.flags.set(Problem.LOG_FULL, str(error)):
+            log.error("store refuses writes until there is space why=%s", error)
+
+    def note_appended(self, count: int, size: int) -> None:
+        """Count what was appended past put(): by the compiled send path, or by replication."""
+        self.stats.appended_messages += count
+        self.stats.appended_bytes += size
+        if self.on_append is not None:
+            self.on_append()
+
+    def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
+        """Where the next message of a queue goes; the same object until the topic is deleted."""
+        return self.log.queue_tail(topic.encode("utf-8", "replace"), queue_id)
+
+    # --- positions ---
+
+    @property
+    def end(self) -> int:
+        """Log offset of the next byte."""
+        return self.log.end
+
+    @property
+    def flushed(self) -> int:
+        """Everything below this log offset is on the disk."""
+        return self.log.flushed
+
+    @property
+    def confirmed(self) -> int:
+        """Consumers see what lies below: on disk (SYNC_FLUSH), and replicated (confirm_limit)."""
+        confirmed = self.log.flushed if self._synchronous else self.log.end
+        if self.confirm_limit is not None:
+            confirmed = min(confirmed, self.confirm_limit())
+        return confirmed
+
+    # --- dispatch ---
+
+    def dispatch(self, records_max: int = 4096) -> int:
+        """Derive queue and index entries of confirmed messages; how many messages were done."""
+        return self.dispatcher.step(records_max, self.confirmed)
+
+    @property
+    def dispatch_backlog_bytes(self) -> int:
+        return max(0, self.confirmed - self.dispatcher.position)
+
+    @property
+    def waiting_records(self) -> int:
+        """Messages appended and not dispatched."""
+        return max(0, self.stats.appended_messages - self.dispatcher.stats.records)
+
+    @property
+    def dispatch_behind(self) -> bool:
+        """Flow control: whether so many messages wait that puts are refused."""
+        return self.waiting_records > WAITING_RECORDS_MAX
+
+    # --- reading ---
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int = 128 << 20,
+        tag_codes: frozenset[int] | None = None,
+        match: Callable[[bytes], bool] | None = None,
+    ) -> GetResult:
+        """See Reader.get."""
+        result = self.reader.get(topic, queue_id, offset, count_max, bytes_max, tag_codes, match)
+        self.stats.got_messages += len(result.records)
+        self.stats.got_bytes += result.bytes
+        return result
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset that can be read; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset behind the last message that consumers can see; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next message to be put."""
+        tails = self.log.queue_tails.get(topic.encode("utf-8", "replace"), {})
+        tail = tails.get(queue_id)
+        return tail.next_offset if tail is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, store_ms: int, upper: bool = False) -> int:
+        """See ConsumeQueue.offset_by_time; 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return queue.offset_by_time(self.log.store_ms_at, store_ms, upper)
+
+    def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time of a queue's message; -1 when it is not there."""
+        queue = self.queues.get(topic, queue_id)
+        entry = queue.entry(queue_offset) if queue is not None else None
+        found = self.log.store_ms_at(entry[0]) if entry is not None else None
+        return -1 if found is None else found
+
+    def earliest_store_ms(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time of a queue's first message, of the log's without a topic; -1 when empty."""
+        if topic is None:
+            found = self.log.store_ms_at(self.log.start)
+            return -1 if found is None else found
+        return self.store_ms(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The record at a log offset; None when none begins there (size and magic are checked)."""
+        return self.log.record_at(physical_offset)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        unique: bool = False,
+    ) -> QueryResult:
+        """Records whose key has the same hash, oldest first; the caller compares the keys.
+
+        unique: a look-up by message id, which takes defaultQueryMaxNum at most.
+        Source: storage spec "Query".
+        """
+        result = QueryResult()
+        if self.index is None:
+            return result
+        if unique:
+            count_max = self.config.query_count_default
+        count_max = min(count_max, self.config.query_count_max)
+        last_query_ms = end_ms
+        for _ in range(QUERY_ROUNDS_MAX):
+            offsets, result.last_ms, result.last_offset = self.index.query(
+                topic, key, count_max, begin_ms, last_query_ms
+            )
+            offsets = sorted(set(offsets))
+            if not offsets:
+                break
+            last_query_ms = self.log.store_ms_at(offsets[0]) or 0
+            for offset in offsets:
+                record = self.record_at(offset)
+                if record is not None:
+                    result.records.append(record)
+            if result.records or last_query_ms < begin_ms:
+                break
+        return result
+
+    # --- topics ---
+
+    def topics(self) -> list[str]:
+        """Topics with queues."""
+        return self.queues.topics()
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's queues; its messages stay in the log until they age. Raises OSError."""
+        self.queues.delete_topic(topic)
+        self.log.queue_tails.pop(topic.encode("utf-8", "replace"), None)
+
+    def clean_expired_queues(self, is_system: Callable[[str], bool] = lambda topic: False) -> int:
+        """Remove queues of which no message is left; their offsets begin again at 0."""
+        removed = 0
+        for queue in self.queues:
+            if not is_system(queue.topic) and queue.expired(self.log.start):
+                self.queues.delete_queue(queue.topic, queue.queue_id)
+                tails = self.log.queue_tails.get(queue.topic.encode(), {})
+                tails.pop(queue.queue_id, None)
+                removed += 1
+        return removed
+
+    def clean_unused_topics(self, known: set[str] | frozenset[str]) -> list[str]:
+        """Remove the queues of every topic that is not known (system topics count as known)."""
+        unused = [topic for topic in self.topics() if topic not in known]
+        for topic in unused:
+            self.delete_topic(topic)
+        return unused
+
+    # --- to the disk ---
+
+    def flush_log(self, pages_min: int = 0) -> int:
+        """Flush when at least pages_min pages are dirty (0: any); the flushed end. [thread]"""
+        with self._flushing_log, self._final_failure():
+            last_ms = self.log.tail.last_store_ms  # before `end`: never newer than what is flushed
+            end = self.log.end
+            flushed = self.log.flushed
+            if flushed >= end or (end >> 12) - (flushed >> 12) < pages_min:
+                return flushed
+            flushed = self.log.flush(end)
+            if flushed >= end:
+                self.checkpoint.physic_ms = max(self.checkpoint.physic_ms, last_ms)
+            return flushed
+
+    def flush_queues(self, pages_min: int = 0) -> None:
+        """Flush consume queues with enough dirty pages. [thread]
+
+        With 0: all of them, the index and the log up to what was dispatched; only then checkpoint
+        and queue state may say so.
+        """
+        with self._final_failure():
+            if pages_min:
+                self.queues.flush(pages_min)
+                return
+            dispatcher, index = self.dispatcher, self.index
+            # In this order: what is promised was written before, whatever the loop does meanwhile.
+            marks = self.queues.marks()
+            last_ms = dispatcher.stats.store_ms
+            index_end = index.end.end_physical if index is not None else -1
+            index_position = dispatcher.index_position
+            position, last_record = dispatcher.reached
+            complete = self.queues.flush(0) and not index_position < position
+            if index is not None:
+                self.checkpoint.index_ms = max(self.checkpoint.index_ms, index.flush())
+            if not complete or self.flush_log() < position:
+                return
+            self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
+        state = QueueState(
+            dispatched=position, last_record=last_record, index_end=index_end, queues=marks
+        )
+        if state != self._written_state:
+            try:
+                save_queue_state(self._state_path, state)
+                self._written_state = state
+            except OSError as error:
+                # The older state stays true; recovery only has more to do.
+                log.warning("queue state not written why=%s", error)
+
+    def flush_checkpoint(self) -> None:
+        """Write the checkpoint when it changed. [thread]"""
+        self.checkpoint.confirmed = min(self.confirmed, self.log.flushed)
+        encoded = self.checkpoint.encode()
+        if encoded != self._written_checkpoint:
+            try:
+                save_checkpoint(self._checkpoint_path, self.checkpoint)
+                self._written_checkpoint = encoded
+            except OSError as error:
+                log.warning("checkpoint not written why=%s", error)
+
+    @contextlib.contextmanager
+    def _final_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except FlushFailed as error:
+            self.flags.set(Problem.FLUSH_FAILED, str(error))
+            # What the kernel still shows of this store may not be on the disk: the next start must
+            # not believe the page cache.
+            self._mark.forget_boot()
+            raise
+
+    def prepare_next_segment(self) -> None:
+        """Make the next log file and put memory behind the next 64 MiB. [thread]
+
+        A full disk is no error yet: the present file still has room.
+        """
+        try:
+            if self.log.next_segment_needed():
+                self.log.make_next_segment()
+        except (StoreIsFull, SegmentUnavailable) as error:
+            log.warning("next segment not made yet why=%s", error)
+        self.log.prefault_ahead()
+
+    # --- retention ---
+
+    def clean(self) -> list[Path]:
+        """One pass of retention: what goes is out of sight now; free_retired() deletes the log
+        files.
+
+        Also looks at the disk: sets and clears the disk-full flag. Raises OSError.
+        """
+        segments = self.retention.take()
+        now_ms = self.clock.monotonic_ms()
+        paths = []
+        for segment in segments:
+            segment.retire(now_ms)
+            self._retired.append(segment)
+            paths.append(segment.path)
+        self.stats.deleted_segments += len(segments)
+        if segments:
+            self.queues.start_at(self.log.start)
+            paths += self.queues.drop_before(self.log.start)
+            if self.index is not None:
+                paths += self.index.drop_before(self.log.start)
+        return paths
+
+    def free_retired(self, forced_after_ms: int | None = None) -> int:
+        """Delete and unmap log files that clean() took out; how many still wait for readers.
+        [thread]
+        """
+        if forced_after_ms is None:
+            forced_after_ms = self.config.forced_release_ms
+        for segment in list(self._retired):
+            segment.unlink()
+            if segment.free(self.clock.monotonic_ms(), forced_after_ms):
+                self._retired.remove(segment)
+        return len(self._retired)
+
+    def truncate(self, log_end: int) -> None:
+        """Cut the log and everything derived from it; replication found that its end is not shared.
+
+        Raises OSError, StoreIsFull, FlushFailed.
+        """
+        with self._final_failure():
+            self.log.truncate(log_end)
+        self.queues.truncate(log_end)
+        for queues in self.log.queue_tails.values():
+            for tail in queues.values():
+                tail.next_offset = 0
+        for queue in self.queues:
+            self.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
+        dispatcher = self.dispatcher
+        dispatcher.position = min(dispatcher.position, log_end)
+        dispatcher.index_position = min(dispatcher.index_position, dispatcher.position)
+        dispatcher.reached = (dispatcher.position, -1)
+        if self.index is not None:
+            self.index.keep_until(log_end)
+            dispatcher.index_position = min(
+                dispatcher.index_position, max(self.index.end.end_physical, self.log.start)
+            )
+
+    def runtime(self) -> dict[str, str]:
+        """RocketMQ's names for what operators ask. Source: storage spec "Runtime info"."""
+        disk = self.retention.disk
+        log_path = str(self.config.commitlog_path)
+        return {
+            "commitLogDiskRatio": f"{disk.log_percent / 100}",
+            f"commitLogDiskRatio_{log_path}": f"{disk.log_percent / 100}",
+            "consumeQueueDiskRatio": f"{disk.queue_percent / 100}",
+            "commitLogMinOffset": f"{self.log.start}",
+            "commitLogMaxOffset": f"{self.log.end}",
+        }
+
+
+@contextlib.contextmanager
+def open_store(
+    config: StorageConfig,
+    clock: Clock | None = None,
+    boot_id_path: Path = BOOT_ID_PATH,
+) -> Iterator[MessageStore]:
+    """Lock, load, recover and mark a store; leaving closes it, cleanly unless an exception leaves.
+
+    Raises StoreLocked, NotAStore, StoreIsFull, FlushFailed, OSError.
+    """
+    root = Path(config.root)
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        store = MessageStore(config, clock or SystemClock(), RunningMark(root, boot_id_path))
+        clean = False
+        try:
+            store.recover()
+            yield store
+            clean = True
+        finally:
+            store.close(clean)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the file `lock` as RocketMQ does: a record lock on its first byte."""
+    descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            # Record locks do not exclude a second opener in this process; this one does.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            raise StoreLocked(f"{root} is in use by another broker") from error
+        os.pwrite(descriptor, b"lock", 0)
+        yield
+    finally:
+        os.close(descriptor)
