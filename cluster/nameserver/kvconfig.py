@@ -9,8 +9,7 @@ from typing import Final, Self
 
 import msgspec
 
-from storage import jsonfile
-from storage.errors import CorruptFile
+from storage import CorruptFile, jsonfile
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """topic -> "broker-a:4;broker-b:4": which queues an ordered topic's producers use."""

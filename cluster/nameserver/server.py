@@ -50,8 +50,7 @@ from cluster.remoting.headers import (
     TopicHeader,
 )
 from cluster.remoting.server import Listen, RemotingServer
-from storage import fastjson, jsonfile
-from storage.clock import Clock, SystemClock
+from storage import Clock, SystemClock, fastjson, jsonfile
 
 log = logging.getLogger(__name__)
 

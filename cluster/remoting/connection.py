@@ -23,7 +23,7 @@ from cluster.remoting.errors import (
 )
 from cluster.remoting.frame import PREFIX_BYTES, FrameLimits, bytes_needed
 from cluster.remoting.tls import TlsSession
-from storage.clock import Clock, SystemClock
+from storage import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 

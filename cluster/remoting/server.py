@@ -22,7 +22,7 @@ from cluster.remoting.connection import (
     close_all,
 )
 from cluster.remoting.tls import CLIENT_HELLO, TlsFiles, TlsMode, TlsSession, server_context
-from storage.clock import Clock
+from storage import Clock
 
 log = logging.getLogger(__name__)
 
