@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import enum
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ Settings = TypeVar("Settings", bound=msgspec.Struct)
 #: the environment's default for namesrvAddr
 NAME_SERVERS_VARIABLE = "NAMESRV_ADDR"
 
+_HEX = re.compile(r"[0-9a-fA-F]{4}").fullmatch
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
 
@@ -153,23 +155,31 @@ def _unescape(text: str) -> str:
         escaped = next(characters, "")
         if escaped == "u":
             digits = "".join(next(characters, "") for _ in range(4))
-            try:
-                out.append(chr(int(digits, 16)))
-            except ValueError as error:
-                raise ConfigError("file", text, r"\u needs four hexadecimal digits") from error
+            if _HEX(digits) is None:
+                raise ConfigError("file", text, r"\u needs four hexadecimal digits")
+            out.append(chr(int(digits, 16)))
         else:
             out.append(_ESCAPES.get(escaped, escaped))
-    return "".join(out)
+    # Two escapes may have been one character from outside the basic plane.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _escape(text: str, *, key: bool = False) -> str:
-    out = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    out = text.replace("\\", "\\\\")
+    for letter, character in _ESCAPES.items():
+        out = out.replace(character, "\\" + letter)
     if key:
         for special in "=: ":
             out = out.replace(special, "\\" + special)
     if out[:1] in ("#", "!", " "):
         out = "\\" + out
-    return "".join(c if ord(c) < 256 else f"\\u{ord(c):04X}" for c in out)
+    return "".join(c if ord(c) < 256 else _escaped(c) for c in out)
+
+
+def _escaped(character: str) -> str:
+    """One character outside Latin-1 as one \\uXXXX, or as two from outside the basic plane."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
 
 
 # -- typed settings --------------------------------------------------------------------
@@ -198,9 +208,11 @@ def parse_settings(
     values: dict[str, Any] = dict(fixed)
     known = set(also_known)
     for field in msgspec.structs.fields(kind):
+        if field.name in fixed:
+            continue
         known.add(field.encode_name)
         text = properties.get(field.encode_name)
-        if text is None or field.name in fixed:
+        if text is None:
             continue
         _warn_of_comment(field.encode_name, text)
         values[field.name] = convert_setting(field.encode_name, text, field.type)

@@ -16,6 +16,7 @@ from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
 from cluster.broker.config import BrokerConfig, MetricsExporter, check_startable, is_loopback
 from cluster.broker.delay import DelayLevels, DelaySchedule
+from cluster.broker.fastpath import SendPath
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.admin_config import ConfigAdminHandlers
 from cluster.broker.handlers.admin_groups import GroupAdminHandlers
@@ -46,7 +47,6 @@ from cluster.broker.members import ConsumerMembers, ProducerMembers
 from cluster.broker.messages import UniqueIds
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
-from cluster.broker.sendpath import SendPath
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
 from cluster.process import Job, running, stop_requested
@@ -92,7 +92,7 @@ class Broker:
         self.producers = ProducerMembers()
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
-        self.stats = BrokerStats(config.cluster, self._put_counts, self._put_total, clock.now_ms())
+        self.stats = BrokerStats(config.cluster, self.put_counts, self._put_total, clock.now_ms())
         self.schedule = DelaySchedule(
             store,
             DelayLevels(config.storage.delay_levels),
@@ -106,7 +106,14 @@ class Broker:
         self._rng = rng
         self._store_host = packed_host(config)
         self.pulls = PullHandler(
-            config, store, self.topics, self.groups, self.offsets, self.consumers, clock
+            config,
+            store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.consumers,
+            self.stats,
+            clock,
         )
         self.table: Mapping[int, Handler] = self._table()
         self.send_path = SendPath(
@@ -117,8 +124,9 @@ class Broker:
             store_host=self._store_host,
             rng=rng,
         )
+        self.listening = self.servers()
         store.on_append = self.dispatch.wake
-        store.on_arrivals = self.pulls.held.arrived
+        store.dispatcher.on_arrivals = self.pulls.held.arrived
 
     def _table(self) -> dict[int, Handler]:
         config, store, clock = self.config, self.store, self.clock
@@ -132,13 +140,13 @@ class Broker:
             groups,
             self.locks,
             self.acks,
-            UniqueIds(clock, rng),
+            UniqueIds(host, clock, rng),
             store_host=host,
             clock=clock,
             rng=rng,
         )
         sendbacks = SendBackHandler(
-            config, store, topics, groups, self.acks, store_host=host, rng=rng
+            config, store, topics, groups, self.acks, self.stats, store_host=host, rng=rng
         )
         parts = (
             sends,
@@ -201,13 +209,13 @@ class Broker:
             jobs["insecure"] = InsecureReminder(f"{config.bind_host}:{config.listen_port}").run
         return jobs
 
-    def servers(self) -> Iterator[RemotingServer]:
+    def servers(self) -> list[RemotingServer]:
         """The main port, and the fast port two below it."""
-        yield self._server(self.config.listen_port, self.table)
         fast = {
             code: handler for code, handler in self.table.items() if code not in NOT_ON_FAST_PORT
         }
-        yield self._server(self.config.listen_port - 2, fast)
+        port = self.config.listen_port
+        return [self._server(port, self.table), self._server(port - 2, fast)]
 
     def _server(self, port: int, table: Mapping[int, Handler]) -> RemotingServer:
         config = self.config
@@ -235,7 +243,8 @@ class Broker:
         self.topics.permission_changed()
         self.registration.all_changed()
 
-    def _put_counts(self) -> Iterator[tuple[str, int]]:
+    def put_counts(self) -> Iterator[tuple[str, int]]:
+        """topic -> messages ever put into it."""
         for topic, queues in self.store.log.queue_tails.items():
             yield (
                 topic.decode("utf-8", "replace"),
@@ -258,13 +267,13 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
     """Everything up inside the body. Top-down is start order, bottom-up is stop order."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running(**broker.jobs()))
-        for server in broker.servers():
+        for server in broker.listening:
             await stack.enter_async_context(_listening(server))
         if broker.config.metrics_exporter is MetricsExporter.PROM:
             # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
-            from cluster.metrics import exposition
+            from cluster.broker.measures import exposing
 
-            await stack.enter_async_context(exposition(broker))
+            await stack.enter_async_context(exposing(broker))
         stack.callback(broker.pulls.held.release_all)
         stack.push_async_callback(broker.log_flush.settle)
         stack.push_async_callback(broker.registration.close)

@@ -101,7 +101,6 @@ _CHANGEABLE = frozenset(
         "server_side_reset",
         "system_topics_protected",
         "reserved_hours",
-        "delete_when",
         "disk_percent_max",
         "disk_percent_clean_forcibly",
         "disk_percent_warning",
@@ -295,7 +294,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         known = set(keys_of(BrokerConfig)) - _NOT_IN_FILES
         return parse_settings(
             BrokerConfig,
-            {key: text for key, text in given.items() if key not in _NOT_IN_FILES},
+            given,
             also_known=known | set(keys_of(StorageConfig)) | set(WITHOUT_EFFECT),
             storage=storage,
             insecure=insecure,
@@ -344,7 +343,7 @@ def check_startable(config: BrokerConfig) -> None:
             "bindAddress" if config.bind_address else "brokerIP1",
             config.bind_host,
             "anybody who reaches this address may read and write everything: set "
-            "tls.server.mode=enforcing, or start with --insecure if the network keeps strangers away",
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps them away",
         )
 
 
@@ -376,8 +375,8 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
             changed[key] = text.strip()
         else:
             raise ConfigError(key, text, "Can not update config in black list, or unknown")
-    for struct, name, value in changes:
-        msgspec.structs.force_setattr(struct, name, value)
+    for owner, name, value in changes:
+        msgspec.structs.force_setattr(owner, name, value)
     config.kept.update((key, text) for key, text in changed.items() if key in WITHOUT_EFFECT)
     return changed
 
@@ -394,6 +393,12 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
             raise ValueError(f"namesrvAddr must be host:port;host:port, got {part!r}")
         found.append((host.strip("[]"), int(port)))
     return found
+
+
+def split_labels(text: str) -> dict[str, str]:
+    """metricsLabel: `key:value,key:value`."""
+    pairs = (part.partition(":") for part in text.split(",") if part.strip())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
 def is_loopback(host: str) -> bool:

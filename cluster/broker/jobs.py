@@ -182,20 +182,28 @@ class Retention:
 
     def clean_now(self) -> None:
         """An administrator wants expired files gone, whatever the hour."""
-        self._store.clean_manually()
+        self._store.retention.request()
         self._wanted.set()
 
     async def run(self) -> None:
         while True:
             self._wanted.clear()
-            deleted = await self._store.clean()
-            if deleted:
-                log.info("files deleted count=%d", len(deleted))
+            await self._pass()
             try:
                 async with asyncio.timeout(self._store.config.clean_interval_ms / 1000):
                     await self._wanted.wait()
             except TimeoutError:
                 pass  # the usual case: time for the next look
+
+    async def _pass(self) -> None:
+        try:
+            deleted = self._store.clean()
+            waiting = await asyncio.to_thread(self._store.free_retired)
+        except OSError as problem:
+            log.error("old files not deleted why=%s", problem)
+            return
+        if deleted:
+            log.info("old files deleted count=%d still_read=%d", len(deleted), waiting)
 
 
 class TableSaving:

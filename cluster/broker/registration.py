@@ -236,10 +236,13 @@ class Registration:
         known = self._pool.peek(address)
         channel = await self._pool.get(address)
         if channel is not known:
-            for link in self.links:
-                if link.address == address:
-                    channel.on_close(lambda _, link=link: link.lost())
+            channel.on_close(lambda _: self._lost(address))
         return await channel.request(command, timeout_ms)
+
+    def _lost(self, address: str) -> None:
+        for link in self.links:
+            if link.address == address:
+                link.lost()
 
     def topics_changed(self, changed: list[TopicConfig]) -> None:
         names = [topic.topic_name for topic in changed]

@@ -68,7 +68,16 @@ def runtime_table(
 ) -> dict[str, str]:
     """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: spec "Runtime info"."""
     table: dict[str, str] = dict(_DEFAULTS)
-    table.update({key: str(value) for key, value in store.runtime().items()})
+    appended = store.stats.appended_messages
+    table.update(
+        putMessageTimesTotal=str(max(appended, 1)),
+        putMessageSizeTotal=str(store.stats.appended_bytes),
+        putMessageAverageSize=repr(store.stats.appended_bytes / max(appended, 1)),
+        dispatchBehindBytes=str(store.dispatch_backlog_bytes),
+        remainHowManyDataToFlush=size_text(store.end - store.flushed),
+        earliestMessageTimeStamp=str(store.earliest_store_ms()),
+    )
+    table.update(store.runtime())
     table.update(
         brokerVersionDesc=VERSION_TEXT,
         brokerVersion=str(VERSION),

@@ -190,6 +190,10 @@ class BrokerStats:
             return None
         return item.window(item.minute), item.window(item.hour), item.window(item.day)
 
+    def values(self, name: str) -> list[tuple[str, int]]:
+        """Every counter of a name, and what it counted since the start."""
+        return [(key, item.value) for key, item in self._items.get(name, {}).items()]
+
     def put_tps(self, topic: str) -> float:
         """Messages per second that came into a topic over the last minute."""
         return self._minute_tps(TOPIC_PUT_NUMS, topic)

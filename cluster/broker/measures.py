@@ -1,0 +1,155 @@
+"""Where the metrics of a broker come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from cluster.broker import names
+from cluster.broker.broker import Broker
+from cluster.broker.config import split_labels
+from cluster.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
+from cluster.metrics import MetricTable, Reader, exposition
+from cluster.remoting.codes import LANGUAGE_NAMES
+
+_STORE: Final = ("local", "disk")
+_CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push"}
+
+Series = Iterator[tuple[tuple[str, ...], float]]
+
+
+class Measures:
+    """Reads a running broker; nothing here is counted twice or kept."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def readers(self) -> Mapping[str, Reader]:
+        broker = self._broker
+        store, held, acks = broker.store, broker.pulls.held, broker.acks
+        links = broker.registration.links
+        return {
+            "rocketmq_broker_permission": lambda: [((), broker.config.permission)],
+            "rocketmq_topic_number": lambda: [((), len(broker.topics))],
+            "rocketmq_consumer_group_number": lambda: [((), len(broker.groups))],
+            "rocketmq_messages_in_total": self._messages_in,
+            "rocketmq_messages_out_total": lambda: self._out(GROUP_GET_NUMS),
+            "rocketmq_throughput_out_total": lambda: self._out(GROUP_GET_SIZE),
+            "rocketmq_producer_connections": self._producers,
+            "rocketmq_consumer_connections": self._consumers,
+            "rocketmq_consumer_lag_messages": lambda: self._lag("lag"),
+            "rocketmq_consumer_inflight_messages": lambda: self._lag("inflight"),
+            "rocketmq_consumer_ready_messages": lambda: self._lag("ready"),
+            "rocketmq_storage_size_bytes": lambda: [(_STORE, store.end - store.log.start)],
+            "rocketmq_storage_flush_behind_bytes": lambda: [(_STORE, store.end - store.flushed)],
+            "rocketmq_storage_dispatch_behind_bytes": lambda: [
+                (_STORE, store.dispatch_backlog_bytes)
+            ],
+            "rocketmq_storage_message_reserve_time_milliseconds": self._reserve_time,
+            "tandem_appended_messages_total": lambda: [((), store.stats.appended_messages)],
+            "tandem_appended_bytes_total": lambda: [((), store.stats.appended_bytes)],
+            "tandem_store_writable": lambda: [((), float(store.flags.writable))],
+            "tandem_flush_timeouts_total": lambda: [((), acks.timed_out)],
+            "tandem_waiting_answer_bytes": lambda: [((), acks.held_bytes)],
+            "tandem_held_pulls": lambda: [((), held.count)],
+            "tandem_connections": self._connections,
+            "tandem_requests_total": self._requests,
+            "tandem_protocol_violations_total": self._violations,
+            "tandem_name_servers_registered": lambda: [
+                ((), sum(link.registered for link in links))
+            ],
+            "tandem_name_servers": lambda: [((), len(links))],
+        }
+
+    def _system(self, topic: str) -> str:
+        return str(self._broker.topics.is_system(topic)).lower()
+
+    def _messages_in(self) -> Series:
+        for topic, count in self._broker.put_counts():
+            yield (topic, "normal", self._system(topic)), count
+
+    def _out(self, name: str) -> Series:
+        for key, value in self._broker.stats.values(name):
+            topic, _, group = key.rpartition("@")
+            yield (topic, group, self._system(topic)), value
+
+    def _producers(self) -> Series:
+        found: Counter[tuple[str, str, str]] = Counter()
+        members = {
+            member.connection.id: member
+            for group in self._broker.producers.groups().values()
+            for member in group
+        }
+        for member in members.values():
+            found[_language(member.language), str(member.version), "remoting"] += 1
+        yield from found.items()
+
+    def _consumers(self) -> Series:
+        found: Counter[tuple[str, ...]] = Counter()
+        for group in self._broker.consumers:
+            mode = _CONSUME_MODES.get(group.consume_type, "pop")
+            system = str(group.name.startswith(names.SYSTEM_GROUP_PREFIX)).lower()
+            for member in group.connections.values():
+                language, version = _language(member.language), str(member.version)
+                found[group.name, language, version, mode, "remoting", system] += 1
+        yield from found.items()
+
+    def _lag(self, kind: str) -> Series:
+        broker = self._broker
+        for group in broker.consumers:
+            for name in group.subscriptions:
+                topic = broker.topics.get(name)
+                retry = name.startswith(names.RETRY_PREFIX)
+                if topic is None or (retry and group.actively_pulling):
+                    continue
+                total = 0
+                for queue_id in range(topic.write_queue_nums):
+                    end = max(broker.store.max_offset(name, queue_id), 0)
+                    committed = broker.offsets.committed(group.name, name, queue_id)
+                    if committed < 0:
+                        committed = end  # as RocketMQ has it: who never committed does not lag
+                    pulled = max(broker.offsets.pulled(group.name, name, queue_id), committed)
+                    total += {
+                        "lag": end - committed,
+                        "inflight": pulled - committed,
+                        "ready": end - pulled,
+                    }[kind]
+                yield (group.name, name, str(retry).lower(), self._system(name)), max(total, 0)
+
+    def _reserve_time(self) -> Series:
+        oldest_ms = self._broker.store.log.store_ms_at(self._broker.store.log.start)
+        now_ms = self._broker.clock.now_ms()
+        yield _STORE, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0)
+
+    def _connections(self) -> Series:
+        for server in self._broker.listening:
+            yield (str(server.listen.port),), len(server.connections)
+
+    def _requests(self) -> Series:
+        for server in self._broker.listening:
+            yield (str(server.listen.port),), server.stats.requests
+
+    def _violations(self) -> Series:
+        for server in self._broker.listening:
+            yield (str(server.listen.port),), server.stats.protocol_violations
+
+
+def _language(number: int) -> str:
+    return LANGUAGE_NAMES.get(number, "OTHER").lower()
+
+
+@asynccontextmanager
+async def exposing(broker: Broker) -> AsyncIterator[None]:
+    """Serve the broker's metrics while the body runs."""
+    config = broker.config
+    base = {
+        "cluster": config.cluster,
+        "node_type": "broker",
+        "node_id": config.name,
+        **split_labels(config.metrics_labels),
+    }
+    table = MetricTable(Measures(broker).readers(), base)
+    async with exposition(table, config.metrics_host or config.bind_host, config.metrics_port):
+        yield

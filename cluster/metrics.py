@@ -1,0 +1,148 @@
+"""Every metric there is, in one table, and the page that Prometheus reads them from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Literal, NamedTuple
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+log = logging.getLogger(__name__)
+
+#: rows of one metric that are shown; a page of a broker with a million topics helps nobody
+SERIES_MAX: Final = 5_000
+
+Reading = Iterable[tuple[tuple[str, ...], float]]
+Reader = Callable[[], Reading]
+
+
+class Metric(NamedTuple):
+    """One metric. `labels` are its own, beside the base labels that all have.
+
+    A counter's name ends in _total. Names that begin with rocketmq_ are those RocketMQ
+    publishes, with its units.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_TOPIC = ("topic", "message_type", "is_system")
+_GROUP_TOPIC = ("topic", "consumer_group", "is_system")
+_LAG = ("consumer_group", "topic", "is_retry", "is_system")
+_STORE = ("storage_type", "storage_medium")
+
+METRICS: Final = (
+    Metric("rocketmq_broker_permission", "gauge", "", "brokerPermission: 4 read, 2 write, 6 both"),
+    Metric("rocketmq_topic_number", "gauge", "", "topics of this broker, system topics included"),
+    Metric("rocketmq_consumer_group_number", "gauge", "", "subscription groups of this broker"),
+    Metric("rocketmq_messages_in_total", "counter", "", "messages stored", _TOPIC),
+    Metric("rocketmq_messages_out_total", "counter", "", "messages handed to pulls", _GROUP_TOPIC),
+    Metric("rocketmq_throughput_out_total", "counter", "", "bytes handed to pulls", _GROUP_TOPIC),
+    Metric(
+        "rocketmq_producer_connections",
+        "gauge",
+        "",
+        "connections that registered as producers",
+        ("language", "version", "protocol_type"),
+    ),
+    Metric(
+        "rocketmq_consumer_connections",
+        "gauge",
+        "",
+        "connections that registered as consumers",
+        ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+    ),
+    Metric("rocketmq_consumer_lag_messages", "gauge", "", "messages not yet committed", _LAG),
+    Metric("rocketmq_consumer_inflight_messages", "gauge", "", "pulled, not yet committed", _LAG),
+    Metric("rocketmq_consumer_ready_messages", "gauge", "", "messages not yet pulled", _LAG),
+    Metric("rocketmq_storage_size_bytes", "gauge", "bytes", "bytes of the log", _STORE),
+    Metric(
+        "rocketmq_storage_flush_behind_bytes", "gauge", "bytes", "bytes not yet flushed", _STORE
+    ),
+    Metric(
+        "rocketmq_storage_dispatch_behind_bytes",
+        "gauge",
+        "bytes",
+        "bytes of the log not yet in queues",
+        _STORE,
+    ),
+    Metric(
+        "rocketmq_storage_message_reserve_time_milliseconds",
+        "gauge",
+        "milliseconds",
+        "age of the oldest message",
+        _STORE,
+    ),
+    Metric("tandem_appended_messages_total", "counter", "", "messages written to the log"),
+    Metric("tandem_appended_bytes_total", "counter", "bytes", "bytes written to the log"),
+    Metric("tandem_store_writable", "gauge", "", "1 while the store takes messages"),
+    Metric("tandem_flush_timeouts_total", "counter", "", "answers with FLUSH_DISK_TIMEOUT"),
+    Metric("tandem_waiting_answer_bytes", "gauge", "bytes", "answers held until the disk has it"),
+    Metric("tandem_held_pulls", "gauge", "", "pulls that wait for a message"),
+    Metric("tandem_connections", "gauge", "", "open connections", ("port",)),
+    Metric("tandem_requests_total", "counter", "", "requests beside the short path", ("port",)),
+    Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
+    Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
+    Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
+)
+
+
+class MetricTable(Collector):
+    """Reads every metric when somebody looks.
+
+    readers   one for each metric it has: a name that METRICS lacks is our bug
+    base      labels that every series carries
+    """
+
+    def __init__(self, readers: Mapping[str, Reader], base: Mapping[str, str]) -> None:
+        known = {metric.name: metric for metric in METRICS}
+        assert readers.keys() <= known.keys(), readers.keys() - known.keys()
+        self._readers = [(known[name], reader) for name, reader in readers.items()]
+        self._base = dict(base)
+
+    def collect(self) -> Iterable[Family]:
+        for metric, reader in self._readers:
+            family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            found = family(metric.name, metric.help, labels=[*self._base, *metric.labels])
+            for count, (labels, value) in enumerate(reader()):
+                if count >= SERIES_MAX:
+                    break
+                found.add_metric([*self._base.values(), *labels], value)
+            yield found
+
+
+def page(table: MetricTable) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(table)
+    return generate_latest(registry)
+
+
+@asynccontextmanager
+async def exposition(table: MetricTable, host: str, port: int) -> AsyncIterator[None]:
+    """Serve the page at any path of http://host:port while the body runs."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=page(table), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    application = web.Application(client_max_size=1024)
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        log.info("metrics served address=%s:%d", host, port)
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,184 @@
+"""cluster/broker/config.py: the settings of a broker.conf, good and bad."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import lzma
+from pathlib import Path
+
+import pytest
+
+from cluster.broker.config import BrokerConfig, Role, change_settings, check_startable
+from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.config import ConfigError, keys_of, parse_properties
+from storage import StorageConfig
+
+WIRE = Path(__file__).parents[2] / "golden" / "wire"
+
+SAMPLE = """
+# a broker.conf as in many tutorials
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+namesrvAddr=127.0.0.1:9876;localhost:9877
+storePathRootDir=/tmp/rmq
+sendMessageThreadPoolNums=16
+useReentrantLockWhenPutMessage=true
+autoCreateTopicEnable=false
+"""
+
+
+def settings(text: str = "", **more: str) -> BrokerConfig:
+    return BrokerConfig.from_properties({**parse_properties(text), **more}, environment={})
+
+
+def test_a_tutorials_broker_conf_is_read_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = settings(SAMPLE)
+    assert not caplog.records
+    assert (config.name, config.cluster, config.storage.reserved_hours) == (
+        "broker-a",
+        "DefaultCluster",
+        48,
+    )
+    assert config.name_servers == [("127.0.0.1", 9876), ("localhost", 9877)]
+    assert config.auto_create_topic is False
+    assert config.kept == {
+        "sendMessageThreadPoolNums": "16",
+        "useReentrantLockWhenPutMessage": "true",
+    }
+
+
+def test_every_setting_a_running_rocketmq_knows_is_known_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with lzma.open(WIRE / "b53-c53-json.jsonl.xz", "rt") as lines:
+        answers = (line for line in map(json.loads, lines) if line.get("req") == 26)
+        answer = next(answers)
+    frame = base64.b64decode(answer["b"])
+    properties = parse_properties(frame[len(frame) - answer["bodyLen"] :].decode())
+    assert len(properties) > 400
+    with caplog.at_level(logging.WARNING):
+        settings(**properties)
+    assert not caplog.records
+
+
+def test_a_key_is_either_used_or_without_effect_and_never_both() -> None:
+    used = {**keys_of(BrokerConfig), **keys_of(StorageConfig)}
+    assert not used.keys() & WITHOUT_EFFECT.keys()
+
+
+def test_environment_names_the_name_servers_only_when_nothing_else_does() -> None:
+    environment = {"NAMESRV_ADDR": "ns:1"}
+    found = BrokerConfig.from_properties({}, environment=environment)
+    assert found.name_servers == [("ns", 1)]
+    given = {"namesrvAddr": "other:2"}
+    found = BrokerConfig.from_properties(given, environment=environment)
+    assert found.name_servers == [("other", 2)]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("namesrvAddr", "localhost"),
+        ("namesrvAddr", "a:1;b"),
+        ("brokerName", "../x"),
+        ("brokerName", "a.b"),
+        ("brokerClusterName", ""),
+        ("listenPort", "0x1"),
+        ("listenPort", "2"),
+        ("brokerRole", "MASTER"),
+        ("flushDiskType", "SYNC"),
+        ("brokerPermission", "8"),
+        ("mappedFileSizeCommitLog", "12"),
+    ],
+)
+def test_bad_values_stop_the_start(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        settings(**{key: text})
+
+
+def test_a_slave_needs_an_id_and_a_master_has_none() -> None:
+    assert settings(brokerRole="SYNC_MASTER", brokerId="3").broker_id == 0
+    with pytest.raises(ConfigError, match="brokerId"):
+        settings(brokerRole="SLAVE")
+    slave = settings(brokerRole="SLAVE", brokerId="1")
+    assert slave.role is Role.SLAVE
+    with pytest.raises(ConfigError, match="SLAVE"):
+        check_startable(slave)
+
+
+def test_sync_master_alone_starts_with_a_warning_but_not_with_two_replicas(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_startable(settings(brokerRole="SYNC_MASTER"))
+    assert "SYNC_MASTER" in caplog.text
+    with pytest.raises(ConfigError, match="inSyncReplicas"):
+        check_startable(settings(brokerRole="SYNC_MASTER", inSyncReplicas="2"))
+
+
+def test_only_loopback_is_open_to_strangers_unless_insecure() -> None:
+    check_startable(settings())
+    for key in ("brokerIP1", "bindAddress"):
+        with pytest.raises(ConfigError, match=key):
+            check_startable(settings(**{key: "192.0.2.7"}))
+        check_startable(settings(**{key: "192.0.2.7", "tls.server.mode": "enforcing"}))
+    insecure = BrokerConfig.from_properties(
+        {"brokerIP1": "192.0.2.7"}, insecure=True, environment={}
+    )
+    check_startable(insecure)
+    assert insecure.bind_host == insecure.advertised_host == "192.0.2.7"
+
+
+def test_a_file_cannot_call_itself_insecure(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = settings(insecure="true", brokerIP1="192.0.2.7")
+    assert not config.insecure
+    assert "insecure" in caplog.text
+
+
+def test_addresses_follow_from_each_other() -> None:
+    config = settings(listenPort="20000")
+    assert config.address == "127.0.0.1:20000"
+    assert config.ha_address == "127.0.0.1:20001"
+    assert settings(bindAddress="127.0.0.2").advertised_host == "127.0.0.2"
+
+
+def test_register_interval_is_kept_between_ten_and_sixty_seconds() -> None:
+    assert settings(registerNameServerPeriod="1").register_interval_ms == 10_000
+    assert settings(registerNameServerPeriod="999999").register_interval_ms == 60_000
+
+
+def test_settings_read_back_as_they_are_in_force() -> None:
+    config = settings(SAMPLE)
+    shown = config.to_properties()
+    assert shown["brokerPermission"] == "6"
+    assert shown["autoCreateTopicEnable"] == "false"
+    assert shown["sendMessageThreadPoolNums"] == "16"
+    assert "insecure" not in shown
+    assert "storage" not in shown
+    assert BrokerConfig.from_properties(shown, environment={}) == config
+
+
+def test_changeable_settings_change_all_or_none() -> None:
+    config = settings(SAMPLE)
+    changed = change_settings(config, {"brokerPermission": "4", "fileReservedTime": "72"})
+    assert changed == {"brokerPermission": "4", "fileReservedTime": "72"}
+    assert (config.permission, config.storage.reserved_hours) == (4, 72)
+    for bad in ("storePathRootDir", "brokerName", "rocketmqHome", "noSuchKey"):
+        with pytest.raises(ConfigError, match=bad):
+            change_settings(config, {"brokerPermission": "2", bad: "x"})
+    with pytest.raises(ConfigError, match="brokerPermission"):
+        change_settings(config, {"brokerPermission": "many"})
+    assert config.permission == 4
+
+
+def test_setting_a_fixed_key_to_what_it_is_changes_nothing() -> None:
+    assert change_settings(settings(SAMPLE), {"brokerName": "broker-a"}) == {}

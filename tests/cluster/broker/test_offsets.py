@@ -1,0 +1,106 @@
+"""cluster/broker/offsets.py: how far groups came, and where they are sent."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from brokerkit import HandClock
+
+from cluster.broker.offsets import COMMITS_PER_VERSION, OffsetTable
+
+STORES = Path(__file__).parents[2] / "golden" / "stores"
+
+
+@pytest.fixture
+def table(tmp_path: Path, clock: HandClock) -> OffsetTable:
+    offsets = OffsetTable(tmp_path / "consumerOffset.json", clock)
+    offsets.load()
+    return offsets
+
+
+def reopened(table: OffsetTable, clock: HandClock) -> OffsetTable:
+    table.file.save()
+    again = OffsetTable(table.file.path, clock)
+    again.load()
+    return again
+
+
+@pytest.mark.parametrize("name", ["497-clean", "533-clean"])
+def test_offsets_of_both_releases_are_read(name: str, tmp_path: Path, clock: HandClock) -> None:
+    with tarfile.open(STORES / f"{name}.tar.xz") as archive:
+        member = archive.extractfile(f"{name}/config/consumerOffset.json")
+        assert member is not None
+        (tmp_path / "consumerOffset.json").write_bytes(member.read())
+    offsets = OffsetTable(tmp_path / "consumerOffset.json", clock)
+    offsets.load()
+    assert offsets.queues("GoldCG", "GoldRetry") == {0: 3, 1: 2}
+    assert offsets.queues("GoldPullCG", "GoldNormal") == {0: 4, 2: 1}
+    assert set(offsets.topics_of("GoldCG")) == {"GoldRetry", "%RETRY%GoldCG"}
+
+
+def test_unknown_offset_is_minus_one(table: OffsetTable) -> None:
+    assert table.query("G", "T", 0) == -1
+
+
+def test_commits_may_go_backwards_but_not_below_zero(table: OffsetTable) -> None:
+    assert table.commit("G", "T", 0, 10)
+    assert table.commit("G", "T", 0, 4)
+    assert not table.commit("G", "T", 0, -1)
+    assert table.query("G", "T", 0) == 4
+
+
+def test_committed_offsets_survive_and_pulled_ones_do_not(
+    table: OffsetTable, clock: HandClock
+) -> None:
+    table.commit("G", "T", 3, 10)
+    table.commit("G", "%RETRY%G", 0, 1)
+    table.commit_pull("G", "T", 3, 12)
+    again = reopened(table, clock)
+    assert again.query("G", "T", 3) == 10
+    assert again.query("G", "%RETRY%G", 0) == 1
+    assert again.pulled("G", "T", 3) == -1
+
+
+def test_a_reset_holds_until_a_pull_heard_of_it(table: OffsetTable) -> None:
+    table.commit("G", "T", 0, 10)
+    table.assign_reset("G", "T", 0, 2)
+    assert table.query("G", "T", 0) == 2
+    assert not table.commit("G", "T", 0, 11), "a commit that was on its way must not undo the reset"
+    assert table.pending_reset("G", "T", 0) == 2
+    assert table.take_reset("G", "T", 0) == 2
+    assert table.take_reset("G", "T", 0) is None
+    assert table.commit("G", "T", 0, 3)
+    assert table.query("G", "T", 0) == 3
+
+
+def test_a_reset_survives_a_restart_as_progress(table: OffsetTable, clock: HandClock) -> None:
+    table.assign_reset("G", "T", 0, 2)
+    assert reopened(table, clock).query("G", "T", 0) == 2
+
+
+def test_deleted_topic_and_group_leave_nothing(table: OffsetTable, clock: HandClock) -> None:
+    table.commit("G", "T", 0, 1)
+    table.commit("G", "U", 0, 1)
+    table.commit("H", "T", 0, 1)
+    table.assign_reset("G", "T", 1, 5)
+    table.forget_topic("T")
+    assert table.groups_of("T") == []
+    assert table.pending_reset("G", "T", 1) is None
+    table.forget_group("G")
+    again = reopened(table, clock)
+    assert list(again.groups()) == []
+
+
+def test_version_advances_once_per_step_of_commits(table: OffsetTable) -> None:
+    for offset in range(COMMITS_PER_VERSION * 2):
+        table.commit("G", "T", 0, offset + 1)
+    assert table.version.counter == 2
+
+
+def test_unchanged_progress_is_not_written_again(table: OffsetTable) -> None:
+    table.commit("G", "T", 0, 1)
+    table.file.save()
+    table.commit("G", "T", 0, 1)
+    assert not table.file.unsaved

@@ -1,0 +1,209 @@
+"""cluster/broker/registration.py: what name servers are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import lzma
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokerkit import HandClock
+
+from cluster.broker.config import BrokerConfig
+from cluster.broker.registration import NameServerLink, registration
+from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.remoting.command import Command
+from cluster.remoting.errors import ConnectFailed
+from storage import fastjson
+
+WIRE = Path(__file__).parents[2] / "golden" / "wire"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "storePathRootDir": str(tmp_path),
+            "brokerName": "wire-a",
+            "brokerClusterName": "WireCluster",
+            "brokerIP1": "10.9.9.1",
+            "listenPort": "29911",
+        },
+        environment={},
+    )
+
+
+@pytest.fixture
+def topics(config: BrokerConfig, tmp_path: Path, clock: HandClock) -> TopicTable:
+    table = TopicTable(config, tmp_path / "topics.json", clock)
+    table.load()
+    return table
+
+
+def recorded(code: int) -> tuple[dict[str, str], Any]:
+    with lzma.open(WIRE / "b53-c53-json.jsonl.xz", "rt") as lines:
+        frames = (line for line in map(json.loads, lines) if line.get("k") == "frame")
+        frame = next(line for line in frames if line["code"] == code and "req" not in line)
+    data = base64.b64decode(frame["b"])
+    body = data[len(data) - frame["bodyLen"] :] if frame["bodyLen"] else b"null"
+    return frame["ext"], fastjson.loads(body)
+
+
+async def test_registration_of_one_topic_is_as_recorded(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    ext, body = recorded(103)
+    await topics.put(TopicConfig("WireT", 2, 2))
+    command = registration(config, topics, ["WireT", "NoSuchTopic"])
+    assert command.ext is not None and command.body is not None
+    ours = fastjson.loads(command.body)
+    assert ours["topicConfigSerializeWrapper"].pop("dataVersion") == topics.version.to_json()
+    body["topicConfigSerializeWrapper"].pop("dataVersion")
+    for both in (ours, body):
+        both["topicConfigSerializeWrapper"].pop("mappingDataVersion")
+    assert ours == body
+    crc = str(zlib.crc32(command.body) & 0x7FFFFFFF)
+    assert command.ext == {**ext, "bodyCrc32": crc}
+
+
+def test_full_registration_has_every_topic_and_masks_permissions(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    drained = BrokerConfig.from_properties(
+        {**config.to_properties(), "brokerPermission": "4"}, environment={}
+    )
+    body = fastjson.loads(registration(drained, topics, None).body or b"")
+    table = body["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert table.keys() == set(topics)
+    assert table["BenchmarkTest"]["perm"] == 4
+    kept = topics.get("BenchmarkTest")
+    assert kept is not None and kept.perm == 6
+
+
+class NameServer:
+    """A name server that answers what it is told, and lets a test wait for registrations."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], Command] = lambda: Command(0)
+        self.heard: asyncio.Queue[set[str]] = asyncio.Queue()
+        self.codes: list[int] = []
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        self.codes.append(command.code)
+        answer = self.answer()
+        if command.code == 103:
+            body = fastjson.loads(command.body or b"")
+            await self.heard.put(set(body["topicConfigSerializeWrapper"]["topicConfigTable"]))
+        return answer
+
+    async def next(self) -> set[str]:
+        async with asyncio.timeout(5):
+            return await self.heard.get()
+
+
+class Linked:
+    """A running link to a name server."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable) -> None:
+        self.server = NameServer()
+        self.ordered: list[str] = []
+        self.link = NameServerLink(
+            "ns:9876", config, topics, self.server, random.Random(1), self.ordered.extend
+        )
+        topics.on_change = lambda changed: self.link.topics_changed(
+            topic.topic_name for topic in changed
+        )
+
+    async def __aenter__(self) -> Linked:
+        self._task = asyncio.create_task(self.link.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_start_registers_everything_and_a_new_topic_only_itself(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    async with Linked(config, topics) as linked:
+        assert await linked.server.next() == set(topics)
+        topics.create_for_send("Fresh", "TBW102", 4)
+        assert await linked.server.next() == {"Fresh"}
+        assert linked.link.registered
+
+
+async def test_lost_connection_registers_everything_again_at_once(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    async with Linked(config, topics) as linked:
+        await linked.server.next()
+        async with asyncio.timeout(5):
+            await linked.link.tried.wait()
+        linked.link.lost()
+        assert await linked.server.next() == set(topics)
+
+
+async def test_refused_part_is_followed_by_everything(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    # A name server that just restarted refuses one topic of a broker it does not know.
+    async with Linked(config, topics) as linked:
+        await linked.server.next()
+        answers = iter([Command(1, remark="register broker failed")])
+        linked.server.answer = lambda: next(answers, Command(0))
+        topics.create_for_send("Fresh", "TBW102", 4)
+        assert await linked.server.next() == {"Fresh"}
+        assert await linked.server.next() == set(topics)
+
+
+async def test_dead_name_server_is_tried_again(config: BrokerConfig, topics: TopicTable) -> None:
+    failures = [ConnectFailed("ns:9876", "refused")]
+
+    def answer() -> Command:
+        if failures:
+            raise failures.pop()
+        return Command(0)
+
+    linked = Linked(config, topics)
+    linked.server.answer = answer
+    async with linked:
+        async with asyncio.timeout(5):
+            await linked.link.tried.wait()
+        assert not linked.link.registered
+        assert await linked.server.next() == set(topics)
+
+
+async def test_ordered_topics_of_the_answer_are_handed_on(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    linked = Linked(config, topics)
+    linked.server.answer = lambda: Command(0, body=b'{"table":{"TopicX":"broker-a:4"}}')
+    async with linked:
+        await linked.server.next()
+        async with asyncio.timeout(5):
+            await linked.link.tried.wait()
+    assert linked.ordered == ["TopicX"]
+
+
+async def test_goodbye_is_as_recorded_and_survives_a_dead_name_server(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    linked = Linked(config, topics)
+    ext, _ = recorded(104)
+    seen: list[Command] = []
+
+    class Listening(NameServer):
+        async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+            seen.append(command)
+            raise ConnectFailed(address, "gone")
+
+    linked.link._requests = Listening()
+    await linked.link.unregister()
+    assert [(command.code, command.ext) for command in seen] == [(104, ext)]
