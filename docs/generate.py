@@ -1,0 +1,152 @@
+"""Write docs/config.md, docs/metrics.md and docs/errors.md from the code they describe.
+
+    .venv/bin/python docs/generate.py            # write them
+    .venv/bin/python docs/generate.py --check    # exit 1 and name the file that is out of step
+
+A test runs the check, so the three pages cannot go stale.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cluster.broker import replies
+from cluster.broker.config import BrokerConfig
+from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.metrics import METRICS
+from cluster.nameserver.config import NameServerConfig
+from storage import StorageConfig
+from tandemmq.exits import ExitCode
+
+DOCS = Path(__file__).parent
+GENERATED = "<!-- written by docs/generate.py; change the code it names, then run it -->\n"
+NOT_IN_FILES = {"storage", "insecure", "kept", "file"}
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    for row in rows:
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: Any) -> str:
+    """A default as broker.conf would spell it."""
+    if isinstance(value, enum.Enum):
+        return f"`{value.value}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if value != "" else "(empty)"
+
+
+def settings(struct: type[msgspec.Struct]) -> Iterator[tuple[str, ...]]:
+    """(key, default, name inside) of every setting that a file may hold."""
+    for field in msgspec.structs.fields(struct):
+        if field.name in NOT_IN_FILES:
+            continue
+        if field.default is not msgspec.NODEFAULT:
+            default = shown(field.default)
+        elif field.default_factory is not msgspec.NODEFAULT:
+            default = "(this machine's)"
+        else:
+            default = "(required)"
+        yield f"`{field.encode_name}`", default, f"`{field.name}`"
+
+
+def config_page() -> str:
+    """Every setting, from the structs that hold them."""
+    heads = ("key", "default", "inside")
+    by_reason: dict[str, list[str]] = {}
+    for key, reason in WITHOUT_EFFECT.items():
+        by_reason.setdefault(reason, []).append(key)
+    ignored = "\n".join(
+        f"* {reason}: " + ", ".join(f"`{key}`" for key in sorted(keys)) + "."
+        for reason, keys in by_reason.items()
+    )
+    return (
+        GENERATED
+        + "# Settings\n\nRocketMQ's `broker.conf` and `namesrv.conf` work unchanged. An unknown key warns; a bad value "
+        "stops the start\nand names key, value and what is allowed. `tandem check-config FILE` says what a file means. "
+        "*Inside* is the name\nin the code, unit last.\n\n## Broker (`cluster/broker/config.py`)\n\n"
+        + table(heads, list(settings(BrokerConfig)))
+        + "\n## Store, in the same file (`storage/config.py`)\n\n"
+        + table(heads, list(settings(StorageConfig)))
+        + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
+        + table(heads, list(settings(NameServerConfig)))
+        + "\n## Accepted without effect (`cluster/broker/known_keys.py`)\n\n"
+        + ignored
+        + "\n"
+    )
+
+
+def metrics_page() -> str:
+    """Every metric, from the one table."""
+    rows = [
+        (f"`{m.name}`", m.kind, m.unit or "-", ", ".join(m.labels) or "-", m.help) for m in METRICS
+    ]
+    return (
+        GENERATED
+        + "# Metrics\n\n`metricsExporterType=PROM` serves them on `metricsPromExporterPort` (5557), path `/metrics`. "
+        "Names that begin\nwith `rocketmq_` are RocketMQ's own, in its units. The table is `cluster/metrics.py`.\n\n"
+        + table(("name", "kind", "unit", "labels", "meaning"), rows)
+    )
+
+
+def first_line(cls: type[Any]) -> str:
+    return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+def errors_page() -> str:
+    """Which refusal becomes which response code, and how processes end."""
+    codes = [
+        (f"`{cls.__module__}.{cls.__name__}`", f"{code.value} {code.name}", first_line(cls))
+        for cls, code in replies.CODES.items()
+    ]
+    exits = (
+        Path(sys.modules[ExitCode.__module__].__file__ or "")
+        .read_text(encoding="utf-8")
+        .split("\n")
+    )
+    meaning = {
+        line.split("=")[0].strip(): line.partition("#")[2].strip()
+        for line in exits
+        if " = " in line and "#" in line
+    }
+    endings = [(str(code.value), code.name, meaning.get(code.name, "success")) for code in ExitCode]
+    return (
+        GENERATED
+        + "# Errors\n\n## What a client is told\n\nOne table, `cluster/broker/replies.py`, maps exceptions to response "
+        "codes; a class without a row has its base's.\n\n"
+        + table(("exception", "response code", "when"), codes)
+        + "\n## How `tandem` ends\n\n"
+        + table(("exit code", "name", "meaning"), endings)
+    )
+
+
+PAGES = {"config.md": config_page, "metrics.md": metrics_page, "errors.md": errors_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check compare them."""
+    stale = []
+    for name, page in PAGES.items():
+        path = DOCS / name
+        text = page()
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+    for name in stale:
+        print(f"docs/{name} is out of step with the code: run docs/generate.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""Documents that are written from the code are in step with it, and links in documents lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PRESENT = [
+    path for path in DOCUMENTS if path.name != "CHANGELOG.md"
+]  # the changelog speaks of the past
+
+
+def test_generated_pages_are_in_step_with_the_code() -> None:
+    run = subprocess.run(
+        [sys.executable, ROOT / "docs/generate.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_of_a_document_exists(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", PRESENT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_source_file_that_a_document_names_exists(document: Path) -> None:
+    pattern = r"`((?:storage|replication|cluster|chaos|tandemmq|tests|bench|docs)/[\w/.-]+\.(?:py|pyx|pxd|md|c))`"
+    for target in re.findall(pattern, document.read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_invariant_that_the_code_names_is_written_down() -> None:
+    known = set(
+        re.findall(r"\*\*(INV-\d+)\*\*", (ROOT / "docs/invariants.md").read_text(encoding="utf-8"))
+    )
+    for package in ("storage", "replication", "cluster", "chaos", "tandemmq"):
+        for source in (ROOT / package).rglob("*.py*"):
+            if source.suffix in {".py", ".pyx"}:
+                named = set(re.findall(r"INV-\d+", source.read_text(encoding="utf-8")))
+                assert named <= known, f"{source.relative_to(ROOT)}: {sorted(named - known)}"

@@ -1,0 +1,123 @@
+"""Rules that no linter knows: what server packages may call, how modules open, where compiled twins stand."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("storage", "replication", "cluster", "chaos", "tandemmq")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SERVER_SOURCES = [
+    path
+    for path in SOURCES
+    if path.relative_to(ROOT).parts[0] in {"storage", "replication", "cluster"}
+]
+
+FORBIDDEN_IMPORTS = {"subprocess", "pickle", "marshal", "shelve", "yaml", "multiprocessing"}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "system",
+    "popen",
+    "execv",
+    "execve",
+    "spawnv",
+    "__import__",
+    "import_module",
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def called(node: ast.Call) -> str:
+    target = node.func
+    return (
+        target.id
+        if isinstance(target, ast.Name)
+        else target.attr
+        if isinstance(target, ast.Attribute)
+        else ""
+    )
+
+
+@pytest.mark.parametrize("path", SERVER_SOURCES, ids=name_of)
+def test_servers_start_no_process_and_load_no_code(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & FORBIDDEN_IMPORTS, (
+                node.lineno
+            )
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in FORBIDDEN_IMPORTS, node.lineno
+        elif isinstance(node, ast.Call):
+            assert called(node) not in FORBIDDEN_CALLS, node.lineno
+
+
+@pytest.mark.parametrize("path", SERVER_SOURCES, ids=name_of)
+def test_servers_never_flush_a_mapping_with_the_interpreter_lock_held(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if (
+            isinstance(node, ast.Call)
+            and called(node) == "flush"
+            and isinstance(node.func, ast.Attribute)
+        ):
+            receiver = ast.unparse(node.func.value)
+            assert "map" not in receiver.lower(), f"line {node.lineno}: {receiver}.flush()"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_opens_by_saying_its_one_job(path: Path) -> None:
+    if path.read_text(encoding="utf-8").strip():
+        assert ast.get_docstring(parsed(path)), "no docstring"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_module_is_a_drawer_for_odds_and_ends(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "common", "helpers", "helper", "misc"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_an_error_is_never_swallowed_in_silence(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ExceptHandler):
+            broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
+            silent = all(isinstance(line, ast.Pass) for line in node.body)
+            assert not (broad and silent), f"line {node.lineno}: broad handler that does nothing"
+
+
+@pytest.mark.parametrize("twin", ["storage._record", "storage._derive", "cluster.broker._sendpath"])
+def test_compiled_modules_are_built_here_and_can_be_switched_off(twin: str) -> None:
+    source = ROOT / (twin.replace(".", "/") + ".pyx")
+    readable = source.with_name(source.stem.lstrip("_") + ".py")
+    assert readable.exists(), "a compiled module needs its readable twin"
+    script = f"import sys, storage, cluster.broker.broker; print(storage.COMPILED, {twin!r} in sys.modules)"
+    for pure, expected in (("", "True True"), ("1", "False False")):
+        environment = {**os.environ, "TANDEM_PURE_PYTHON": pure}
+        if not pure:
+            del environment["TANDEM_PURE_PYTHON"]
+        run = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=ROOT,
+        )
+        assert run.stdout.strip() == expected, run.stderr
+
+
+def test_the_public_packages_are_marked_as_typed() -> None:
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").exists(), package
