@@ -729,6 +729,7 @@ cdef class LogTail:
             fields.body_size = body.len
             if _checked_size(&fields) + BLANK_BYTES > self.limit - self.position:
                 return -1
+            store_ms = max(store_ms, self.last_store_ms)  # as an object: it may not fit a long
             _set_numbers(&fields, draft, draft.flag, queue_offset, store_ms, draft.prepared_offset)
             return self.append_fields(&fields)
         finally:
@@ -754,12 +755,11 @@ cdef class LogTail:
             total += _checked_size(&fields)
         if self.base == NULL or total + BLANK_BYTES > self.limit - position:
             return None
+        store_ms = max(store_ms, self.last_store_ms)
         for flag, item_body, own in items:
             fields.properties = _bytes_at(own)
             fields.properties_size = PyBytes_GET_SIZE(own)
             _set_numbers(&fields, envelope, flag, first_queue_offset + index, store_ms, 0)
-            if fields.store_ms < self.last_store_ms:
-                fields.store_ms = self.last_store_ms
             PyObject_GetBuffer(item_body, &body, PyBUF_SIMPLE)
             if body.len != len(item_body):
                 PyBuffer_Release(&body)

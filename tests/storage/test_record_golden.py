@@ -120,7 +120,8 @@ def test_every_golden_record_is_written_again_byte_for_byte(
 def test_scan_finds_exactly_the_golden_records_and_blanks(
     codec: Any, golden_name: str, golden_lines: Lines, log: Log
 ) -> None:
-    found, blanks = [], []
+    found: list[int] = []
+    blanks: list[int] = []
     for start, data in log.files.items():
         for head in codec.scan(data, 0, len(data), crc_checked=True):
             (blanks if head.blank else found).append(start + head.position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import mmap
@@ -103,7 +104,7 @@ def test_read_and_pread_return_written_bytes_only(segment: Segment) -> None:
     segment.view[10:15] = b"hello"
     segment.wrote = 15
     with segment.read(10, 5) as view:
-        assert view == b"hello"
+        assert bytes(view) == b"hello"
     assert segment.pread(10, 5) == b"hello"
     for position, size in ((11, 5), (-1, 2), (0, -1)):
         with pytest.raises(ValueError, match="15 written"):
@@ -242,7 +243,7 @@ def test_kernel_that_cannot_populate_is_asked_once_and_reported_once(
         @staticmethod
         def madvise(address: int, size: int, advice: int) -> int:
             asked.append((size, advice))
-            module.ctypes.set_errno(errno.EINVAL)
+            ctypes.set_errno(errno.EINVAL)
             return -1
 
     monkeypatch.setattr(module, "_libc", OldKernel)
@@ -306,7 +307,7 @@ def test_overdue_reference_does_not_keep_a_segment_but_an_exported_slice_does(
     assert [record.message.split(" path=")[0] for record in caplog.records] == [
         "segment still in use"
     ]
-    assert slice_ == b"bytes", "the reader still has its bytes"
+    assert bytes(slice_) == b"bytes", "the reader still has its bytes"
     slice_.release()
     assert segment.free(141_000, 120_000), "the reference was forced away"
     assert not segment.path.exists()
