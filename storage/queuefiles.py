@@ -52,7 +52,7 @@ class QueueFile:
             os.close(descriptor)
 
     def allocate(self, start: int, position: int) -> int:
-        """Reserve disk space for [start, at least position + 1); returns up to where there is space
+        """Reserve disk space for [start, past the entry at position); returns up to where there is space
         now.
 
         Writing to a sparse mapped page on a full disk kills the process, so this comes first. 6 MB
@@ -60,7 +60,7 @@ class QueueFile:
         OSError (ENOSPC: the disk is full).
         """
         limit = ALLOCATE_BYTES_MIN
-        while limit <= position:
+        while limit < position + QUEUE_ENTRY_BYTES:
             limit *= 2
         limit = min(limit, self.size)
         start -= start % PAGE_BYTES
