@@ -59,7 +59,8 @@ class KvConfig:
         if len(value) > VALUE_LENGTH_MAX or len(key) + len(namespace) > VALUE_LENGTH_MAX:
             raise TableFull(f"longer than {VALUE_LENGTH_MAX} characters")
         async with self._writing:
-            if sum(map(len, self._table.values())) >= ENTRIES_MAX:
+            is_new = self.get(namespace, key) is None
+            if is_new and sum(map(len, self._table.values())) >= ENTRIES_MAX:
                 raise TableFull(f"the table has {ENTRIES_MAX} entries")
             table = copy.deepcopy(self._table)
             table.setdefault(namespace, {})[key] = value

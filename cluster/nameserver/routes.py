@@ -183,6 +183,10 @@ class RouteTable:
             if holder is not None and holder.version.state_version > asked.version.state_version:
                 self.live.pop(key, None)  # a master of an older epoch came back: ignored
                 return Registered()
+        tenant = self.live.get(key)
+        if tenant is not None and tenant.name != asked.name:
+            # restarted under another name: without this the old name would never expire
+            self.unregister(asked.cluster, tenant.name, asked.address)
         self._join(group, asked, is_new_group)
         addresses[asked.broker_id] = asked.address
         is_first = is_new_group or former is None
@@ -277,6 +281,9 @@ class RouteTable:
 
     def unregister(self, cluster: str, name: str, address: str) -> bool:
         """Forget one address, and with a group's last its queues; whether it was known."""
+        live = self.live.get((cluster, address))
+        if live is not None and live.name != name:
+            return False  # somebody else lives there now
         was_live = self.live.pop((cluster, address), None) is not None
         group = self.groups.get(name)
         if group is None:
