@@ -104,6 +104,7 @@ class MessageStore:
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
         self.recovered = Recovered(clean=True, same_boot=True)
+        self.tails_dropped = 0  # who keeps a QueueTail asks for it anew when this changes
         self._mark = mark
         self._checkpoint_path = root / "checkpoint"
         self._state_path = root / "queuestate"
@@ -399,6 +400,7 @@ class MessageStore:
         """Remove a topic's queues; its messages stay in the log until they age. Raises OSError."""
         self.queues.delete_topic(topic)
         self.log.queue_tails.pop(topic.encode("utf-8", "replace"), None)
+        self.tails_dropped += 1
 
     def clean_expired_queues(self, is_system: Callable[[str], bool] = lambda topic: False) -> int:
         """Remove queues of which no message is left; their offsets begin again at 0."""
@@ -408,6 +410,7 @@ class MessageStore:
                 self.queues.delete_queue(queue.topic, queue.queue_id)
                 tails = self.log.queue_tails.get(queue.topic.encode(), {})
                 tails.pop(queue.queue_id, None)
+                self.tails_dropped += 1
                 removed += 1
         return removed
 
