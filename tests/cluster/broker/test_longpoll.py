@@ -1,0 +1,138 @@
+"""Pulls that wait."""
+
+from __future__ import annotations
+
+from messagekit import FakeClock, FakeConnection
+
+from cluster.broker.longpoll import HeldPull, HeldPulls
+from cluster.remoting.command import Command
+from cluster.remoting.headers import PullHeader
+
+
+class Bench:
+    """Held pulls whose answers are counted."""
+
+    def __init__(self, count_max: int = 100) -> None:
+        self.clock = FakeClock()
+        self.answered: list[HeldPull] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        self.held = HeldPulls(
+            self.answered.append,
+            lambda topic, queue: self.ends.get((topic, queue), 0),
+            self.clock,
+            count_max,
+        )
+
+    def hold(
+        self,
+        queue_id: int = 0,
+        offset: int = 5,
+        codes: frozenset[int] | None = None,
+        hold_ms: int = 15_000,
+        connection: FakeConnection | None = None,
+    ) -> HeldPull:
+        header = PullHeader("g", "T", queue_id, offset, 32, 2)
+        pull = HeldPull(
+            connection or FakeConnection(),
+            Command(11),
+            header,
+            codes,
+            self.clock.monotonic_ms() + hold_ms,
+        )
+        self.held.hold(pull)
+        return pull
+
+
+def test_a_message_behind_the_asked_offset_wakes_the_pull_once() -> None:
+    bench = Bench()
+    pull = bench.hold(offset=5)
+    bench.held.arrived([("T", 1, 9, 0), ("U", 0, 9, 0), ("T", 0, 5, 0)])
+    assert bench.answered == []
+    bench.held.arrived([("T", 0, 6, 0), ("T", 0, 7, 0)])
+    assert bench.answered == [pull]
+    assert bench.held.count == 0
+    bench.held.arrived([("T", 0, 8, 0)])
+    assert bench.answered == [pull]
+
+
+def test_only_messages_with_a_wanted_tag_wake_a_pull() -> None:
+    bench = Bench()
+    pull = bench.hold(codes=frozenset({77, -3}))
+    bench.held.arrived([("T", 0, 6, 12)])
+    assert bench.answered == []
+    bench.held.arrived([("T", 0, 7, 12), ("T", 0, 8, -3)])
+    assert bench.answered == [pull]
+
+
+def test_the_sweep_answers_pulls_whose_tags_never_came() -> None:
+    bench = Bench()
+    pull = bench.hold(codes=frozenset({77}))
+    waiting = bench.hold(queue_id=1, offset=5)
+    bench.held.arrived([("T", 0, 6, 12)])
+    bench.ends = {("T", 0): 6, ("T", 1): 5}
+    bench.held.sweep()
+    assert bench.answered == [pull]
+    assert bench.held.count == 1
+    bench.ends["T", 1] = 6
+    bench.held.sweep()
+    assert bench.answered == [pull, waiting]
+
+
+def test_a_pull_is_answered_when_its_time_is_up_and_not_before() -> None:
+    bench = Bench()
+    short, long = bench.hold(hold_ms=1_000), bench.hold(hold_ms=15_000)
+    bench.clock.pass_ms(999)
+    bench.held.expire(bench.clock.monotonic_ms())
+    assert bench.answered == []
+    bench.clock.pass_ms(501)
+    bench.held.expire(bench.clock.monotonic_ms())
+    assert bench.answered == [short]
+    bench.clock.pass_ms(3_600_000)  # the process stood still
+    bench.held.expire(bench.clock.monotonic_ms())
+    assert bench.answered == [short, long]
+
+
+def test_a_pull_with_no_time_left_is_answered_by_the_next_tick() -> None:
+    bench = Bench()
+    pull = bench.hold(hold_ms=0)
+    bench.clock.pass_ms(500)
+    bench.held.expire(bench.clock.monotonic_ms())
+    assert bench.answered == [pull]
+
+
+def test_pulls_of_a_closed_connection_are_dropped_without_an_answer() -> None:
+    bench = Bench()
+    gone, stays = FakeConnection(), FakeConnection()
+    for connection in (gone, stays, gone):
+        bench.hold(connection=connection)
+    gone.close()
+    assert bench.held.count == 1
+    bench.held.arrived([("T", 0, 6, 0)])
+    assert [pull.connection for pull in bench.answered] == [stays]
+
+
+def test_one_close_callback_serves_all_pulls_of_a_connection() -> None:
+    bench = Bench()
+    connection = FakeConnection()
+    for offset in range(50):
+        bench.hold(offset=offset, connection=connection)
+        bench.held.arrived([("T", 0, offset + 1, 0)])
+    assert len(bench.answered) == 50
+    assert connection.close_callbacks == 1
+
+
+def test_who_waited_longest_is_woken_first() -> None:
+    bench = Bench()
+    pulls = [bench.hold() for _ in range(20)]
+    bench.held.arrived([("T", 0, 6, 0)])
+    assert bench.answered == pulls
+
+
+def test_the_number_of_held_pulls_is_bounded() -> None:
+    bench = Bench(count_max=2)
+    bench.hold()
+    assert not bench.held.full
+    bench.hold()
+    assert bench.held.full
+    bench.held.release_all()
+    assert not bench.held.full and len(bench.answered) == 2
