@@ -253,11 +253,16 @@ class Recovery:
         """The first record that may lack index entries."""
         if self._index is None:
             return self.found.log_end
-        reached = self._index.end.end_physical
-        if reached and reached >= self._log.start and not self._is_sound(reached):
-            log.warning("index points at no record and is rebuilt offset=%d", reached)
-            self._index.keep_until(0)
-            reached = 0
+        reached = 0
+        if self._index.headers:
+            reached = self._index.end.end_physical
+            record = self._log.record_at(reached)
+            if reached >= self._log.start and (record is None or not self._is_sound(reached)):
+                log.warning("index points at no record and is rebuilt offset=%d", reached)
+                self._index.keep_until(0)
+                reached = 0
+            elif record is not None and self.found.clean:
+                reached += len(record)  # after a crash it may lack some of its keys
         state = self._state
         if state is not None and 0 <= state.index_end <= reached:
             reached = max(reached, state.dispatched)  # records without keys leave no trace in it
