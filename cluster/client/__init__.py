@@ -5,6 +5,7 @@ Applications import these names from tandemmq.
 
 from __future__ import annotations
 
+from cluster.client.admin import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.consumer import ConsumeResult, PushConsumer
 from cluster.client.errors import (
@@ -30,6 +31,7 @@ from cluster.client.rebalance import allocate_averagely
 from cluster.client.selection import by_key
 
 __all__ = [
+    "Admin",
     "BrokerAnswerBroken",
     "BrokerRefused",
     "BrokerUnreachable",

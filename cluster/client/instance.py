@@ -85,7 +85,7 @@ class ClientInstance:
             int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED): self.handle_notify_consumer_ids_changed
         }
         self._endpoint = Endpoint(table, clock=self.clock)
-        self._name_servers = NameServers(
+        self.name_servers = NameServers(
             config.namesrv, self.connections, self.rng, config.call_timeout_ms
         )
         self._producers: dict[str, int] = {}
@@ -188,7 +188,7 @@ class ClientInstance:
 
     async def _template_route(self, topic: str) -> None:
         try:
-            template = await self._name_servers.route(TEMPLATE_TOPIC)
+            template = await self.name_servers.route(TEMPLATE_TOPIC)
         except NoRoute:
             raise NoRoute(
                 topic,
@@ -211,7 +211,7 @@ class ClientInstance:
         return await asyncio.shield(task)
 
     async def _fetch(self, topic: str) -> TopicRoute:
-        route = await self._name_servers.route(topic)
+        route = await self.name_servers.route(topic)
         if self.brokers.learn(topic, route):
             log.info("route changed topic=%s brokers=%s", topic, ",".join(sorted(route.addresses)))
             for consumer in self._consumers.values():

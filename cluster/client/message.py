@@ -103,9 +103,8 @@ class Message:
                 f"Sending message to topic[{self.topic}] is forbidden: the broker owns it."
             )
         object.__setattr__(self, "body", _checked_body(self.body))
-        keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
-        if len(keys) == 1 and " " in keys[0]:
-            keys = tuple(keys[0].split())  # RocketMQ's own spelling of several keys
+        # one text may hold several keys: RocketMQ's own spelling
+        keys = tuple(self.keys.split() if isinstance(self.keys, str) else self.keys)
         for name, value in [("tags", self.tags or "-"), ("unique_id", self.unique_id or "-")]:
             _check_text(name, value)
         for key in keys:

@@ -137,7 +137,7 @@ class ReadyQueues:
 
     def announce(self, cache: QueueCache) -> None:
         """The cache got messages."""
-        if cache.waiting and not cache.listed:
+        if cache.waiting and not cache.listed and not cache.dropped:
             cache.listed = True
             self._line.put_nowait(cache)
 

@@ -1,0 +1,64 @@
+"""`tandem check-config`: would a server start with this file, and what would it warn of?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import sys
+from pathlib import Path
+
+from cluster.config import ConfigError, read_properties
+from tandemmq.exits import CommandFailed, ExitCode
+
+
+class _Warnings(logging.Handler):
+    """Collects what the settings reader warns of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def run_check_config(arguments: argparse.Namespace) -> ExitCode:
+    """Print warnings and the verdict; BAD_CONFIG when the server would refuse to start."""
+    file: Path = arguments.file
+    role = arguments.role or ("nameserver" if "namesrv" in file.name else "broker")
+    warnings = _Warnings()
+    logger = logging.getLogger("cluster")
+    logger.addHandler(warnings)
+    try:
+        settings = check(file, role)
+    except ConfigError as problem:
+        if arguments.json:
+            print(json.dumps({"ok": False, "role": role, "problem": str(problem)}))
+            return ExitCode.BAD_CONFIG
+        raise CommandFailed(str(problem), ExitCode.BAD_CONFIG) from problem
+    finally:
+        logger.removeHandler(warnings)
+    if arguments.json:
+        found = {"ok": True, "role": role, "warnings": warnings.lines, "settings": settings}
+        print(json.dumps(found))
+        return ExitCode.OK
+    for line in warnings.lines:
+        print(f"warning: {line}", file=sys.stderr)
+    print(f"{file}: a {role} starts with it, {len(warnings.lines)} warnings")
+    return ExitCode.OK
+
+
+def check(file: Path, role: str) -> dict[str, str]:
+    """The settings in force with this file, by RocketMQ's keys. Raises ConfigError."""
+    properties = read_properties(file)
+    if role == "nameserver":
+        config = importlib.import_module("cluster.nameserver.config")
+        settings = config.NameServerConfig.from_properties(properties, path=file.absolute())
+    else:
+        config = importlib.import_module("cluster.broker.config")
+        settings = config.BrokerConfig.from_properties(properties, file=str(file.absolute()))
+    config.check_startable(settings)
+    found: dict[str, str] = settings.to_properties()
+    return found

@@ -1,0 +1,324 @@
+"""The `tandem` command: parses arguments and calls one module per command.
+
+Command modules are imported when their command runs, not before: a broker starts without the
+client, `tandem send` without the broker. That is the one place where a module is imported by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tandemmq.exits import CommandFailed, ExitCode
+
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """One subcommand: `function` of tandemmq.`module` takes the arguments, returns an ExitCode."""
+
+    name: str
+    module: str
+    function: str
+    summary: str
+    examples: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (tandemmq.exits.ExitCode)."""
+    if sys.flags.optimize:
+        print(
+            "tandem: python -O removes the assertions that guard the log; start without it",
+            file=sys.stderr,
+        )
+        return ExitCode.OPTIMIZED
+    arguments = _parser().parse_args(argv)
+    try:
+        module = importlib.import_module(f"tandemmq.{arguments.module}")
+        code: int = getattr(module, arguments.function)(arguments)
+        sys.stdout.flush()
+        return code
+    except CommandFailed as problem:
+        print(f"tandem: {problem}", file=sys.stderr)
+        return problem.code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has enough (`tandem tail T | head`); keep Python from complaining
+        # at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem",
+        description="TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.",
+        epilog="exit codes:\n" + "\n".join(f"  {code.value:3}  {code.name}" for code in ExitCode),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        _add(commands, command)
+    local = commands.add_parser(
+        "local",
+        help="a whole cluster on this machine: name server and two masters",
+        description="A name server and two brokers as background processes of this machine.",
+        epilog="example:\n  tandem local up && tandem send Hello world && tandem local down",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = local.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for action in LOCAL_ACTIONS:
+        _add(actions, action)
+    return parser
+
+
+def _add(
+    group: argparse._SubParsersAction[argparse.ArgumentParser],
+    command: _Command,
+) -> None:
+    parser = group.add_parser(
+        command.name,
+        help=command.summary,
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=f"example:\n{command.examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.arguments(parser)
+    parser.set_defaults(module=command.module, function=command.function)
+
+
+# Arguments, by command
+
+
+def _logging(parser: argparse.ArgumentParser) -> None:
+    levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
+    parser.add_argument("--log-level", choices=levels, default="INFO", help="default INFO")
+    parser.add_argument("--log-json", action="store_true", help="log lines as JSON objects")
+
+
+def _settings(parser: argparse.ArgumentParser, file: str) -> None:
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help=f"RocketMQ's {file}")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting that wins over the file; may be repeated",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen on other addresses than loopback although nothing checks who connects",
+    )
+    _logging(parser)
+
+
+def _nameserver(parser: argparse.ArgumentParser) -> None:
+    _settings(parser, "namesrv.conf")
+    parser.add_argument("-p", "--port", type=int, help="listenPort, default 9876")
+
+
+def _broker(parser: argparse.ArgumentParser) -> None:
+    _settings(parser, "broker.conf")
+    parser.add_argument(
+        "-n", "--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="name servers to register with"
+    )
+
+
+def _name_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n",
+        "--namesrv",
+        metavar="HOST:PORT[;HOST:PORT]",
+        help=f"name servers; default NAMESRV_ADDR of the environment, else {DEFAULT_NAME_SERVER}",
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="output for programs")
+
+
+def _send(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "body", metavar="BODY", nargs="?", help="the message; without it, each line of stdin is one"
+    )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="the whole file is one message")
+    parser.add_argument("--key", action="append", default=[], help="business key; may be repeated")
+    parser.add_argument("--tag", help="tag that consumers filter by")
+    parser.add_argument("--group", default="TANDEM_SEND", help="producer group")
+    _name_server(parser)
+    _json(parser)
+
+
+def _tail(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="last",
+        metavar="first|last|TIME",
+        help="TIME: 2025-09-19T08:30:00 (local), milliseconds since 1970, or 10m for 10m ago",
+    )
+    parser.add_argument("--tag", default="*", metavar="EXPRESSION", help='e.g. "TagA || TagB"')
+    parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
+    parser.add_argument(
+        "--until-end", action="store_true", help="stop at the end that each queue has now"
+    )
+    _name_server(parser)
+    _json(parser)
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", type=Path, help="storePathRootDir of a broker")
+    _json(parser)
+
+
+def _check_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument(
+        "--role",
+        choices=["broker", "nameserver"],
+        help="default: nameserver when the file's name says namesrv, else broker",
+    )
+    _json(parser)
+
+
+def _directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("tandem-data"),
+        metavar="DIR",
+        help="where the cluster keeps settings, stores and logs; default ./tandem-data",
+    )
+
+
+def _up(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument("--namesrv-port", type=int, default=9876, help="default 9876")
+    parser.add_argument(
+        "--broker-port",
+        type=int,
+        default=10911,
+        help="of broker-a, default 10911; broker-b: 10 more; each also takes the port 2 below",
+    )
+    _json(parser)
+
+
+def _down(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument(
+        "--timeout", type=float, default=15.0, metavar="S", help="seconds to wait, default 15"
+    )
+    parser.add_argument("--kill", action="store_true", help="kill what has not stopped by then")
+    _json(parser)
+
+
+def _status(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    _json(parser)
+
+
+def _logs(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument("name", nargs="?", help="namesrv, broker-a or broker-b; default all")
+    parser.add_argument("--lines", type=int, default=20, metavar="N", help="of each, default 20")
+
+
+COMMANDS: Final = (
+    _Command(
+        "nameserver",
+        "serving",
+        "run_nameserver",
+        "run a name server in the foreground until SIGTERM",
+        "  tandem nameserver -c namesrv.conf -p 9876",
+        _nameserver,
+    ),
+    _Command(
+        "broker",
+        "serving",
+        "run_broker",
+        "run a broker in the foreground until SIGTERM",
+        "  tandem broker -n 127.0.0.1:9876 -c broker.conf --set flushDiskType=SYNC_FLUSH",
+        _broker,
+    ),
+    _Command(
+        "send",
+        "send",
+        "run_send",
+        "send messages from the command line, a file or stdin",
+        '  tandem send Orders "order 17" --key order-17 --tag created\n'
+        "  seq 1000 | tandem send Orders",
+        _send,
+    ),
+    _Command(
+        "tail",
+        "tail",
+        "run_tail",
+        "print a topic's messages as they come, without touching any group",
+        "  tandem tail Orders --from first --count 10\n"
+        '  tandem tail Orders --tag "created || paid" --json',
+        _tail,
+    ),
+    _Command(
+        "inspect",
+        "inspection",
+        "run_inspect",
+        "say what is in a store directory and whether it is sound; read-only",
+        "  tandem inspect ./tandem-data/store/broker-a",
+        _inspect,
+    ),
+    _Command(
+        "check-config",
+        "checking",
+        "run_check_config",
+        "check a settings file without starting anything",
+        "  tandem check-config broker.conf",
+        _check_config,
+    ),
+)
+
+LOCAL_ACTIONS: Final = (
+    _Command(
+        "up",
+        "local",
+        "run_up",
+        "start the cluster and wait until it is ready",
+        "  tandem local up --dir ./tandem-data",
+        _up,
+    ),
+    _Command(
+        "down",
+        "local",
+        "run_down",
+        "stop the cluster; data stays",
+        "  tandem local down",
+        _down,
+    ),
+    _Command(
+        "status",
+        "local",
+        "run_status",
+        "say which processes run and whether brokers are registered",
+        "  tandem local status --json",
+        _status,
+    ),
+    _Command(
+        "logs",
+        "local",
+        "run_logs",
+        "print the end of the processes' logs",
+        "  tandem local logs broker-a --lines 50",
+        _logs,
+    ),
+)

@@ -1,0 +1,22 @@
+"""What a client's errors mean for the shell: one line of text and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cluster.client import BrokerUnreachable, ClientError, NoNameServer, NoRoute
+from tandemmq.exits import CommandFailed, ExitCode
+
+_UNREACHABLE = (BrokerUnreachable, NoNameServer, NoRoute)
+
+
+@contextmanager
+def client_errors() -> Iterator[None]:
+    """Turn ClientError, a bad argument and a file that cannot be read into CommandFailed."""
+    try:
+        yield
+    except _UNREACHABLE as problem:
+        raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
+    except (ClientError, ValueError, OSError) as problem:
+        raise CommandFailed(str(problem)) from problem

@@ -1,0 +1,97 @@
+"""`tandem nameserver` and `tandem broker`: read the settings, serve until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.config import ConfigError, Properties, read_properties
+from cluster.logs import setup_logging
+from cluster.process import run
+from storage import FlushFailed, StorageError
+from tandemmq.exits import CommandFailed, ExitCode
+
+_PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+
+
+def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
+    """Serve routes until SIGTERM or SIGINT."""
+    nameserver = importlib.import_module("cluster.nameserver")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        properties = _properties(arguments)
+        if arguments.port is not None:
+            properties["listenPort"] = str(arguments.port)
+        config = nameserver.NameServerConfig.from_properties(
+            properties, path=_absolute(arguments.config), insecure=arguments.insecure
+        )
+        run(lambda: nameserver.serve_nameserver(config, _say))
+    return ExitCode.OK
+
+
+def run_broker(arguments: argparse.Namespace) -> ExitCode:
+    """Serve messages until SIGTERM or SIGINT."""
+    broker = importlib.import_module("cluster.broker")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        properties = _properties(arguments)
+        if arguments.namesrv is not None:
+            properties["namesrvAddr"] = arguments.namesrv
+        file = _absolute(arguments.config)
+        config = broker.BrokerConfig.from_properties(
+            properties, insecure=arguments.insecure, file=str(file) if file is not None else ""
+        )
+        run(lambda: broker.serve_broker(config, _say))
+    return ExitCode.OK
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.absolute() if path is not None else None
+
+
+def _properties(arguments: argparse.Namespace) -> Properties:
+    """The file's settings, overridden by --set. Says which file is used."""
+    properties: Properties = {}
+    if arguments.config is not None:
+        properties = read_properties(arguments.config)
+        print(f"settings from {arguments.config.absolute()}", file=sys.stderr)
+    properties.update(assignments(arguments.set))
+    return properties
+
+
+def assignments(texts: Sequence[str]) -> Properties:
+    """KEY=VALUE arguments as settings. Raises CommandFailed for one without a key."""
+    found: Properties = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise CommandFailed(f"--set takes KEY=VALUE, got {text!r}", ExitCode.USAGE)
+        found[key.strip()] = value
+    return found
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what an operator can mend into one line and an exit code; bugs keep their traceback."""
+    try:
+        yield
+    except ConfigError as problem:
+        raise CommandFailed(str(problem), ExitCode.BAD_CONFIG) from problem
+    except FlushFailed as problem:
+        raise CommandFailed(
+            f"the disk refused a flush: {problem}", ExitCode.DISK_FAILED
+        ) from problem
+    except StorageError as problem:
+        raise CommandFailed(str(problem), ExitCode.STORE_UNUSABLE) from problem
+    except OSError as problem:
+        code = ExitCode.PORT_TAKEN if problem.errno in _PORT_ERRORS else ExitCode.FAILED
+        raise CommandFailed(str(problem), code) from problem

@@ -1,0 +1,350 @@
+"""Fakes for the client's tests: brokers as dictionaries, wires as calls, time that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from cluster.client.message import MessageQueue, ReceivedMessage
+from cluster.remoting import (
+    Command,
+    ConnectFailed,
+    ConnectionLost,
+    RequestCode,
+    RequestTimedOut,
+    ResponseCode,
+)
+from storage import Draft, encode, encode_properties, pack_host, split_batch
+
+NAME_SERVER = "127.0.0.1:9876"
+Result = TypeVar("Result")
+HOST = pack_host("127.0.0.1", 10911)
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """When nothing is ready the time of the next timer has come at once."""
+
+    loop: JumpingLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise RuntimeError("deadlock: every task is blocked and no timer is set")
+        self.loop.now_s += timeout
+        return []
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop with its own time."""
+
+    def __init__(self) -> None:
+        selector = _JumpingSelector()
+        selector.loop = self
+        self.now_s = 1_000.0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now_s
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on a loop whose time jumps; every wait in it is over at once."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(asyncio.wait_for(main, 3_600))
+
+
+async def settle() -> None:
+    """Let every task run until it waits for time or for somebody."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def received(queue_offset: int, body: bytes = b"x", queue_id: int = 0) -> ReceivedMessage:
+    """A message as a pull brings it."""
+    return ReceivedMessage(
+        topic="T",
+        body=body,
+        queue=MessageQueue("T", "a", queue_id),
+        queue_offset=queue_offset,
+        message_id=f"ID{queue_offset}",
+        offset_message_id=f"OFF{queue_offset}",
+        properties={},
+        reconsume_times=0,
+        born_ms=1,
+        store_ms=2,
+        born_host="127.0.0.1:1",
+        store_host="127.0.0.1:2",
+        physical_offset=queue_offset * 100,
+        flag=0,
+        sys_flag=0,
+    )
+
+
+class FakeBroker:
+    """A master with queues in memory.
+
+    `trouble` may answer, fail or delay a request before it is served.
+    """
+
+    def __init__(self, cluster: FakeCluster, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.queues: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.members: dict[str, dict[FakeWire, str]] = defaultdict(dict)
+        self.heartbeats: list[dict[str, Any]] = []
+        self.requests: list[Command] = []
+        self.sent_back: list[dict[str, str]] = []
+        self.trouble: Callable[[Command], Command | Exception | None] = lambda command: None
+        self.down = False
+        self.young_topic_rule = (
+            False  # answer 0 instead of "not found", as brokers do for young topics
+        )
+        self._cluster = cluster
+        self._arrived = asyncio.Condition()
+
+    def codes(self) -> list[int]:
+        return [command.code for command in self.requests]
+
+    async def answer(self, command: Command, wire: FakeWire) -> Command:
+        self.requests.append(command)
+        problem = self.trouble(command)
+        if isinstance(problem, Exception):
+            raise problem
+        if problem is not None:
+            return problem
+        handler = getattr(self, f"handle_{RequestCode(command.code).name.lower()}")
+        reply: Command = await handler(command, wire)
+        return reply
+
+    async def handle_heart_beat(self, command: Command, wire: FakeWire) -> Command:
+        body = json.loads(bytes(command.body or b""))
+        self.heartbeats.append(body)
+        for entry in body["consumerDataSet"]:
+            group = self.members[entry["groupName"]]
+            if group.get(wire) != body["clientID"]:
+                group[wire] = body["clientID"]
+                self._cluster.topics.setdefault(f"%RETRY%{entry['groupName']}", {self.name: 1})
+                self.notify(entry["groupName"])
+        return command.reply()
+
+    def notify(self, group: str) -> None:
+        for wire in self.members[group]:
+            wire.push(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
+
+    async def handle_unregister_client(self, command: Command, wire: FakeWire) -> Command:
+        group = (command.ext or {}).get("consumerGroup")
+        if group and self.members[group].pop(wire, None):
+            self.notify(group)
+        return command.reply()
+
+    async def handle_get_consumer_list_by_group(self, command: Command, wire: FakeWire) -> Command:
+        members = self.members[ext(command)["consumerGroup"]].values()
+        if not members:
+            return command.reply(ResponseCode.SYSTEM_ERROR, "no consumer for this group")
+        return command.reply(body=json.dumps({"consumerIdList": list(members)}).encode())
+
+    async def handle_send_message_v2(self, command: Command, wire: FakeWire) -> Command:
+        fields = ext(command)
+        queue_id = int(fields["e"])
+        offset = await self.store(
+            fields["b"],
+            queue_id,
+            bytes(command.body or b""),
+            fields["i"].encode(),
+            int(fields["f"]),
+        )
+        return command.reply(
+            ext={"msgId": f"OFF{offset}", "queueId": str(queue_id), "queueOffset": str(offset)}
+        )
+
+    async def handle_send_batch_message(self, command: Command, wire: FakeWire) -> Command:
+        fields = ext(command)
+        queue_id = int(fields["e"])
+        first = len(self.queues[fields["b"], queue_id])
+        items = split_batch(bytes(command.body or b""))
+        for item in items:
+            await self.store(fields["b"], queue_id, bytes(item.body), bytes(item.properties), 0)
+        ids = ",".join(f"OFF{first + place}" for place in range(len(items)))
+        return command.reply(
+            ext={"msgId": ids, "queueId": str(queue_id), "queueOffset": str(first)}
+        )
+
+    async def store(
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0
+    ) -> int:
+        queue = self.queues[topic, queue_id]
+        draft = Draft(topic, queue_id, body, properties, 0, sys_flag, 1, HOST, HOST)
+        queue.append(encode(draft, len(queue), 100 * len(queue), 1_000 + len(queue)))
+        async with self._arrived:
+            self._arrived.notify_all()
+        return len(queue) - 1
+
+    async def fill(self, topic: str, queue_id: int, bodies: list[bytes], **properties: str) -> None:
+        for body in bodies:
+            await self.store(topic, queue_id, body, encode_properties(properties))
+
+    async def handle_pull_message(self, command: Command, wire: FakeWire) -> Command:
+        fields = ext(command)
+        queue = self.queues[fields["topic"], int(fields["queueId"])]
+        offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
+        if offset > len(queue):
+            return self._pulled(command, ResponseCode.PULL_OFFSET_MOVED, len(queue), queue)
+        async with self._arrived:
+            try:
+                async with asyncio.timeout(int(fields["suspendTimeoutMillis"]) / 1000):
+                    await self._arrived.wait_for(lambda: len(queue) > offset)
+            except TimeoutError:
+                return self._pulled(command, ResponseCode.PULL_NOT_FOUND, offset, queue)
+        found = queue[offset : offset + count]
+        return self._pulled(command, 0, offset + len(found), queue, b"".join(found))
+
+    def _pulled(
+        self, command: Command, code: int, following: int, queue: list[bytes], body: bytes = b""
+    ) -> Command:
+        fields = {
+            "nextBeginOffset": str(following),
+            "minOffset": "0",
+            "maxOffset": str(len(queue)),
+            "suggestWhichBrokerId": "0",
+        }
+        return command.reply(code, ext=fields, body=body or None)
+
+    async def handle_query_consumer_offset(self, command: Command, wire: FakeWire) -> Command:
+        offset = self.offsets.get(offset_key(command), 0 if self.young_topic_rule else None)
+        if offset is None:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, "no offset")
+        return command.reply(ext={"offset": str(offset)})
+
+    async def handle_update_consumer_offset(self, command: Command, wire: FakeWire) -> Command:
+        self.offsets[offset_key(command)] = int(ext(command)["commitOffset"])
+        return command.reply()
+
+    async def handle_get_max_offset(self, command: Command, wire: FakeWire) -> Command:
+        fields = ext(command)
+        queue = self.queues[fields["topic"], int(fields["queueId"])]
+        return command.reply(ext={"offset": str(len(queue))})
+
+    async def handle_get_min_offset(self, command: Command, wire: FakeWire) -> Command:
+        return command.reply(ext={"offset": "0"})
+
+    async def handle_search_offset_by_timestamp(self, command: Command, wire: FakeWire) -> Command:
+        """Messages are stored at 1000, 1001, ...: see store()."""
+        return command.reply(ext={"offset": str(max(0, int(ext(command)["timestamp"]) - 1_000))})
+
+    async def handle_consumer_send_msg_back(self, command: Command, wire: FakeWire) -> Command:
+        self.sent_back.append(ext(command))
+        return command.reply()
+
+
+def ext(command: Command) -> dict[str, str]:
+    assert command.ext is not None
+    return command.ext
+
+
+def offset_key(command: Command) -> tuple[str, str, int]:
+    fields = ext(command)
+    return fields["consumerGroup"], fields["topic"], int(fields["queueId"])
+
+
+class FakeWire:
+    """One client's connection to one server."""
+
+    def __init__(self, cluster: FakeCluster, address: str, table: Any) -> None:
+        self.closed = False
+        self._cluster = cluster
+        self._address = address
+        self._table = table
+        self._tasks: set[asyncio.Task[Command]] = set()
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        if self.closed or self._cluster.is_down(self._address):
+            self.closed = True
+            raise ConnectionLost(self._address)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._cluster.answer(self._address, command, self)
+        except TimeoutError:
+            raise RequestTimedOut(self._address, command.code, timeout_ms) from None
+
+    def oneway(self, command: Command) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._cluster.answer(self._address, command, self)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def push(self, command: Command) -> None:
+        """The server asks the client."""
+        self._table[command.code](command, None)
+
+
+class FakeCluster:
+    """A name server and brokers. topics: name -> broker name -> queue count."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[str, int]] = {}
+        self.brokers: dict[str, FakeBroker] = {}
+        self.wires: list[FakeWire] = []
+        self.route_requests: list[str] = []
+        self.name_server_down = False
+
+    def add(self, name: str, topic: str | None = None, queue_count: int = 4) -> FakeBroker:
+        """A broker, with queues of a topic."""
+        broker = FakeBroker(self, name, f"127.0.0.1:{10_911 + 10 * len(self.brokers)}")
+        self.brokers[broker.address] = broker
+        if topic is not None:
+            self.topics.setdefault(topic, {})[name] = queue_count
+        return broker
+
+    def is_down(self, address: str) -> bool:
+        if address == NAME_SERVER:
+            return self.name_server_down
+        return address not in self.brokers or self.brokers[address].down
+
+    async def open_channel(self, host: str, port: int, **options: Any) -> FakeWire:
+        address = f"{host}:{port}"
+        if self.is_down(address):
+            raise ConnectFailed(address, "refused")
+        wire = FakeWire(self, address, options["endpoint"].table)
+        self.wires.append(wire)
+        return wire
+
+    async def answer(self, address: str, command: Command, wire: FakeWire) -> Command:
+        await asyncio.sleep(0)  # as on a network, other tasks run meanwhile
+        if address != NAME_SERVER:
+            return await self.brokers[address].answer(command, wire)
+        topic = ext(command)["topic"]
+        self.route_requests.append(topic)
+        counts = self.topics.get(topic)
+        if not counts:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
+        return command.reply(body=self.route_body(counts))
+
+    def route_body(self, counts: dict[str, int]) -> bytes:
+        addresses = {broker.name: broker.address for broker in self.brokers.values()}
+        return json.dumps(
+            {
+                "queueDatas": [
+                    {
+                        "brokerName": name,
+                        "readQueueNums": count,
+                        "writeQueueNums": count,
+                        "perm": 6,
+                        "topicSysFlag": 0,
+                    }
+                    for name, count in counts.items()
+                ],
+                "brokerDatas": [
+                    {"cluster": "C", "brokerName": name, "brokerAddrs": {"0": addresses[name]}}
+                    for name in counts
+                ],
+                "filterServerTable": {},
+            }
+        ).encode()
