@@ -49,7 +49,7 @@ from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
-from cluster.process import Job, running, stop_requested
+from cluster.process import Job, raise_open_files_limit, running, stop_requested
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
@@ -102,6 +102,9 @@ class Broker:
         self.dispatch = Dispatch(store)
         self.log_flush = LogFlush(store, self.acks, clock, self.dispatch.wake)
         self.retention = Retention(store)
+        self.expiry = Expiry(
+            self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
+        )
         self.registration = Registration(config, self.topics, rng)
         self._rng = rng
         self._store_host = packed_host(config)
@@ -189,9 +192,6 @@ class Broker:
         """What runs from before the first request until after the last."""
         config, clock = self.config, self.clock
         tables = (self.offsets.file, self.groups.file, self.topics.file)
-        expiry = Expiry(
-            self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
-        )
         jobs: dict[str, Job] = {
             "dispatch": self.dispatch.run,
             "log_flush": self.log_flush.run,
@@ -202,7 +202,7 @@ class Broker:
             "held_pulls": self.pulls.held.run,
             "schedule": self.schedule.run,
             "table_saving": TableSaving(tables, config.offset_flush_interval_ms).run,
-            "expiry": expiry.run,
+            "expiry": self.expiry.run,
             "stats": StatsSampling(self.stats, clock).run,
         }
         if config.insecure and not is_loopback(config.bind_host):
@@ -300,6 +300,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     must end.
     """
     check_startable(config)
+    raise_open_files_limit()
     if config.listen_port == 0:
         config = with_free_port(config)
     clock = SystemClock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from cluster.broker.config import BrokerConfig, Role
@@ -125,5 +126,8 @@ def size_text(size: int) -> str:
 
 
 def _capacity(config: BrokerConfig) -> str:
-    usage = shutil.disk_usage(config.storage.commitlog_path)
+    path = config.storage.commitlog_path
+    if not path.exists():  # no message yet: the log is made with the first one
+        path = Path(config.storage.root)
+    usage = shutil.disk_usage(path)
     return f"Total : {size_text(usage.total)}, Free : {size_text(usage.free)}."

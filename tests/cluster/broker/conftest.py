@@ -29,7 +29,7 @@ def make_broker(tmp_path: Path, clock: HandClock) -> Iterator[MakeBroker]:
     """Open a broker; keywords are lines of its broker.conf."""
     with ExitStack() as stack:
 
-        def make(**settings: str) -> Asker:
+        def make(file: str = "", **settings: str) -> Asker:
             properties = {
                 "storePathRootDir": str(tmp_path / "store"),
                 "brokerName": "broker-a",
@@ -37,7 +37,7 @@ def make_broker(tmp_path: Path, clock: HandClock) -> Iterator[MakeBroker]:
                 **SMALL_STORE,
                 **settings,
             }
-            config = BrokerConfig.from_properties(properties, environment={})
+            config = BrokerConfig.from_properties(properties, file=file, environment={})
             store = stack.enter_context(open_store(config.storage, clock))
             broker = Broker(config, store, clock, random.Random(1))
             broker.load()
