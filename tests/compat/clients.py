@@ -1,18 +1,36 @@
-"""Stock clients in the words of the tests: topics and groups of their own, sends, consumers, questions."""
+"""Stock clients in the words of the tests: topics and groups of their own, sends, questions."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cluster_processes import Broker, routed, wait_until
-from javakit import Driver, JavaBroker, text_of
+from cluster_processes import Broker, NameServer, routed, wait_until
+from javakit import Driver, JavaBroker, JavaNameServer, text_of
+
+AGAINST = os.environ.get("TANDEM_COMPAT_AGAINST", "ours")
 
 Message = dict[str, Any]
+AnyBroker = Broker | JavaBroker
+AnyNameServer = NameServer | JavaNameServer
+
+
+def make_name_server(directory: Path) -> AnyNameServer:
+    """The name server under test, not started: ours, or the stock one to check the tests."""
+    return NameServer(directory) if AGAINST == "ours" else JavaNameServer(AGAINST, directory)
+
+
+def make_broker(directory: Path, name_servers: str, **options: Any) -> AnyBroker:
+    """The broker under test, not started."""
+    if AGAINST == "ours":
+        return Broker(directory, name_servers, **options)
+    return JavaBroker(AGAINST, directory, name_servers, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +38,7 @@ class Cluster:
     """The servers that the stock clients meet."""
 
     name_server: str
-    broker: Broker | JavaBroker
+    broker: AnyBroker
 
 
 class Clients:
@@ -32,8 +50,6 @@ class Clients:
         self.number = number
         self._serial = itertools.count(1)
         self._stops: list[tuple[str, str]] = []
-        self._producer: str | None = None
-        self._puller: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -51,9 +67,7 @@ class Clients:
         version = self.driver.version.replace(".", "")
         return f"{word}_{version}_{self.driver.serialization}_{self.number}_{next(self._serial)}"
 
-    def topic(
-        self, queues: int = 4, broker: Broker | JavaBroker | None = None, perm: int = 6
-    ) -> str:
+    def topic(self, queues: int = 4, broker: AnyBroker | None = None, perm: int = 6) -> str:
         """A new topic on the broker, known to the name server."""
         name = self.fresh("Topic")
         address = (broker or self.cluster.broker).address
@@ -63,19 +77,19 @@ class Clients:
 
     @property
     def producer(self) -> str:
-        if self._producer is None:
-            self._producer = self.fresh("producer")
-            self.driver.call("producer.start", name=self._producer, group=self.fresh("PG"))
-            self._stops.append(("producer.stop", self._producer))
-        return self._producer
+        """The driver's producer; all tests share it, because stopping one takes 5.x up to 3 s."""
+        return self._shared("producer.start", "producer", "ProducerGroup")
 
     @property
     def puller(self) -> str:
-        if self._puller is None:
-            self._puller = self.fresh("puller")
-            self.driver.call("pull.start", name=self._puller, group=self.fresh("PullGroup"))
-            self._stops.append(("pull.stop", self._puller))
-        return self._puller
+        """The driver's pull consumer, which reads any topic."""
+        return self._shared("pull.start", "puller", "PullGroup")
+
+    def _shared(self, op: str, name: str, group: str) -> str:
+        if name not in self.driver.shared:
+            self.driver.shared.add(name)
+            self.driver.call(op, name=name, group=group)
+        return name
 
     def send(
         self, topic: str, messages: Sequence[Message | str], how: str = "sync", **more: Any

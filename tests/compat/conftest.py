@@ -7,11 +7,9 @@ there asks for something that RocketMQ does not do.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,10 +18,8 @@ for folder in (Path(__file__).parent, Path(__file__).parents[1] / "system"):
         sys.path.insert(0, str(folder))
 
 import javakit  # noqa: E402
-from clients import Clients, Cluster  # noqa: E402
-from cluster_processes import Broker, NameServer  # noqa: E402
+from clients import AnyBroker, Clients, Cluster, make_broker, make_name_server  # noqa: E402
 
-AGAINST = os.environ.get("TANDEM_COMPAT_AGAINST", "ours")
 # Retries of consumers start at level 3, after 2 s; nothing waits long.
 DELAY_LEVELS = "1s 1s 2s " + " ".join(["1s"] * 15)
 # A Maven that has to fetch everything first needs more than the usual limit.
@@ -51,35 +47,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and one broker: ours, or the stock ones to check the tests themselves."""
     directory = tmp_path_factory.mktemp("cluster")
     settings = {"messageDelayLevel": DELAY_LEVELS, "mappedFileSizeCommitLog": 64 * 1024 * 1024}
-    with start_name_server(directory) as name_server:
-        broker = start_broker(directory, name_server.address, settings=settings)
-        with broker:
-            yield Cluster(name_server.address, broker)
+    with make_name_server(directory) as name_server:
+        name_server.start()
+        with make_broker(directory, name_server.address, settings=settings) as broker:
+            yield Cluster(name_server.address, broker.start())
 
 
 @pytest.fixture(scope="session")
-def cold_broker(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker | javakit.JavaBroker]:
+def cold_broker(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
     """A second broker that regards no message as fresh in memory, so that new groups start where they ask to."""
     directory = tmp_path_factory.mktemp("cold")
     settings = {"accessMessageInMemoryMaxRatio": 0}
-    with start_broker(
+    with make_broker(
         directory, cluster.name_server, name="broker-cold", settings=settings
     ) as broker:
-        yield broker
-
-
-def start_name_server(directory: Path) -> NameServer | javakit.JavaNameServer:
-    if AGAINST == "ours":
-        return NameServer(directory).start()
-    return javakit.JavaNameServer(AGAINST, directory).start()
-
-
-def start_broker(directory: Path, name_servers: str, **options: Any) -> Broker | javakit.JavaBroker:
-    if AGAINST == "ours":
-        return Broker(directory, name_servers, **options).start()
-    return javakit.JavaBroker(AGAINST, directory, name_servers, **options).start()
+        yield broker.start()
 
 
 @pytest.fixture(
@@ -97,6 +79,14 @@ def driver(
     version, serialization = request.param
     home = tmp_path_factory.mktemp(f"driver-{version}-{serialization}")
     with javakit.Driver(version, serialization, cluster.name_server, home) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def newest_driver(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[javakit.Driver]:
+    """A JVM of the newest release whose clients are told their name server one by one."""
+    home = tmp_path_factory.mktemp("driver-newest")
+    with javakit.Driver(javakit.NEWEST, "json", "", home) as running:
         yield running
 
 

@@ -42,6 +42,8 @@ NEWEST = VERSIONS[-1]
 SERIALIZATIONS = ("json", "binary")
 DRIVER_READY_S = 60
 COMMAND_S = 60
+# A stock 5.3.3 client can lose the race of its first heartbeats and wait for the next, 30 s later.
+MESSAGES_S = 60
 
 # A JVM that starts fast and leaves the cores to others: no second compiler, no collector threads.
 LEAN = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"]
@@ -261,8 +263,10 @@ class Driver:
         self._answers: dict[int, dict[str, Any]] = {}
         self._messages: dict[str, list[dict[str, Any]]] = {}
         self._changed = threading.Condition()
+        self.shared: set[str] = set()  # names of clients that live as long as the JVM
         self._ready = False
         self._ended = False
+        home.mkdir(parents=True, exist_ok=True)
         options = ["-Drocketmq.serialize.type=ROCKETMQ"] if serialization == "binary" else []
         command = java_command(version, "Driver", home, heap_mb=256, options=options)
         self._log = (home / "driver.log").open("ab")
@@ -294,8 +298,9 @@ class Driver:
     def _wait(self, holds: Callable[[], object], timeout_s: float, what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: holds() or self._ended, timeout_s) or not holds():
+                why = "the JVM ended before" if self._ended else f"not within {timeout_s:g} s"
                 log = (self.home / "driver.log").read_text(errors="replace")[-4000:]
-                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{log}")
+                raise AssertionError(f"{why}: {what}\n{log}")
 
     @property
     def alive(self) -> bool:
@@ -324,7 +329,7 @@ class Driver:
             return list(self._messages.get(consumer, []))
 
     def wait_messages(
-        self, consumer: str, count: int, timeout_s: float = 30
+        self, consumer: str, count: int, timeout_s: float = MESSAGES_S
     ) -> list[dict[str, Any]]:
         """Waits until a push consumer was given `count` messages; all that it has."""
         self._wait(

@@ -287,6 +287,7 @@ def test_broadcasting_gives_every_member_every_message(clients: Clients) -> None
 def test_a_message_to_be_consumed_later_comes_back_after_its_delay(clients: Clients) -> None:
     topic = clients.topic()
     group = clients.fresh("RetryGroup")
+    _make_known(clients, topic, group)
     consumer = clients.push(topic, group=group, failUntil=1)
     (sent,) = clients.send(topic, [{"body": "again", "tags": "T", "keys": "retried"}])
     first, second = clients.driver.wait_messages(consumer, 2, timeout_s=40)
@@ -300,9 +301,17 @@ def test_a_message_to_be_consumed_later_comes_back_after_its_delay(clients: Clie
     assert first["properties"].get("RETRY_TOPIC") is None
 
 
+def _make_known(clients: Clients, topic: str, group: str) -> None:
+    """Lets the group's retry topic come into being; the first member of a new group sees it 20 s late."""
+    clients.stop(clients.push(topic, group=group))
+    retries = f"%RETRY%{group}"
+    wait_until(lambda: routed(clients.cluster.name_server, retries), 10, f"route of {retries}")
+
+
 def test_a_message_that_fails_too_often_becomes_a_dead_letter(clients: Clients) -> None:
     topic = clients.topic()
     group = clients.fresh("DeadGroup")
+    _make_known(clients, topic, group)
     consumer = clients.push(topic, group=group, failUntil=99, maxReconsumeTimes=1)
     clients.send(topic, [{"body": "doomed", "keys": "dead"}])
     dead = f"%DLQ%{group}"
@@ -361,20 +370,25 @@ def test_a_body_of_four_mib_is_the_limit(clients: Clients) -> None:
 
 def test_messages_are_found_by_key(clients: Clients) -> None:
     topic = clients.topic()
-    begin = int(time.time() * 1000)
+    begin = int(time.time() * 1000) - 5000  # the index keeps whole seconds
     clients.send(
         topic,
         [{"body": f"{i}", "keys": f"order-{i % 3} line-{i}"} for i in range(12)]
         + [{"body": "no key"}],
     )
-    wait_until(
-        lambda: len(clients.ask("pull.query", topic, key="order-1", beginMs=begin)) == 4, 15, "four"
-    )
-    found = clients.ask("pull.query", topic, key="order-1", beginMs=begin)
-    assert sorted(texts(found)) == ["1", "10", "4", "7"]
-    assert texts(clients.ask("pull.query", topic, key="line-11", beginMs=begin)) == ["11"]
-    with pytest.raises(DriverError, match="query message by key finished, but no message"):
-        clients.ask("pull.query", topic, key="order-9", beginMs=begin)
+    wait_until(lambda: len(_found(clients, topic, "order-1", begin)) == 4, 15, "four are indexed")
+    assert sorted(_found(clients, topic, "order-1", begin)) == ["1", "10", "4", "7"]
+    wait_until(lambda: _found(clients, topic, "line-11", begin) == ["11"], 15, "the last one")
+    assert _found(clients, topic, "order-9", begin) == []
+
+
+def _found(clients: Clients, topic: str, key: str, begin_ms: int) -> list[str]:
+    try:
+        return texts(clients.ask("pull.query", topic, key=key, beginMs=begin_ms))
+    except DriverError as error:
+        if "query message by key finished, but no message" not in error.text:
+            raise
+        return []
 
 
 def test_messages_are_found_by_both_ids(clients: Clients) -> None:
@@ -400,13 +414,13 @@ def test_first_last_and_times_find_their_offsets(clients: Clients) -> None:
     offsets = clients.ask("pull.offsets", topic, timeMs=between)
     assert (offsets["min"], offsets["max"]) == (0, 20)
     assert offsets["earliestMs"] == stored[0]["storeMs"]
-    assert offsets["atTime"] == 10 or _nearest(clients) and offsets["atTime"] == 9
+    # 4.9.7 brokers answer the nearest message where 5.x ones answer the first at or after the time.
+    assert offsets["atTime"] == 10 or (_meets_stock_497(clients) and offsets["atTime"] == 9)
     assert clients.ask("pull.offsets", topic, timeMs=1)["atTime"] == 0
     assert clients.ask("pull.offsets", topic, timeMs=2**41)["atTime"] in (19, 20)
 
 
-def _nearest(clients: Clients) -> bool:
-    """4.9.7 brokers answer the nearest message where 5.x ones answer the first at or after the time."""
+def _meets_stock_497(clients: Clients) -> bool:
     broker = clients.cluster.broker
     return isinstance(broker, JavaBroker) and broker.version == "4.9.7"
 
@@ -414,15 +428,19 @@ def _nearest(clients: Clients) -> bool:
 def test_new_groups_start_at_the_first_or_last_message_or_at_a_time(
     clients: Clients, cold_broker: Broker | JavaBroker
 ) -> None:
+    if isinstance(cold_broker, JavaBroker) and cold_broker.version == "5.3.3":
+        pytest.skip(
+            "the stock 5.3.3 broker asks the page cache what is young: no setting changes it"
+        )
     topic = clients.topic(broker=cold_broker)
     cold = {"broker": cold_broker.broker_name}
     clients.send(topic, numbered(8, "old"))
     clients.wait_stored(topic, 8, **cold)
-    first = clients.push(topic, from_="") if False else clients.push(topic)
+    first = clients.push(topic)
     last = clients.push(topic, **{"from": "CONSUME_FROM_LAST_OFFSET"})
-    # Times of the client have whole seconds: the new messages must be in a later one.
+    # Times of the client have whole seconds, and 4.9.7 brokers look for the nearest message.
     newest = max(m["storeMs"] for m in clients.stored(topic, **cold))
-    second = newest // 1000 + 1
+    second = newest // 1000 + 2
     wait_until(lambda: time.time() > second + 0.05, 5, "the next second")
     wait_until(lambda: len(clients.assigned(last)) == 4, 15, "last has its queues")
     clients.driver.wait_messages(first, 8)
@@ -463,6 +481,8 @@ def test_the_pull_consumer_reads_waits_and_keeps_offsets(clients: Clients) -> No
 
 
 def test_the_lite_pull_consumer_polls_seeks_and_commits(clients: Clients) -> None:
+    if _meets_stock_497(clients) and clients.driver.version == "5.3.3":
+        pytest.skip("the stock 4.9.7 broker does not know the lite pull request of 5.x clients")
     topic = clients.topic(queues=2)
     broker = clients.cluster.broker.broker_name
     sent = clients.send(

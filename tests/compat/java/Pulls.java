@@ -20,6 +20,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 final class Pulls {
     private final Map<String, DefaultMQPullConsumer> byName = new ConcurrentHashMap<>();
     private final Map<String, DefaultLitePullConsumer> lites = new ConcurrentHashMap<>();
+    private DefaultMQAdminExt admin;
 
     Object start(JSONObject c) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(c.getString("group"));
@@ -95,9 +96,8 @@ final class Pulls {
     }
 
     Object commit(JSONObject c) throws Exception {
-        DefaultMQPullConsumer consumer = consumer(c);
-        consumer.updateConsumeOffset(Texts.queue(c), c.getLongValue("offset"));
-        consumer.getDefaultMQPullConsumerImpl().getOffsetStore().persistAll(Collections.singleton(Texts.queue(c)));
+        consumer(c).getDefaultMQPullConsumerImpl().getOffsetStore()
+            .updateConsumeOffsetToBroker(Texts.queue(c), c.getLongValue("offset"), false);
         return Collections.emptyMap();
     }
 
@@ -117,20 +117,12 @@ final class Pulls {
     }
 
     Object createTopic(JSONObject c) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(5000L);
-        admin.setNamesrvAddr(c.getString("namesrv"));
-        admin.setInstanceName("create-topic-" + System.nanoTime());
-        admin.start();
-        try {
-            TopicConfig config = new TopicConfig(c.getString("topic"));
-            int queues = c.containsKey("queues") ? c.getIntValue("queues") : 4;
-            config.setReadQueueNums(queues);
-            config.setWriteQueueNums(queues);
-            config.setPerm(c.containsKey("perm") ? c.getIntValue("perm") : 6);
-            admin.createAndUpdateTopicConfig(c.getString("address"), config);
-        } finally {
-            admin.shutdown();
-        }
+        TopicConfig config = new TopicConfig(c.getString("topic"));
+        int queues = c.containsKey("queues") ? c.getIntValue("queues") : 4;
+        config.setReadQueueNums(queues);
+        config.setWriteQueueNums(queues);
+        config.setPerm(c.containsKey("perm") ? c.getIntValue("perm") : 6);
+        admin(c.getString("namesrv")).createAndUpdateTopicConfig(c.getString("address"), config);
         return Collections.emptyMap();
     }
 
@@ -186,6 +178,18 @@ final class Pulls {
 
     Object liteOffsetForTime(JSONObject c) throws Exception {
         return lites.get(c.getString("name")).offsetForTimestamp(Texts.queue(c), c.getLongValue("timeMs"));
+    }
+
+    /** One admin client for all: stopping one takes 5.x three seconds now and then. */
+    private synchronized DefaultMQAdminExt admin(String nameServers) throws Exception {
+        if (admin == null) {
+            DefaultMQAdminExt started = new DefaultMQAdminExt(5000L);
+            started.setNamesrvAddr(nameServers);
+            started.setInstanceName("admin-" + System.nanoTime());
+            started.start();
+            admin = started;
+        }
+        return admin;
     }
 
     private DefaultMQPullConsumer consumer(JSONObject c) {
