@@ -54,7 +54,7 @@ from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
 from cluster.remoting.tls import TlsFiles
-from storage import Clock, MessageStore, SystemClock, open_store, pack_host
+from storage import Clock, FlushFailed, MessageStore, SystemClock, open_store, pack_host
 
 log = logging.getLogger(__name__)
 
@@ -274,12 +274,19 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
             from cluster.broker.measures import exposing
 
             await stack.enter_async_context(exposing(broker))
-        stack.callback(broker.pulls.held.release_all)
-        stack.push_async_callback(broker.log_flush.settle)
+        await stack.enter_async_context(_settled(broker))
         stack.push_async_callback(broker.registration.close)
         await stack.enter_async_context(running(registration=broker.registration.run))
         await broker.registration.first_round()
         yield
+
+
+@asynccontextmanager
+async def _settled(broker: Broker) -> AsyncIterator[None]:
+    """Leaving in good order answers everybody who waits; after a failure nobody is promised more."""
+    yield
+    await broker.log_flush.settle()
+    broker.pulls.held.release_all()
 
 
 @asynccontextmanager
@@ -308,12 +315,25 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         broker = Broker(config, store, clock, random.Random())
         broker.load()
         settle_memory()
-        async with serving(broker):
-            log.info("broker started name=%s address=%s", config.name, config.address)
-            ready(broker.started_text)
-            await stop_requested()
+        try:
+            async with serving(broker):
+                log.info("broker started name=%s address=%s", config.name, config.address)
+                ready(broker.started_text)
+                await stop_requested()
+        except BaseExceptionGroup as failures:
+            # Several jobs notice a failing disk at once; which of them first does not matter.
+            flush_failures = failures.subgroup(FlushFailed)
+            if flush_failures is None:
+                raise
+            raise first_of(flush_failures) from failures
         broker.save()
     log.info("broker stopped name=%s", config.name)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first single exception in a group of groups."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def settle_memory() -> None:
