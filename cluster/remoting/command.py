@@ -70,6 +70,7 @@ _BINARY_HEAD: Final = struct.Struct(">hBhiii")  # up to and including the remark
 _SIZE16: Final = struct.Struct(">H")
 _SIZE32: Final = struct.Struct(">i")
 
+_LANGUAGE_BYTES: Final = {code: name.encode() for code, name in LANGUAGE_NAMES.items()}
 _OTHER: Final = int(LanguageCode.OTHER)
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _JAVA: Final = int(
@@ -155,7 +156,7 @@ class Command:
             self.code,
             ext,
             self.flag,
-            LANGUAGE_NAMES.get(self.language, "OTHER").encode(),
+            _LANGUAGE_BYTES.get(self.language, b"OTHER"),
             self.opaque,
             remark,
             self.version,
@@ -196,13 +197,12 @@ class Command:
                 f"frame of {len(view)} bytes says length {length}, header end {head_end}"
             )
         body = bytes(view[head_end:]) if len(view) > head_end else None
-        match header_word >> 24:
-            case 0:
-                return _from_json(view[8:head_end], body, limits)
-            case 1:
-                return _from_binary(bytes(view[8:head_end]), body, limits)
-            case kind:
-                raise PeerBrokeProtocol(f"unknown header serialization {kind}")
+        kind = header_word >> 24
+        if kind == 0:
+            return _from_json(view[8:head_end], body, limits)
+        if kind == 1:
+            return _from_binary(bytes(view[8:head_end]), body, limits)
+        raise PeerBrokeProtocol(f"unknown header serialization {kind}")
 
 
 def _json_bytes(value: dict[str, str] | str | None) -> bytes:
@@ -225,7 +225,10 @@ def _from_json(header: memoryview, body: bytes | None, limits: FrameLimits) -> C
         head = _tolerant_head(bytes(header))
     ext = head.extFields
     if ext:
-        _check_ext(ext, limits)
+        if len(ext) > limits.ext_fields_max:
+            raise PeerBrokeProtocol(f"{len(ext)} ext fields, more than {limits.ext_fields_max}")
+        if len(header) > limits.key_bytes_max:  # no key is longer than its header
+            _check_keys(ext, limits)
     language = LANGUAGE_CODES.get(head.language)
     if language is None:
         language = _language_code(head.language)
@@ -234,9 +237,7 @@ def _from_json(header: memoryview, body: bytes | None, limits: FrameLimits) -> C
     )
 
 
-def _check_ext(ext: dict[str, str], limits: FrameLimits) -> None:
-    if len(ext) > limits.ext_fields_max:
-        raise PeerBrokeProtocol(f"{len(ext)} ext fields, more than {limits.ext_fields_max}")
+def _check_keys(ext: dict[str, str], limits: FrameLimits) -> None:
     # UTF-8 needs at most four bytes per character: short keys need no encoding to be judged
     if max(map(len, ext)) * 4 > limits.key_bytes_max:
         for key in ext:

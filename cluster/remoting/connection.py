@@ -10,7 +10,7 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from cluster.logs import once_per
 from cluster.remoting.codes import ResponseCode
@@ -19,6 +19,7 @@ from cluster.remoting.errors import (
     ConnectionLost,
     HeaderProblem,
     PeerBrokeProtocol,
+    RemotingError,
     RequestTimedOut,
 )
 from cluster.remoting.frame import PREFIX_BYTES, FrameLimits, bytes_needed
@@ -109,14 +110,8 @@ class Endpoint:
         return self._plain_buffer
 
 
-class _Waiting(NamedTuple):
-    """A request of ours without its answer yet."""
-
-    future: asyncio.Future[Command]
-    deadline_ms: int
-    code: int
-    timeout_ms: int
-
+_Waiting = tuple[asyncio.Future[Command], int, int, int]
+"""A request of ours without its answer yet: future, deadline_ms, code, timeout_ms."""
 
 _ids = itertools.count(1)
 
@@ -264,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Command] = self._loop.create_future()
         now_ms = self._endpoint.clock.monotonic_ms()
         deadline_ms = now_ms + timeout_ms
-        self._waiting[opaque] = _Waiting(future, deadline_ms, command.code, timeout_ms)
+        self._waiting[opaque] = (future, deadline_ms, command.code, timeout_ms)
         if self._timer is None or deadline_ms < self._timer_at_ms:
             self._arm_timer(deadline_ms, now_ms)
         self.send(command)
@@ -389,8 +384,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, response: Command) -> None:
         waiting = self._waiting.pop(response.opaque, None)
-        if waiting is not None and not waiting.future.done():
-            waiting.future.set_result(response)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(response)
 
     # ---- bytes
 
@@ -566,9 +561,8 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            if not each.future.done():
-                each.future.set_exception(ConnectionLost(self.address, self.close_reason))
+        for future, *_ in waiting.values():
+            _fail(future, ConnectionLost(self.address, self.close_reason))
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
@@ -616,12 +610,18 @@ class Connection(asyncio.BufferedProtocol):
         for opaque, (future, deadline_ms, code, timeout_ms) in list(self._waiting.items()):
             if deadline_ms <= now_ms:
                 del self._waiting[opaque]
-                if not future.done():
-                    future.set_exception(RequestTimedOut(self.address, code, timeout_ms))
+                _fail(future, RequestTimedOut(self.address, code, timeout_ms))
             elif next_ms is None or deadline_ms < next_ms:
                 next_ms = deadline_ms
         if next_ms is not None:
             self._arm_timer(next_ms, now_ms)
+
+
+def _fail(future: asyncio.Future[Command], problem: RemotingError) -> None:
+    """Fail a request; a caller who dropped its future is not told through the log as well."""
+    if not future.done():
+        future.set_exception(problem)
+        future.exception()  # counts as retrieved: a lost connection may fail thousands at once
 
 
 def _abandon(result: Awaitable[Command | None]) -> None:

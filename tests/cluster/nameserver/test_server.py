@@ -20,7 +20,12 @@ from cluster.nameserver.config import (
     check_startable,
 )
 from cluster.nameserver.kvconfig import KvConfig
-from cluster.nameserver.server import NameServer, reply_to
+from cluster.nameserver.server import (
+    INSECURE_REMINDER_S,
+    NameServer,
+    remind_of_exposure,
+    reply_to,
+)
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection
 from cluster.remoting.errors import HeaderProblem
@@ -520,3 +525,18 @@ def test_a_reachable_address_needs_tls_or_the_flag(host: str, tmp_path: Path) ->
 def test_every_handler_is_named_after_its_code() -> None:
     names = [name for name in vars(NameServer) if name.startswith("handle_")]
     assert len(names) == 23
+
+
+@pytest.mark.parametrize(("host", "lines"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
+async def test_serving_strangers_in_the_clear_is_said_at_the_start_and_every_hour(
+    host: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reminder = asyncio.create_task(
+        remind_of_exposure(NameServerConfig(bind_address=host, insecure=True))
+    )
+    await asyncio.sleep(0)
+    reminder.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reminder
+    assert len([r for r in caplog.records if "without TLS" in r.getMessage()]) == lines
+    assert INSECURE_REMINDER_S == 3600
