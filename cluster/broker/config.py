@@ -110,6 +110,9 @@ _CHANGEABLE = frozenset(
         "transfer_count_max_cold",
     }
 )
+#: handed out to nobody
+_SECRET = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+
 #: without effect here, and still not for strangers to write into anybody's file
 _NEVER_CHANGEABLE = frozenset(
     {
@@ -303,8 +306,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         )
 
     def to_properties(self) -> Properties:
-        """Every setting as it is in force, by RocketMQ's keys, and the kept ones."""
-        found: Properties = dict(self.kept)
+        """Every setting as it is in force, by RocketMQ's keys, and the kept ones; secrets masked."""
+        found: Properties = {
+            key: "******" if key in _SECRET and text else text for key, text in self.kept.items()
+        }
         for struct in (self.storage, self):
             for field in msgspec.structs.fields(type(struct)):
                 if field.name not in _NOT_IN_FILES:

@@ -30,6 +30,7 @@ from cluster.broker.members import (
 )
 from cluster.broker.subscriptions import Subscription, SubscriptionData
 from cluster.broker.topics import TopicTable
+from cluster.logs import once_per
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
@@ -37,6 +38,7 @@ from cluster.remoting.headers import ConsumerListHeader, UnregisterClientHeader
 from storage import Clock
 
 log = logging.getLogger(__name__)
+_skipped = once_per(60)
 
 
 class ProducerData(msgspec.Struct, rename="camel"):
@@ -155,8 +157,9 @@ class ClientHandlers:
             return
         group = self._groups.find(data.group_name)
         if group is None:
-            log.info(
-                "heartbeat of an unknown group skipped group=%s client=%s",
+            _skipped.warning(
+                log,
+                "heartbeat of an unknown group skipped group=%r client=%r",
                 data.group_name,
                 client_id,
             )
