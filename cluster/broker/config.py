@@ -215,7 +215,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     system_topics_protected: bool = True
     metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
     metrics_port: Port = 5557
-    metrics_host: str = ""
+    metrics_host: str = ""  # empty: loopback
     metrics_labels: str = ""
     tls_mode: TlsMode = TlsMode.DISABLED
     tls_key_path: str = ""
@@ -341,6 +341,18 @@ def check_startable(config: BrokerConfig) -> None:
     if "," in config.storage.commitlog_dir:
         raise ConfigError(
             "storePathCommitLog", config.storage.commitlog_dir, "must be one directory"
+        )
+    exported = config.metrics_exporter is MetricsExporter.PROM
+    if (
+        exported
+        and config.metrics_host
+        and not is_loopback(config.metrics_host)
+        and not config.insecure
+    ):
+        raise ConfigError(
+            "metricsPromExporterHost",
+            config.metrics_host,
+            "must be loopback: the page has no access control; or start with --insecure",
         )
     loopback = is_loopback(config.bind_host)
     if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:

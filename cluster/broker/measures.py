@@ -151,5 +151,5 @@ async def exposing(broker: Broker) -> AsyncIterator[None]:
         **split_labels(config.metrics_labels),
     }
     table = MetricTable(Measures(broker).readers(), base)
-    async with exposition(table, config.metrics_host or config.bind_host, config.metrics_port):
+    async with exposition(table, config.metrics_host or "127.0.0.1", config.metrics_port):
         yield

@@ -137,6 +137,14 @@ def test_only_loopback_is_open_to_strangers_unless_insecure() -> None:
     assert insecure.bind_host == insecure.advertised_host == "192.0.2.7"
 
 
+def test_metrics_page_is_for_this_machine_unless_insecure() -> None:
+    settings_of_page = {"metricsExporterType": "PROM", "metricsPromExporterHost": "192.0.2.7"}
+    with pytest.raises(ConfigError, match="metricsPromExporterHost"):
+        check_startable(settings(**settings_of_page))
+    check_startable(settings(metricsExporterType="PROM"))
+    check_startable(BrokerConfig.from_properties(settings_of_page, insecure=True, environment={}))
+
+
 def test_a_file_cannot_call_itself_insecure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         config = settings(insecure="true", brokerIP1="192.0.2.7")
@@ -165,6 +173,11 @@ def test_settings_read_back_as_they_are_in_force() -> None:
     assert "insecure" not in shown
     assert "storage" not in shown
     assert BrokerConfig.from_properties(shown, environment={}) == config
+
+
+def test_secrets_are_shown_to_nobody() -> None:
+    shown = settings(innerClientAuthenticationCredentials='{"secretKey":"s3cret"}').to_properties()
+    assert "s3cret" not in str(shown)
 
 
 def test_changeable_settings_change_all_or_none() -> None:
