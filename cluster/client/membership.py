@@ -279,6 +279,8 @@ class Membership:
     async def release(self, queues: list[MessageQueue] | tuple[MessageQueue, ...]) -> None:
         """Stop reading these queues and commit what was consumed: the next owner starts there."""
         stopped = [self.held.pop(queue) for queue in queues if queue in self.held]
+        if not stopped:
+            return
         for held in stopped:
             held.cache.dropped = True
             held.task.cancel()
@@ -286,9 +288,8 @@ class Membership:
         if self._policy.commits:
             positions = {held.cache.queue: self.offsets.get(held.cache.queue) for held in stopped}
             known = {queue: offset for queue, offset in positions.items() if offset is not None}
-            await self._store.write(
-                known, waiting=True
-            )  # what failed is logged there; its messages come again
+            # a failure is logged there; its messages come again
+            await self._store.write(known, waiting=True)
         for held in stopped:
             self.offsets.forget(held.cache.queue)
 

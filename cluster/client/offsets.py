@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from typing import Protocol
 
@@ -130,6 +131,7 @@ class FileOffsets:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stored: dict[MessageQueue, int] | None = None
+        self._saving = threading.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
         """From the file, read once. Raises OffsetUnknown when the file cannot be read."""
@@ -146,16 +148,21 @@ class FileOffsets:
         self, positions: dict[MessageQueue, int], *, waiting: bool
     ) -> list[MessageQueue]:
         """Replace the file; positions of queues that are not given stay as they were."""
-        merged = {**(self._stored or {}), **positions}
-        if merged == self._stored:
-            return []
+        if self._stored is None or positions.items() <= self._stored.items():
+            return []  # without a read there is no position to keep: queues start by reading
+        merged = {**self._stored, **positions}
         try:
-            await asyncio.to_thread(_save, self._path, merged)
+            await asyncio.to_thread(self._save, merged)
         except OSError as problem:
             log.warning("offsets not saved path=%s why=%s", self._path, problem)
             return list(positions)
         self._stored = merged
         return []
+
+    def _save(self, positions: dict[MessageQueue, int]) -> None:
+        """In a thread. A save whose task was cancelled goes on: the next one must wait for it."""
+        with self._saving:
+            _save(self._path, positions)
 
 
 def _load(path: Path) -> dict[MessageQueue, int]:

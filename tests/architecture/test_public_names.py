@@ -1,0 +1,88 @@
+"""What applications import from tandemmq: complete, documented, and without the servers behind it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import cluster.client
+import tandemmq
+
+PUBLIC = sorted(set(tandemmq.__all__) - {"__version__"})
+
+
+def test_names_of_the_issue_are_there() -> None:
+    assert {"Message", "Producer", "PushConsumer", "PullConsumer"} <= set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_comes_from_the_client_with_a_docstring(name: str) -> None:
+    value = getattr(tandemmq, name)
+    assert value is getattr(cluster.client, name)
+    assert inspect.getdoc(value)
+
+
+def public_methods() -> list[tuple[str, str]]:
+    found = []
+    for name in PUBLIC:
+        value = getattr(tandemmq, name)
+        if inspect.isclass(value):
+            found += [
+                (name, method)
+                for method, function in vars(value).items()
+                if inspect.isfunction(function) and not method.startswith("_")
+            ]
+    return found
+
+
+@pytest.mark.parametrize(("name", "method"), public_methods())
+def test_every_public_method_has_a_docstring(name: str, method: str) -> None:
+    assert inspect.getdoc(getattr(getattr(tandemmq, name), method))
+
+
+@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer", "Message", "by_key"])
+def test_main_names_show_an_example(name: str) -> None:
+    assert "Example:" in (inspect.getdoc(getattr(tandemmq, name)) or "")
+
+
+def test_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = tandemmq.Nonsense  # type: ignore[attr-defined]
+
+
+def test_dir_lists_what_can_be_imported() -> None:
+    assert dir(tandemmq) == sorted(tandemmq.__all__)
+
+
+def modules_after(code: str) -> set[str]:
+    """Modules that a fresh interpreter has loaded after running some code."""
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(' '.join(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(shown.stdout.split())
+
+
+def test_client_loads_neither_servers_nor_uvloop() -> None:
+    loaded = modules_after("from tandemmq import Producer, PushConsumer, PullConsumer")
+    assert "cluster.client.producer" in loaded
+    unwanted = {"uvloop", "cluster.broker", "cluster.nameserver", "aiohttp", "prometheus_client"}
+    assert not unwanted & loaded
+
+
+def test_command_line_starts_without_the_client() -> None:
+    loaded = modules_after("import tandemmq.cli")
+    assert "tandemmq.cli" in loaded
+    assert not {"cluster.client", "cluster.broker", "asyncio", "msgspec"} & loaded
+
+
+@pytest.mark.parametrize("role", ["broker", "nameserver"])
+def test_server_starts_without_the_client_and_the_other_server(role: str) -> None:
+    loaded = modules_after(f"import tandemmq.serving, cluster.{role}")
+    others = {"cluster.broker", "cluster.nameserver", "cluster.client"} - {f"cluster.{role}"}
+    assert not others & loaded

@@ -1,0 +1,300 @@
+"""The pull consumer: polls, iteration, seeks, and what counts as consumed. No sockets; time jumps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, run
+
+from cluster.client import (
+    MessageQueue,
+    NoRoute,
+    NotRunning,
+    OffsetUnknown,
+    PullConsumer,
+    QueueNotAssigned,
+    StartFrom,
+)
+from cluster.remoting import RequestCode
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def consumer(**options: object) -> PullConsumer:
+    options.setdefault("start", StartFrom.FIRST)
+    return PullConsumer("CG", namesrv=NAME_SERVER, **options)  # type: ignore[arg-type]
+
+
+def committed(broker: FakeBroker) -> int | None:
+    return broker.offsets.get(("CG", "T", 0))
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.fixture
+def broker(cluster: FakeCluster) -> FakeBroker:
+    return cluster.add("broker-a", "T", 1)
+
+
+def test_poll_returns_messages_in_queue_order_and_nothing_when_there_is_nothing(
+    broker: FakeBroker,
+) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(50))
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            bodies: list[bytes] = []
+            while len(bodies) < 50:
+                batch = await pulling.poll(10)
+                assert 1 <= len(batch) <= 10
+                bodies += [message.body for message in batch]
+            assert bodies == numbered(50)
+            assert await pulling.poll(timeout_ms=2_000) == []
+
+    run(main())
+
+
+def test_polled_messages_count_as_consumed_when_the_next_are_asked_for(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(20))
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            await pulling.poll(5)
+            await asyncio.sleep(6)
+            assert committed(broker) is None
+            await pulling.poll(5)
+            await asyncio.sleep(6)
+            assert committed(broker) == 5
+        assert committed(broker) == 10
+
+    run(main())
+
+
+def test_error_in_the_block_leaves_the_last_poll_uncommitted(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(20))
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            await pulling.poll(5)
+            await pulling.poll(5)
+            raise KeyError("the application failed on it")
+
+    with pytest.raises(KeyError):
+        run(main())
+    assert committed(broker) == 5
+
+
+def test_iteration_gives_one_message_after_the_other_and_commits_the_finished(
+    broker: FakeBroker,
+) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(60))
+        seen = []
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            async for message in pulling:
+                seen.append(message.body)
+                if len(seen) == 40:
+                    break
+        assert seen == numbered(40)
+        assert committed(broker) == 40
+
+    run(main())
+
+
+def test_without_auto_commit_only_commit_commits(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(20))
+        async with consumer(subscribe={"T": "*"}, auto_commit=False) as pulling:
+            await pulling.poll(5)
+            await pulling.poll(5)
+            await asyncio.sleep(20)
+            assert committed(broker) is None
+            await pulling.commit()
+            assert committed(broker) == 10
+            await pulling.poll(5)
+        assert committed(broker) == 10
+
+    run(main())
+
+
+def test_commit_that_the_broker_refuses_is_an_error(broker: FakeBroker) -> None:
+    broker.trouble = lambda command: (
+        command.reply(1, "no") if command.code == RequestCode.UPDATE_CONSUMER_OFFSET else None
+    )
+
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(5))
+        async with consumer(subscribe={"T": "*"}, auto_commit=False) as pulling:
+            await pulling.poll(5)
+            with pytest.raises(OffsetUnknown, match="T@broker-a:0"):
+                await pulling.commit()
+
+    run(main())
+
+
+def test_assigned_queues_need_no_group_membership(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(3))
+        async with consumer() as pulling:
+            await pulling.assign(await pulling.queues("T"))
+            assert pulling.assignment == (QUEUE,)
+            assert [m.body for m in await pulling.poll()] == numbered(3)
+
+    run(main())
+    assert RequestCode.HEART_BEAT not in broker.codes()
+    assert RequestCode.GET_CONSUMER_LIST_BY_GROUP not in broker.codes()
+    assert committed(broker) == 3
+
+
+def test_seek_moves_both_ways_and_forgets_what_was_fetched(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(50))
+        async with consumer() as pulling:
+            await pulling.assign([QUEUE])
+            await pulling.poll(5)
+            await pulling.seek(QUEUE, 40)
+            assert pulling.position(QUEUE) == 40
+            assert (await pulling.poll(1))[0].body == b"40"
+            await pulling.seek(QUEUE, 2)
+            assert (await pulling.poll(1))[0].body == b"2"
+            assert pulling.position(QUEUE) == 3
+
+    run(main())
+    assert committed(broker) == 3
+
+
+def test_iteration_after_a_seek_does_not_show_what_was_fetched_before(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(50))
+        async with consumer() as pulling:
+            await pulling.assign([QUEUE])
+            assert (await anext(pulling)).body == b"0"
+            await pulling.seek(QUEUE, 30)
+            assert (await anext(pulling)).body == b"30"
+
+    run(main())
+
+
+def test_seek_outside_the_queue_or_to_a_queue_of_others_is_refused(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(5))
+        async with consumer() as pulling:
+            with pytest.raises(QueueNotAssigned):
+                await pulling.seek(QUEUE, 0)
+            with pytest.raises(QueueNotAssigned):
+                pulling.position(QUEUE)
+            await pulling.assign([QUEUE])
+            with pytest.raises(ValueError, match=r"not in 0\.\.5"):
+                await pulling.seek(QUEUE, 6)
+            await pulling.seek(QUEUE, 5)
+
+    run(main())
+
+
+def test_offsets_by_place_and_time(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(5))  # stored at 1000, 1001, ...
+        async with consumer() as pulling:
+            assert await pulling.min_offset(QUEUE) == 0
+            assert await pulling.max_offset(QUEUE) == 5
+            assert await pulling.offset_for_time(QUEUE, 1_003) == 3
+            assert await pulling.committed(QUEUE) is None
+            broker.offsets["CG", "T", 0] = 4
+            assert await pulling.committed(QUEUE) == 4
+
+    run(main())
+
+
+def test_new_assignment_replaces_the_old_one(cluster: FakeCluster) -> None:
+    broker = cluster.add("broker-a", "T", 2)
+    second = MessageQueue("T", "broker-a", 1)
+
+    async def main() -> None:
+        await broker.fill("T", 0, [b"zero"])
+        await broker.fill("T", 1, [b"one"])
+        async with consumer() as pulling:
+            await pulling.assign([QUEUE])
+            await pulling.assign([second])
+            assert pulling.assignment == (second,)
+            assert [m.body for m in await pulling.poll()] == [b"one"]
+            assert await pulling.poll(timeout_ms=1_000) == []
+
+    run(main())
+
+
+def test_subscribe_and_assign_exclude_each_other(broker: FakeBroker) -> None:
+    async def main() -> None:
+        async with consumer() as pulling:
+            await pulling.assign([QUEUE])
+            with pytest.raises(ValueError, match="exclude each other"):
+                pulling.subscribe("T")
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            with pytest.raises(ValueError, match="exclude each other"):
+                await pulling.assign([QUEUE])
+
+    run(main())
+
+
+def test_subscription_made_while_running_joins_the_group(broker: FakeBroker) -> None:
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(3))
+        async with consumer() as pulling:
+            pulling.subscribe("T")
+            assert [m.body for m in await pulling.poll()] == numbered(3)
+
+    run(main())
+    entry = broker.heartbeats[0]["consumerDataSet"][0]
+    assert entry["consumeType"] == "CONSUME_ACTIVELY"
+    assert entry["groupName"] == "CG"
+
+
+def test_two_members_poll_disjoint_queues(cluster: FakeCluster) -> None:
+    broker = cluster.add("broker-a", "T", 2)
+
+    async def main() -> None:
+        async with (
+            consumer(subscribe={"T": "*"}) as first,
+            consumer(subscribe={"T": "*"}) as second,
+        ):
+            await asyncio.sleep(2)
+            for queue_id in range(2):
+                await broker.fill("T", queue_id, [b"%d" % queue_id])
+            polled = [(await each.poll())[0].body for each in (first, second)]
+            assert sorted(polled) == [b"0", b"1"]
+
+    run(main())
+
+
+def test_unknown_topic_is_said_at_once_when_assigning(cluster: FakeCluster) -> None:
+    cluster.add("broker-a", "T", 1)
+
+    async def main() -> None:
+        async with consumer() as pulling:
+            with pytest.raises(NoRoute, match="Nope"):
+                await pulling.queues("Nope")
+
+    run(main())
+
+
+def test_consumer_that_does_not_run_says_so(broker: FakeBroker) -> None:
+    async def main() -> None:
+        pulling = consumer(subscribe={"T": "*"})
+        with pytest.raises(NotRunning, match="async with"):
+            await pulling.poll()
+        async with pulling:
+            waiting = asyncio.create_task(pulling.poll(timeout_ms=60_000))
+            await asyncio.sleep(1)
+        with pytest.raises(NotRunning):
+            await waiting
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_poll_for_less_than_one_message_is_refused(broker: FakeBroker, count: int) -> None:
+    async def main() -> None:
+        async with consumer() as pulling:
+            with pytest.raises(ValueError, match="at least 1"):
+                await pulling.poll(count)
+
+    run(main())
