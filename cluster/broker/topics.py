@@ -43,7 +43,6 @@ class TopicConfig(msgspec.Struct, rename="camel"):
         return found
 
 
-#: never looked at before it is replaced
 def _ignored(changed: list[TopicConfig]) -> None:
     """No one listens yet."""
 
@@ -51,9 +50,9 @@ def _ignored(changed: list[TopicConfig]) -> None:
 class TopicTable:
     """Topics by name, kept in config/topics.json.
 
-    `on_change` is called with every topic that was made or changed, after it was saved: the name
-    servers must hear of it. INV: a topic is on disk before anybody outside hears of it, so no
-    acknowledged message ever lies in a topic that a restart forgets.
+    `on_change` is called with every topic that was made or changed: the name servers must hear.
+    A topic is on disk before anything sent to it is acknowledged, so a restart forgets no topic that
+    holds messages.
     Source: spec "Topic configuration: model and validation".
     """
 
