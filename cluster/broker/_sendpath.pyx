@@ -36,6 +36,7 @@ cdef enum:
     TOPIC_MAX = 127
     EXT_FIELDS_TAKEN = 32
     UNIQUE_ID_MAX = 128
+    MESSAGES_PER_ADMISSION = 1024
     ANSWER_PARTS = 6
     ANSWER_ROOM = 256           # of an answer beyond its fixed parts: four numbers, two ids
 
@@ -504,6 +505,7 @@ cdef class SendPath:
     """As sendpath.SendPath."""
 
     cdef object _store
+    cdef object _flags
     cdef object _admission
     cdef object _acks
     cdef LogTail _tail
@@ -517,6 +519,7 @@ cdef class SendPath:
     cdef dict _topics
     cdef _Topic _topic          # the one of the message before: most chunks are of one topic
     cdef object _generation
+    cdef long long _asked_at    # `messages` when the admission was last asked; negative: ask now
     cdef unsigned long long _random
     cdef Py_ssize_t _header_max
     cdef Py_ssize_t _frame_max
@@ -537,7 +540,9 @@ cdef class SendPath:
         cdef int i
         limits = limits or FrameLimits()
         self._store = store
+        self._flags = store.flags
         self._admission = admission
+        self._asked_at = -1
         self._acks = acks
         self._tail = store.log.tail
         self._store_host = store_host
@@ -576,10 +581,11 @@ cdef class SendPath:
         cdef long long end_before
         cdef long long taken = self.messages
         cdef bytes born_host
-        if end - start < 8 or not self._admission.open(connection):
+        if end - start < 8 or not self._is_open(start, connection):
             return start
-        if self._generation != self._admission.generation:
-            self._generation = self._admission.generation
+        generation = self._admission.generation()
+        if self._generation != generation:
+            self._generation = generation
             self._topics.clear()
             self._topic = None
         born_host = connection.peer_host
@@ -603,6 +609,23 @@ cdef class SendPath:
                 else:
                     connection.write(answers)
         return at
+
+    cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
+        """Admission.open, but asked in full only where its answer can have changed.
+
+        Bytes at the front of a chunk have not waited; the store says at once when it cannot be written; its
+        backlog grows by what we append; and answers wait in SYNC_FLUSH mode only.
+        """
+        if (
+            start == 0 and not self._synchronous and 0 <= self._asked_at
+            and self.messages - self._asked_at < MESSAGES_PER_ADMISSION and self._flags.writable
+        ):
+            return True
+        if self._admission.open(connection):
+            self._asked_at = self.messages
+            return True
+        self._asked_at = -1
+        return False
 
     cdef Py_ssize_t _walk(
         self, Bytes view, Py_ssize_t at, Py_ssize_t end, bytes born_host, long long now_ms
