@@ -65,7 +65,9 @@ Positive = Annotated[int, Meta(gt=0)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
-class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES):
+class StorageConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES
+):
     """Everything a store needs to know. Defaults are RocketMQ's."""
 
     root: str
@@ -109,7 +111,9 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         # A record, its blank and one page must fit; real stores use 1 GiB, tests use a few KiB.
         if self.segment_bytes < 1024:
-            raise ValueError(f"mappedFileSizeCommitLog must be at least 1024, got {self.segment_bytes}")
+            raise ValueError(
+                f"mappedFileSizeCommitLog must be at least 1024, got {self.segment_bytes}"
+            )
         if self.queue_segment_bytes % QUEUE_ENTRY_BYTES:
             # RocketMQ rounds up, so the same broker.conf opens the same store.
             entries = -(-self.queue_segment_bytes // QUEUE_ENTRY_BYTES)

@@ -13,7 +13,7 @@ Cost per 1 KiB message with one key, readable form: 4 us; compiled: 0.2 us. Bodi
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import mul
 from typing import Final, NamedTuple, Protocol
@@ -47,11 +47,15 @@ BROKEN: Final = 2  # no sound record here
 
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
+_USHORT: Final = struct.Struct(">H")
+_LONG: Final = struct.Struct(">q")
 _SIZE_MAGIC: Final = struct.Struct(">ii")
 # size, magic, queue id, queue offset, physical offset, sys flag, store ms, body length of an IPv4
 # record
 _HEAD_V4: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
 _HOSTS_V6: Final = SysFlag.BORN_V6 | SysFlag.STORE_V6
+_NOT_QUEUED: Final = SysFlag.TRANSACTION_MASK | SysFlag.INNER_BATCH
+_TOPIC_BYTES_MAX: Final = {MAGIC_V1: 127, MAGIC_V2: 32_767}  # the length fields are signed
 _MASK: Final = 0xFFFFFFFF
 _INT_MAX: Final = 0x7FFFFFFF
 
@@ -72,8 +76,8 @@ class QueueEnd:
     """
 
     __slots__ = (
-        "_view", "limit", "name", "next_offset", "physical_end", "position", "queue", "queue_id",
-        "used",
+        "_view", "arrived", "arrived_code", "limit", "name", "next_offset", "physical_end",
+        "position", "queue", "queue_id", "used",
     )  # fmt: skip
 
     def __init__(self, name: str, queue_id: int, queue: SlowPut) -> None:
@@ -84,6 +88,8 @@ class QueueEnd:
         self.physical_end = -1
         self.position = 0  # in the view, of next_offset
         self.limit = 0  # in the view: up to here disk space is allocated
+        self.arrived = False  # scratch of derive()
+        self.arrived_code = 0
         self.used = False  # since the file cache last looked
         self._view: memoryview | None = None
 
@@ -122,8 +128,7 @@ class IndexEnd:
 
     __slots__ = (
         "_view", "begin_ms", "begin_physical", "count", "end_ms", "end_physical", "entries_at",
-        "room",
-        "slot_count", "slots",
+        "room", "slot_count", "slots",
     )  # fmt: skip
 
     def __init__(self, slots: int) -> None:
@@ -157,48 +162,47 @@ class IndexEnd:
             self._view = None
         self.room = 0
 
-    def put(self, key_hash: int, physical_offset: int, store_ms: int) -> bool:
-        """Add one entry and write the header through; False when there is no room (nothing
-        written).
-        """
+    def put(self, hashes: Sequence[int], physical_offset: int, store_ms: int) -> int:
+        """Add one entry per hash as far as there is room; how many. seal() writes the header."""
         view = self._view
-        count = self.count
-        if view is None or count >= self.room:
-            return False
-        seconds = 0
-        if self.begin_ms > 0:
-            seconds = min(max(0, (store_ms - self.begin_ms) // 1000), _INT_MAX)
-        slot_at = INDEX_HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots)
-        (previous,) = _INT.unpack_from(view, slot_at)
-        if not 0 < previous <= count:
-            previous = 0
-            self.slot_count += 1
-        INDEX_ENTRY.pack_into(
-            view,
-            self.entries_at + INDEX_ENTRY_BYTES * count,
-            key_hash,
-            physical_offset,
-            seconds,
-            previous,
-        )
-        _INT.pack_into(view, slot_at, count)
-        if count <= 1:
-            self.begin_physical = physical_offset
-            self.begin_ms = store_ms
-        self.end_physical = physical_offset
-        self.end_ms = store_ms
-        self.count = count + 1
-        INDEX_HEADER.pack_into(
-            view,
-            0,
-            self.begin_ms,
-            store_ms,
-            self.begin_physical,
-            physical_offset,
-            self.slot_count,
-            count + 1,
-        )
-        return True
+        first = count = self.count
+        if view is None:
+            return 0
+        seconds = (store_ms - self.begin_ms) // 1000
+        if seconds < 0 or self.begin_ms <= 0:
+            seconds = 0
+        elif seconds > _INT_MAX:
+            seconds = _INT_MAX
+        slots, entries_at, room = self.slots, self.entries_at, self.room
+        for hashed in hashes:
+            if count >= room:
+                break
+            slot_at = INDEX_HEADER_BYTES + SLOT_BYTES * (hashed % slots)
+            (previous,) = _INT.unpack_from(view, slot_at)
+            if not 0 < previous <= count:
+                previous = 0
+                self.slot_count += 1
+            entry_at = entries_at + INDEX_ENTRY_BYTES * count
+            INDEX_ENTRY.pack_into(view, entry_at, hashed, physical_offset, seconds, previous)
+            _INT.pack_into(view, slot_at, count)
+            if count == 1:
+                self.begin_physical = physical_offset
+                self.begin_ms = store_ms
+                seconds = 0
+            count += 1
+        if count > first:
+            self.end_physical = physical_offset
+            self.end_ms = store_ms
+            self.count = count
+        return count - first
+
+    def seal(self) -> None:
+        """Write the header: entries put since the last time count from now on."""
+        if self._view is not None:
+            INDEX_HEADER.pack_into(
+                self._view, 0, self.begin_ms, self.end_ms, self.begin_physical, self.end_physical,
+                self.slot_count, self.count,
+            )  # fmt: skip
 
 
 Arrival = tuple[str, int, int, int]  # topic, queue id, max queue offset, tags code
@@ -252,7 +256,8 @@ def derive(
 
     view         one segment, which begins at log_offset; position and end are relative to it
     sink         None: no queue entries; indexer None: no index entries
-    arrivals     gets (topic, queue id, max offset, tags code) of every new queue entry
+    arrivals     gets (topic, queue id, max offset, tags code) of new queue entries; several in a row
+                 of one queue with one tags code count as one
     Prepared and rolled back messages and inner batches get no queue entry; rolled back ones no
     index entry.
     Stops without error at a blank or at what is no sound record here (its physical offset must be
@@ -265,103 +270,133 @@ def derive(
     last_record = -1
     done_ms = 0
     stopped = MORE
+    failure: OSError | StorageError | None = None
+    arrived: list[QueueEnd] = []
     try:
         while records < records_max and end - position >= 8:
             size, magic = _SIZE_MAGIC.unpack_from(view, position)
             if magic == MAGIC_BLANK:
                 stopped = BLANK
                 break
-            record_end = position + size
-            if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN:
+            if magic != MAGIC_V1 and magic != MAGIC_V2:
                 stopped = BROKEN
                 break
+            record_end = position + size
             if record_end > end:
                 break
-            _, _, queue_id, queue_offset, physical, sys_flag, stored, body_bytes = (
+            if size < RECORD_BYTES_MIN:
+                stopped = BROKEN
+                break
+            _, _, queue_id, queue_offset, physical, sys_flag, store_ms, body_bytes = (
                 _HEAD_V4.unpack_from(view, position)
             )
-            topic_at = position + 88 + body_bytes
+            topic_at = position + 88
             if sys_flag & _HOSTS_V6:
-                born_extra = 12 if sys_flag & SysFlag.BORN_V6 else 0
-                hosts_extra = born_extra + (12 if sys_flag & SysFlag.STORE_V6 else 0)
-                if size < RECORD_BYTES_MIN + hosts_extra:
+                store_at = position + (68 if sys_flag & SysFlag.BORN_V6 else 56)
+                topic_at = store_at + (44 if sys_flag & SysFlag.STORE_V6 else 32)
+                if topic_at > record_end:
                     stopped = BROKEN
                     break
-                stored = int.from_bytes(
-                    view[position + 56 + born_extra : position + 64 + born_extra], "big"
-                )
-                (body_bytes,) = _INT.unpack_from(view, position + 84 + hosts_extra)
-                topic_at = position + 88 + hosts_extra + body_bytes
-            if body_bytes < 0 or topic_at + 3 > record_end or physical != log_offset + position:
+                (store_ms,) = _LONG.unpack_from(view, store_at)
+                (body_bytes,) = _INT.unpack_from(view, topic_at - 4)
+            if body_bytes > 0:
+                topic_at += body_bytes
+            topic_at += 1 if magic == MAGIC_V1 else 2
+            if topic_at + 2 > record_end or physical != log_offset + position:
                 stopped = BROKEN
                 break
             if magic == MAGIC_V1:
-                topic_end = topic_at + 1 + view[topic_at]
-                topic_at += 1
+                topic_bytes = view[topic_at - 1]
             else:
-                topic_end = topic_at + 2 + _SHORT.unpack_from(view, topic_at)[0]
-                topic_at += 2
-            if not topic_at <= topic_end <= record_end - 2:
+                (topic_bytes,) = _USHORT.unpack_from(view, topic_at - 2)
+            topic_end = topic_at + topic_bytes
+            if topic_bytes > _TOPIC_BYTES_MAX[magic] or topic_end + 2 > record_end:
+                stopped = BROKEN
+                break
+            (properties_bytes,) = _SHORT.unpack_from(view, topic_end)
+            if topic_end + 2 + max(0, properties_bytes) != record_end:
                 stopped = BROKEN
                 break
             topic = bytes(view[topic_at:topic_end])
-            properties = bytes(view[topic_end + 2 : record_end])
-            kind = sys_flag & SysFlag.TRANSACTION_MASK
+            properties = b"\x02%b\x02" % bytes(view[topic_end + 2 : record_end])
+            kind = sys_flag & _NOT_QUEUED
 
-            if (
-                sink is not None
-                and (kind == 0 or kind == SysFlag.COMMIT)
-                and not sys_flag & SysFlag.INNER_BATCH
-            ):
+            if sink is not None and (kind == 0 or kind == SysFlag.COMMIT):
                 try:
-                    queue_end: QueueEnd | None = sink.ends[topic][queue_id]
+                    queue: QueueEnd | None = sink.ends[topic][queue_id]
                 except KeyError:
-                    queue_end = sink.find_end(topic, queue_id)
-                if queue_end is not None:
+                    queue = sink.find_end(topic, queue_id)
+                if queue is not None:
                     if topic == DELAY_TOPIC:
-                        code = queue_tags_code(topic, properties, stored, delay_ms_by_level)
+                        code = queue_tags_code(topic, properties, store_ms, delay_ms_by_level)
+                    elif (at := properties.rfind(b"\x02TAGS\x01")) >= 0:
+                        code = _tags_hash(_value(properties, at, b"TAGS"))
                     else:
-                        code = _tags_hash(get_property(properties, b"TAGS"))
+                        code = 0
                     if (
-                        queue_offset == queue_end.next_offset
-                        and physical + size > queue_end.physical_end
-                    ):
-                        placed = queue_end.append(physical, size, code) or queue_end.queue.put(
-                            physical, size, code, queue_offset
-                        )
-                    else:
-                        placed = queue_end.queue.put(physical, size, code, queue_offset)
-                    if placed and arrivals is not None:
-                        arrivals.append((queue_end.name, queue_id, queue_end.next_offset, code))
+                        queue_offset == queue.next_offset
+                        and physical >= queue.physical_end
+                        and queue.append(physical, size, code)
+                    ) or queue.queue.put(physical, size, code, queue_offset):
+                        if not queue.arrived:
+                            queue.arrived = True
+                            queue.arrived_code = code
+                            arrived.append(queue)
+                        elif code != queue.arrived_code and arrivals is not None:
+                            arrivals.append(
+                                (queue.name, queue_id, queue_offset, queue.arrived_code)
+                            )
+                            queue.arrived_code = code
 
             if (
                 indexer is not None
-                and kind != SysFlag.ROLLBACK
+                and sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.ROLLBACK
                 and physical >= indexer.end.end_physical
             ):
-                unique = get_property(properties, b"UNIQ_KEY")
-                keys = get_property(properties, b"KEYS")
-                if unique is not None:
-                    _put_key(indexer, key_hash(topic, unique), physical, stored)
-                if keys is not None:
-                    for key in keys.split(b" "):
+                hashes = []
+                if (at := properties.rfind(b"\x02UNIQ_KEY\x01")) >= 0:
+                    value = _value(properties, at, b"UNIQ_KEY")
+                    if value:
+                        hashes.append(key_hash(topic, value))
+                if (at := properties.rfind(b"\x02KEYS\x01")) >= 0:
+                    for key in _value(properties, at, b"KEYS").split(b" "):
                         if key:
-                            _put_key(indexer, key_hash(topic, key), physical, stored)
-            last_record, position, done_ms = position, record_end, stored
+                            hashes.append(key_hash(topic, key))
+                if hashes:
+                    put_keys(indexer, hashes, physical, store_ms)
+            last_record, position, done_ms = position, record_end, store_ms
             records += 1
     except (OSError, StorageError) as error:
-        return Derived(position, records, stopped, last_record, done_ms, error)
-    return Derived(position, records, stopped, last_record, done_ms, None)
+        failure = error
+    finally:
+        for queue in arrived:
+            queue.arrived = False
+        if indexer is not None:
+            indexer.end.seal()
+    if arrivals is not None:
+        for queue in arrived:
+            arrivals.append((queue.name, queue.queue_id, queue.next_offset, queue.arrived_code))
+    return Derived(position, records, stopped, last_record, done_ms, failure)
 
 
-def _put_key(indexer: Indexer, hashed: int, physical_offset: int, store_ms: int) -> None:
-    while not indexer.end.put(hashed, physical_offset, store_ms):
+def _value(properties: bytes, at: int, name: bytes) -> bytes:
+    """The value of the last entry `name`, found at `at`, in properties between two 0x02; b"" for none."""
+    at += len(name) + 2
+    value = properties[at : properties.index(2, at)]
+    return value or get_property(properties, name) or b""
+
+
+def put_keys(indexer: Indexer, hashes: list[int], physical_offset: int, store_ms: int) -> None:
+    """Put one record's keys, going on in the next index file when one is full."""
+    while (count := indexer.end.put(hashes, physical_offset, store_ms)) < len(hashes):
+        hashes = hashes[count:]
+        indexer.end.seal()
         indexer.make_room()
 
 
 @lru_cache(maxsize=4096)
-def _tags_hash(tags: bytes | None) -> int:
-    return java_hash(tags.decode("utf-8", "replace")) if tags else 0
+def _tags_hash(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
 
 
 # Java's hash is a polynomial in 31, so it can be put together from the hashes of its parts. Ids of
@@ -370,16 +405,21 @@ def _tags_hash(tags: bytes | None) -> int:
 # Python.
 
 
-@lru_cache(maxsize=1024)
+_ASCII_KEY_BYTES_MAX: Final = 256
+
+
+@lru_cache(maxsize=_ASCII_KEY_BYTES_MAX)
 def _powers(count: int) -> tuple[int, ...]:
     """31**(count-1), ..., 31, 1 modulo 2**32."""
     return tuple(pow(31, exponent, 1 << 32) for exponent in range(count - 1, -1, -1))
 
 
 @lru_cache(maxsize=8192)
-def _front_hash(text: bytes) -> int:
-    hashed: int = sum(map(mul, text, _powers(len(text))))
-    return hashed & _MASK
+def _front_hash(topic: bytes, front: bytes) -> int:
+    """Hash of "topic#" and the front of an ASCII key."""
+    count = len(front)
+    hashed: int = sum(map(mul, front, _powers(count)))
+    return (_topic_hash(topic) * pow(31, count, 1 << 32) + hashed) & _MASK
 
 
 @lru_cache(maxsize=4096)
@@ -389,18 +429,13 @@ def _topic_hash(topic: bytes) -> int:
 
 def key_hash(topic: bytes, key: bytes) -> int:
     """The index's hash of "topic#key": Java's hash made not negative, as record.index_hash."""
-    hashed: int
-    units = len(key)
-    if not key.isascii() or units > 256:
-        text = key.decode("utf-8", "replace")
-        hashed = java_hash(text)
-        units = len(text.encode("utf-16-be", "surrogatepass")) // 2
-    elif units > 8:
+    if 4 <= len(key) <= _ASCII_KEY_BYTES_MAX and key.isascii():
         a, b, c, d = key[-4:]
-        hashed = _front_hash(key[:-4]) * 923521 + a * 29791 + b * 961 + c * 31 + d
+        hashed = _front_hash(topic, key[:-4]) * 923521 + a * 29791 + b * 961 + c * 31 + d
     else:
-        hashed = sum(map(mul, key, _powers(units)))
-    hashed = (_topic_hash(topic) * pow(31, units, 1 << 32) + hashed) & _MASK
+        text = f"{topic.decode('utf-8', 'replace')}#{key.decode('utf-8', 'replace')}"
+        hashed = java_hash(text)
+    hashed &= _MASK
     if hashed <= _INT_MAX:
         return hashed
     hashed = (1 << 32) - hashed

@@ -21,6 +21,7 @@ from storage.derivation import (
     IndexEnd,
     key_hash,
 )
+from storage.derive import put_keys
 from storage.errors import FlushFailed, StorageError
 from storage.segment import fsync_directory
 
@@ -125,7 +126,7 @@ class IndexFile:
             and 0 <= header.slot_count < header.next_entry
             and 0 <= header.begin_physical <= header.end_physical
             and 0 <= header.begin_ms <= header.end_ms
-            and (newest == 0 or self._slot(self._entry(newest)[0]) in (newest, newest + 1))
+            and (newest == 0 or self._slot(self._entry(newest)[0]) >= newest)
         )
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
@@ -142,17 +143,19 @@ class IndexFile:
         at = self._slot_at(hashed)
         return int.from_bytes(self.view[at : at + SLOT_BYTES], "big", signed=True)
 
-    def undo_unfinished_put(self) -> None:
-        """A process killed between writing a slot and the header left the slot pointing behind the
-        last entry.
+    def undo_unsealed(self) -> None:
+        """Take back entries behind the last one that the header counts: their writer was killed.
+
+        Each left its slot pointing at itself; newest first, the slots get their older entries back.
         """
-        number = self.header.next_entry
-        if number >= self.entries_max:
-            return
-        hashed, _, _, older = self._entry(number)
-        if self._slot(hashed) == number and older < number:
-            at = self._slot_at(hashed)
-            self.view[at : at + SLOT_BYTES] = max(0, older).to_bytes(SLOT_BYTES, "big")
+        first = number = self.header.next_entry
+        while number < self.entries_max and any(self._entry(number)):
+            number += 1
+        for unsealed in range(number - 1, first - 1, -1):
+            hashed, _, _, older = self._entry(unsealed)
+            if hashed >= 0 and self._slot(hashed) == unsealed and older < unsealed:
+                at = self._slot_at(hashed)
+                self.view[at : at + SLOT_BYTES] = max(0, older).to_bytes(SLOT_BYTES, "big")
 
     def allocate(self, count: int) -> int:
         """Reserve disk space behind entry `count`; returns the entry number up to which there is
@@ -250,10 +253,9 @@ class KeyIndex:
         """
         if physical_offset < self.end.end_physical:
             return
-        for key in ([unique_key] if unique_key is not None else []) + (keys or b"").split(b" "):
-            if key:
-                while not self.end.put(key_hash(topic, key), physical_offset, store_ms):
-                    self.make_room()
+        parts = [unique_key or b"", *(keys or b"").split(b" ")]
+        put_keys(self, [key_hash(topic, key) for key in parts if key], physical_offset, store_ms)
+        self.end.seal()
 
     def make_room(self) -> None:
         """Give `end` room for at least one entry: more disk space, or the next file. Raises
@@ -342,7 +344,7 @@ class KeyIndex:
                 file.close()
             path.unlink()
         if self._files:
-            self._files[-1].undo_unfinished_put()
+            self._files[-1].undo_unsealed()
         self._continue()
 
     def drop_newer(self, store_ms: int) -> None:

@@ -13,8 +13,7 @@ from storage.commitlog import CommitLog
 from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
 from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from storage.derivation import QUEUE_ENTRY
-from storage.record import MAGIC_V1, MAGIC_V2
-from storage.segment import Segment
+from storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20
@@ -127,33 +126,44 @@ class Reader:
             result.next_offset = queue.next_file_offset(offset)
             return
         hot_from = self._log.end - self._hot_bytes
+        find = self._log.run.find
         records = result.records
-        total = examined = last_physical = skip_below = 0
+        total = examined = last_physical = skip_below = segment_start = segment_end = 0
+        view = memoryview(b"")
+        bytes_limit, count_limit = self._limits(True, count_max, bytes_max)
+        cold_limits = self._limits(False, count_max, bytes_max)
+        was_hot = True
         removed = False
-        segment: Segment | None = None
         for physical, size, tags_code in QUEUE_ENTRY.iter_unpack(chunk):
-            if records:
-                limits = self._hot_limits if physical >= hot_from else self._cold_limits
-                if (
-                    len(records) >= count_max
-                    or len(records) >= limits[1]
-                    or total + size > limits[0]
-                    or total + size > bytes_max
-                ):
-                    break
+            if was_hot != (physical >= hot_from):
+                was_hot = not was_hot
+                bytes_limit, count_limit = (
+                    self._limits(True, count_max, bytes_max) if was_hot else cold_limits
+                )
+            if records and (len(records) >= count_limit or total + size > bytes_limit):
+                break
             examined += 1
             last_physical = physical
             if physical < skip_below:
                 continue
             if tag_codes is not None and _signed_int(tags_code) not in tag_codes:
                 continue
-            if segment is None or not segment.start <= physical < segment.end:
-                segment = self._log.run.find(physical)
-            record = (
-                None
-                if segment is None or size == BLANK_SIZE
-                else self._read(segment, physical, size, physical < hot_from)
-            )
+            if not segment_start <= physical < segment_end:
+                segment = find(physical)
+                if segment is not None:
+                    view, segment_start = segment.view, segment.start
+                    segment_end = segment_start + segment.wrote
+            record: memoryview | None = None
+            position = physical - segment_start
+            if position >= 0 and size >= RECORD_BYTES_MIN and physical + size <= segment_end:
+                if not was_hot and segment is not None:
+                    record = memoryview(segment.pread(position, size))
+                else:
+                    record = view[position : position + size]
+                # An entry that does not point at a record: never serve what lies there.
+                found_size, magic = _SIZE_MAGIC.unpack_from(record)
+                if found_size != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                    record = None
             if record is None:
                 removed = removed or not records
                 if size != BLANK_SIZE:  # the file is gone: so are its other records
@@ -173,18 +183,9 @@ class Reader:
             result.status = GetStatus.MESSAGE_WAS_REMOVING
         result.suggest_slave = self._log.end - last_physical > self._hot_bytes
 
-    def _read(self, segment: Segment, physical: int, size: int, cold: bool) -> memoryview | None:
-        position = physical - segment.start
-        if position + size > segment.wrote:
-            return None
-        if cold:
-            record = memoryview(segment.pread(position, size))
-        else:
-            record = segment.view[position : position + size]
-        found_size, magic = _SIZE_MAGIC.unpack_from(record)
-        if found_size != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
-            return None  # the entry does not point at a record: never serve what lies there
-        return record
+    def _limits(self, hot: bool, count_max: int, bytes_max: int) -> tuple[int, int]:
+        limits = self._hot_limits if hot else self._cold_limits
+        return min(limits[0], bytes_max), min(limits[1], count_max)
 
 
 def _signed_int(code: int) -> int:
