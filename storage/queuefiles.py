@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MAPPED_FILES_MAX: Final = 4096  # each mapping costs a file descriptor and a kernel map entry
 ALLOCATE_BYTES_MIN: Final = 64 << 10
-_ZERO_STEP_BYTES: Final = 1 << 20
+_ZERO_STEP_BYTES: Final = 64 << 10
 
 
 class QueueFile:
@@ -88,6 +88,8 @@ class QueueFile:
         found = False
         descriptor = os.open(self.path, os.O_RDWR)
         try:
+            # What is read ahead would count as data in the next round, up to the end of the file.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             while position < self.size:
                 try:
                     position = max(position, os.lseek(descriptor, position, os.SEEK_DATA))
