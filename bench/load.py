@@ -182,6 +182,7 @@ def run_load(server: Server, load: Load, timing: Timing, topic: str = "") -> tup
     limit_s = timing.warmup_s + timing.seconds + 60 if not timing.count else 600
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
     if done.returncode:
+        server.check_alive()
         raise RunRefused(
             f"{load.name} against {server.name}: {done.stderr.strip() or f'exit {done.returncode}'}"
         )

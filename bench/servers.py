@@ -25,7 +25,13 @@ from bench.wire import Line, RequestRefused
 ROCKETMQ_VERSION: Final = "5.3.3"
 STOP_TIMEOUT_S: Final = 30.0
 QUEUES: Final = 8
-COMPILED: Final = ("_record", "_derive", "_sendpath")
+COMPILED: Final = tuple(
+    sorted(
+        source.stem
+        for name in ("storage", "cluster")
+        for source in (HERE.parent / name).rglob("_*.pyx")
+    )
+)
 
 POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
