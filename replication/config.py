@@ -1,0 +1,129 @@
+"""Settings of replication and failover, and the relations between times that make a lease safe."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(gt=0)]
+Natural = Annotated[int, Meta(ge=0)]
+
+FRAME_BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - 12
+"""The largest transfer body a stock slave's receive buffer takes."""
+
+#: inside name -> RocketMQ's key; the ones marked ours exist only here
+ROCKETMQ_NAMES: Final = {
+    "master_address": "haMasterAddress",
+    "stream_heartbeat_ms": "haSendHeartbeatInterval",
+    "stream_silence_ms": "haHousekeepingInterval",
+    "batch_bytes": "haTransferBatchSize",
+    "gap_bytes_max": "haMaxGapNotInSync",
+    "slave_timeout_ms": "slaveTimeout",
+    "copies_wanted": "inSyncReplicas",
+    "copies_min": "minInSyncReplicas",
+    "all_in_set": "allAckInSyncStateSet",
+    "catch_up_ms_max": "haMaxTimeSlaveNotCatchup",
+    "learner": "asyncLearner",
+    "from_last_file": "syncFromLastFile",
+    "lost_grace_ms": "haLostGraceMillis",  # ours
+    "drain_ms_max": "haDrainMillis",  # ours
+    "secret": "haSecret",  # ours
+    "compressed": "haCompressed",  # ours
+    "heartbeat_ms": "brokerHeartbeatInterval",
+    "lease_ms": "haLeaseMillis",  # ours
+    "election_wait_ms": "controllerElectionWaitMillis",  # ours
+    "drift_percent": "haClockDriftPercent",  # ours
+}
+
+
+class Mode(enum.Enum):
+    """What an acknowledgement promises: docs/promises, "S" waits for the sync-state-set, "1" for the disk."""
+
+    A0 = "A0"
+    A1 = "A1"
+    S0 = "S0"
+    S1 = "S1"
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        return self in (Mode.S0, Mode.S1)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self in (Mode.A1, Mode.S1)
+
+    @classmethod
+    def of(cls, *, synchronous: bool, flushed: bool) -> Mode:
+        """The mode of a SYNC_MASTER (or not) with SYNC_FLUSH (or not)."""
+        if synchronous:
+            return cls.S1 if flushed else cls.S0
+        return cls.A1 if flushed else cls.A0
+
+
+class LeaseTimes(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES
+):
+    """When a master may still believe in itself, and when the controller may stop believing in it.
+
+    heartbeat_ms      how often a broker tells the controller that it lives
+    lease_ms          how long a master acknowledges after the *sending* of the last answered heartbeat
+    election_wait_ms  how long the controller waits after granting a lease before it elects without other witnesses
+    drift_percent     how much faster or slower than another's a machine's clock may run
+    Raises ValueError when the relations do not hold: then a lease would fence nothing.
+    """
+
+    heartbeat_ms: Positive = 300
+    lease_ms: Positive = 2000
+    election_wait_ms: Positive = 2300
+    drift_percent: Annotated[int, Meta(ge=0, le=20)] = 5
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_ms * 3 >= self.lease_ms:
+            raise ValueError(
+                f"lease of {self.lease_ms} ms is not above three heartbeats of {self.heartbeat_ms} ms"
+            )
+        if self.lease_ms * (100 + 2 * self.drift_percent) >= self.election_wait_ms * 100:
+            raise ValueError(
+                f"election wait of {self.election_wait_ms} ms is not above the lease of {self.lease_ms} ms "
+                f"with clocks that drift {self.drift_percent} %"
+            )
+
+
+class StreamRules(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES
+):
+    """How a master and its slaves treat each other. Times are monotonic and count a suspended machine."""
+
+    copies_min: Positive = 1  # below: sends are refused before the append. The master counts
+    copies_wanted: Positive = 1  # classic HA, or not all of the set: this many, the master included
+    all_in_set: bool = (
+        True  # synchronous modes: wait for every member. RocketMQ's default is false, which loses
+    )
+    slave_timeout_ms: Positive = (
+        2000  # below the clients' 3000: they see FLUSH_SLAVE_TIMEOUT before they give up
+    )
+    catch_up_ms_max: Positive = (
+        1500  # a member further behind leaves the set: below slave_timeout_ms, one stall
+    )
+    lost_grace_ms: Natural = 200  # a member whose stream broke may come back this long
+    drain_ms_max: Positive = (
+        400  # a switchover that takes longer is abandoned: no send has failed by then
+    )
+    gap_bytes_max: Positive = 256 << 20
+    stream_heartbeat_ms: Positive = 5000
+    stream_silence_ms: Positive = 20000
+    batch_bytes: Annotated[int, Meta(gt=0, le=FRAME_BODY_BYTES_MAX)] = (
+        256 << 10
+    )  # RocketMQ's 32 KiB costs twice the CPU
+    learner: bool = False
+    from_last_file: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stream_heartbeat_ms * 2 >= self.stream_silence_ms:
+            raise ValueError(
+                f"a stream is given up after {self.stream_silence_ms} ms of silence, "
+                f"too soon for a heartbeat every {self.stream_heartbeat_ms} ms"
+            )
