@@ -276,9 +276,17 @@ def test_a_pull_without_expression_needs_its_topic_among_the_subscriptions(kit: 
     assert (answer.remark or "").startswith("the consumer's subscription not exist")
 
 
-def test_a_pull_ahead_of_its_heartbeat_is_told_to_wait(kit: Kit) -> None:
+def test_a_pull_ahead_of_its_heartbeat_gets_every_tag(kit: Kit) -> None:
+    """Which tags its member wants now we do not know; the member selects again."""
+    fill(kit, "a", "b")
+    heartbeat(kit, Subscription.of("T", "a", "TAG", 7), kit.connection)
+    assert bodies(pull(kit, sysFlag=0, subVersion=7)) == [b"0"]
+    assert bodies(pull(kit, sysFlag=0, subVersion=8)) == [b"0", b"1"]
+
+
+def test_a_pull_ahead_of_its_heartbeat_by_another_filter_is_told_to_wait(kit: Kit) -> None:
     heartbeat(kit, Subscription.of("T", "*", "TAG", 7), kit.connection)
-    answer = pull(kit, sysFlag=0, subVersion=8)
+    answer = pull(kit, sysFlag=0, subVersion=8, expressionType="SQL92")
     assert answer is not None
     assert (answer.code, answer.remark) == (25, "the consumer's subscription not latest")
 
