@@ -63,6 +63,7 @@ class FlushMode(enum.Enum):
 
 Positive = Annotated[int, Meta(gt=0)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
+PercentOrNone = Annotated[int, Meta(ge=0, le=100)]
 
 
 class StorageConfig(
@@ -102,7 +103,7 @@ class StorageConfig(
     transfer_count_max_hot: Positive = 32
     transfer_bytes_max_cold: Positive = 64 << 10
     transfer_count_max_cold: Positive = 8
-    hot_memory_percent: Percent = 40
+    hot_memory_percent: PercentOrNone = 40
     filter_bytes_max: Positive = 16_000
     query_count_max: Positive = 64
     query_count_default: Positive = 32
