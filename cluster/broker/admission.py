@@ -32,7 +32,7 @@ class AdmittedTopic(NamedTuple):
 
 
 class Admission:
-    """Judge of the short path; it counts the changes of the topic table in `generation`."""
+    """Judge of the short path."""
 
     def __init__(
         self,
@@ -50,10 +50,9 @@ class Admission:
         self._master: Final = config.role is not Role.SLAVE
         self._waits_until_ms = config.accept_sends_from_ms
 
-    @property
     def generation(self) -> int:
-        """Changes whenever any topic does: what was asked of topic() before is void."""
-        return self._topics.version.counter
+        """Grows whenever a topic changes or a queue goes: what was learnt of any is void then."""
+        return self._topics.version.counter + self._store.tails_dropped
 
     def open(self, connection: Connection) -> bool:
         """Whether the bytes that just came in on a connection may go the short way at all."""
@@ -64,7 +63,7 @@ class Admission:
         return (
             self._master
             and not self._acks.full
-            and self._store.accepts_appends
+            and self._store.refusal() is None
             and self._clock.monotonic_ms() - connection.active_ms < WAIT_MS_MAX
         )
 

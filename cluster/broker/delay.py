@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from storage import (
     decode_properties,
     encode_properties,
     get_property,
+    parse_delay_levels,
 )
 
 log = logging.getLogger(__name__)
@@ -34,25 +34,13 @@ DELIVERIES_PER_STEP: Final = 256  # per level, then the loop serves others
 UPDATES_PER_VERSION: Final = (
     200  # the data version of delayOffset.json advances this often, as RocketMQ's does
 )
-DELAY_MAX_MS: Final = 1 << 46
-
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"(\d{1,9})([smhd])").fullmatch
 
 
 class DelayLevels:
     """Delays, level 1 first: `1s 5s ... 2h`. Source: storage spec "Delay-level messages"."""
 
     def __init__(self, text: str) -> None:
-        delays = []
-        for word in text.split():
-            found = _LEVEL(word)
-            if found is None:
-                raise ValueError(
-                    f"messageDelayLevel: {word!r} is not a number with one of the units s m h d"
-                )
-            delays.append(int(found[1]) * _UNIT_MS[found[2]])
-        self.delays_ms: Final = tuple(delays)
+        self.delays_ms: Final = tuple(parse_delay_levels(text).values())
 
     @property
     def highest(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
-from collections.abc import Callable
 from typing import Final
 
 from storage import Clock
@@ -56,41 +57,30 @@ def without(properties: bytes, names: frozenset[str]) -> bytes:
 class UniqueIds:
     """Ids for messages whose client sent none. Source: storage spec "Client unique id".
 
-    host     packed address, 4 or 16 bytes
-    process  two bytes that tell processes of one host apart
-    salt     four bytes that tell generators of one process apart
-    Text of 32 or 56 hex digits, upper case.
+    host    this broker's packed address: 4 or 16 bytes and a port
+    Text of 32 or 56 hex digits, upper case; unique as long as 65,536 a millisecond are enough.
     """
 
-    def __init__(
-        self,
-        host: bytes,
-        process: int,
-        salt: int,
-        clock: Clock,
-        month_start_ms: Callable[[int], tuple[int, int]] | None = None,
-    ) -> None:
-        fixed = (
-            host + (process & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
-        )
-        self._prefix = fixed.hex().upper()
+    def __init__(self, host: bytes, clock: Clock, rng: random.Random) -> None:
+        process = (os.getpid() & 0xFFFF).to_bytes(2, "big")
+        self._prefix = (host[:-4] + process + rng.randbytes(4)).hex().upper()
         self._clock = clock
-        self._month = month_start_ms or month_of
         self._start_ms = self._end_ms = 0
         self._count = 0
 
     def next(self) -> str:
+        """An id that no other message has."""
         now_ms = self._clock.now_ms()
-        if now_ms >= self._end_ms:
-            self._start_ms, self._end_ms = self._month(now_ms)
-        since_ms = max(now_ms - self._start_ms, 0) & 0xFFFFFFFF
+        if not self._start_ms <= now_ms < self._end_ms:
+            self._start_ms, self._end_ms = month_of(now_ms)
+        since_ms = now_ms - self._start_ms
         count = self._count
         self._count = (count + 1) & 0xFFFF
         return f"{self._prefix}{since_ms:08X}{count:04X}"
 
 
 def month_of(now_ms: int) -> tuple[int, int]:
-    """First millisecond of the local month around now, and of the month after it."""
+    """The local month around now: its first millisecond and that of the next month."""
     local = time.localtime(now_ms / 1000)
     start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((local.tm_year, local.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))

@@ -126,7 +126,7 @@ class SendPath:
         """Store the ordinary sends at the front of view[start:end]; where the first other starts."""
         if end - start < 8 or not self._admission.open(connection):
             return start
-        if self._generation != self._admission.generation:
+        if self._generation != self._admission.generation():
             self._forget_topics()
         now_ms = self._store.clock.now_ms()
         answers: list[bytes] = []
@@ -146,7 +146,7 @@ class SendPath:
             binary = word >> 24 == 1
             if binary:
                 head = _binary_head(view[at + 8 : header_end])
-            elif word >> 24 == 0 and view[at + 8 : at + 8 + len(JAVA_SEND)] == JAVA_SEND:
+            elif word >> 24 == 0 and bytes(view[at + 8 : at + 8 + len(JAVA_SEND)]) == JAVA_SEND:
                 head = _json_head(view[at + 8 : header_end])
             else:
                 break
@@ -244,7 +244,7 @@ class SendPath:
         return found
 
     def _forget_topics(self) -> None:
-        self._generation = self._admission.generation
+        self._generation = self._admission.generation()
         self._topics.clear()
         self._queues.clear()
 
@@ -272,7 +272,7 @@ def _json_head(header: memoryview) -> _Head | None:
 def _binary_head(header: memoryview) -> _Head | None:
     """A binary header that is as Java writes it; None for any other."""
     size = len(header)
-    if size < 21 or header[:2] != _BINARY_SEND:
+    if size < 21 or bytes(header[:2]) != _BINARY_SEND:
         return None
     code, _, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
     if remark_bytes or 21 + _SIZE32.unpack_from(header, 17)[0] != size:

@@ -122,6 +122,8 @@ class SendHandler:
             if header.batch:
                 return self._send_batch(request, header, topic, connection)
             return self._send_one(request, header, topic, connection)
+        except RequestMalformed as error:  # where RocketMQ fails with an exception, without marks
+            return refusal(request, error)
         except REFUSALS as error:
             return refusal(request, error, self.marks)
 
