@@ -76,8 +76,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 class QueueMark(msgspec.Struct, array_like=True, frozen=True):
-    """Where one consume queue stood."""
+    """Where one consume queue stood: its files held [first_offset, max_offset), and the last of these
+    entries describes the record that ends at physical_end."""
 
+    first_offset: int
     max_offset: int
     physical_end: int
 

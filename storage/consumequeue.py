@@ -79,6 +79,20 @@ class ConsumeQueue:
         return self._min_offset
 
     @property
+    def first_offset(self) -> int:
+        """The first entry that the files hold, blank or not."""
+        return self._files[0].start // QUEUE_ENTRY_BYTES if self._files else 0
+
+    def agrees_with(self, mark: QueueMark) -> bool:
+        """Whether it holds what it held when the mark was taken. Raises OSError."""
+        last = self.entry(mark.max_offset - 1)
+        return (
+            last is not None
+            and last[0] + last[1] == mark.physical_end
+            and self.first_offset <= mark.first_offset
+        )
+
+    @property
     def file_count(self) -> int:
         return len(self._files)
 
@@ -178,8 +192,11 @@ class ConsumeQueue:
         self.reset()
 
     def reset(self) -> None:
-        """Back to no entries at all. Raises OSError."""
+        """Back to no entries at all, and no files. Raises OSError."""
         self._remove_files(0)
+        if self.directory.exists():
+            for stray in self.directory.iterdir():  # files that load() found out of line
+                stray.unlink()
         self.end.physical_end = -1
         self.end.next_offset = self.flushed = 0
         self._min_known = False
@@ -312,7 +329,7 @@ class ConsumeQueue:
 
     def _stands_at(self, mark: QueueMark) -> bool:
         at = mark.max_offset * QUEUE_ENTRY_BYTES
-        if not self._files or not self._files[0].start < at or not at > self._files[-1].start:
+        if not self._files or not self._files[-1].start < at <= self._files[-1].end:
             return False
         file = self._files[-1]
         data = file.read(at - file.start - QUEUE_ENTRY_BYTES, 2 * QUEUE_ENTRY_BYTES)
@@ -474,8 +491,6 @@ class ConsumeQueue:
         """Delete the files and their directory. Raises OSError."""
         self.reset()
         if self.directory.exists():
-            for stray in self.directory.iterdir():
-                stray.unlink()
             self.directory.rmdir()
 
     def _remove_files(self, first: int) -> None:
@@ -570,11 +585,9 @@ class ConsumeQueues:
         if self.incomplete is None or queue in self.torn:
             return
         held = queue.entry(queue_offset)
-        if (
-            held is not None
-            and held != entry
-            and not (held[0] > entry[0] and self.log_agrees(queue, queue_offset, held))
-        ):
+        if held == entry:
+            return
+        if held is None or held[0] <= entry[0] or not self.log_agrees(queue, queue_offset, held):
             log.warning(
                 "queue entry differs from the log topic=%s queue=%d offset=%d",
                 queue.topic, queue.queue_id, queue_offset,
@@ -611,7 +624,7 @@ class ConsumeQueues:
         """Where every queue with entries stands."""
         return {
             topic: {
-                queue_id: QueueMark(queue.max_offset, queue.physical_end)
+                queue_id: QueueMark(queue.first_offset, queue.max_offset, queue.physical_end)
                 for queue_id, queue in list(queues.items())
                 if queue.max_offset
             }

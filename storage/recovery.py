@@ -132,10 +132,17 @@ class Recovery:
         found = self.found
         start = self._check_from()
         last_ms = self._scan(start)
-        if not found.clean and last_ms < self._checkpoint.physic_ms and start > self._log.start:
-            # The checkpoint vouches for later messages than there are: do not believe it.
-            log.warning("checkpoint is ahead of the log ms=%d", self._checkpoint.physic_ms)
-            last_ms = self._scan(self._log.start)
+        checkpoint = self._checkpoint
+        if last_ms < checkpoint.physic_ms:
+            # It vouches for later messages than there are: it is not to be believed.
+            log.warning(
+                "checkpoint is ahead of the log ms=%d last_ms=%d", checkpoint.physic_ms, last_ms
+            )
+            if not found.clean and start > self._log.start:
+                last_ms = self._scan(self._log.start)
+        checkpoint.physic_ms = min(checkpoint.physic_ms, last_ms)
+        checkpoint.logics_ms = min(checkpoint.logics_ms, last_ms)
+        checkpoint.index_ms = min(checkpoint.index_ms, last_ms)
         self._last_store_ms = last_ms
 
     def _check_from(self) -> int:
@@ -269,14 +276,15 @@ class Recovery:
         return max(reached, self._log.start)
 
     def _behind_state(self) -> set[ConsumeQueue]:
-        """Queues that held more when their state was written."""
+        """Queues that do not hold what they held when their state was written."""
         wanted = set()
         if self._state is not None:
             for topic, marks in self._state.queues.items():
                 for queue_id, mark in marks.items():
                     queue = self._queues.make(topic, queue_id)
-                    if queue.max_offset < mark.max_offset:
+                    if not queue.agrees_with(mark):
                         wanted.add(queue)
+                        self._queues.torn.add(queue)
         return wanted
 
     def _rebuild(self, wanted: set[ConsumeQueue]) -> None:
