@@ -98,10 +98,11 @@ class Row:
 
     @property
     def best(self) -> Run:
-        """The run with the highest rate; of a paced load the one with the lowest p99."""
+        """Of the uncontended runs, if any: the highest rate; of a paced load the lowest p99."""
+        runs = [run for run in self.runs if not run.contended] or self.runs
         if self.load.rate:
-            return min(self.runs, key=lambda run: run.p99_us)
-        return max(self.runs, key=lambda run: run.rate)
+            return min(runs, key=lambda run: run.p99_us)
+        return max(runs, key=lambda run: run.rate)
 
     @property
     def median_rate(self) -> float:

@@ -81,6 +81,8 @@ def ratios(results: Results) -> list[Ratio]:
                     note = f"{other.server} on {other.cores}; {note}"
                 elif other.best.generator_bound:
                     note += "; the generator, not the echo server, was the limit: at most this"
+                if row.best.contended or other.best.contended:
+                    note += "; CONTENDED: measure again on a quiet machine"
                 required = REQUIRED_RATIOS.get((server, load.name, against))
                 made.append(
                     Ratio(
