@@ -15,6 +15,16 @@ from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from storage.derivation import QUEUE_ENTRY
 from storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
+try:
+    from storage._reading import gather as compiled_gather
+except ImportError:  # built without a compiler: the loop in _collect does it all
+    compiled_gather = None
+
+#: the front of _collect's walk, compiled; None without
+gather: Callable[..., tuple[int, int, int, bool]] | None = (
+    None if os.environ.get("TANDEM_PURE_PYTHON") else compiled_gather
+)
+
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20
 
@@ -134,6 +144,14 @@ class Reader:
         cold_limits = self._limits(False, count_max, bytes_max)
         was_hot = True
         removed = False
+        if gather is not None and match is None:
+            segment = find(QUEUE_ENTRY.unpack_from(chunk)[0])
+            if segment is not None:
+                examined, total, last_physical, full = gather(
+                    chunk, segment.view, segment.start, segment.start + segment.wrote,
+                    hot_from, bytes_limit, count_limit, tag_codes, records,
+                )  # fmt: skip
+                chunk = chunk[:0] if full else chunk[examined * QUEUE_ENTRY_BYTES :]
         for physical, size, tags_code in QUEUE_ENTRY.iter_unpack(chunk):
             if was_hot != (physical >= hot_from):
                 was_hot = not was_hot
