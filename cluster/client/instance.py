@@ -92,6 +92,7 @@ class ClientInstance:
         self._consumers: dict[str, ConsumerRole] = {}
         self._published: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._route_pause_s = config.route_interval_ms / 1000
         self._refresh_now = asyncio.Event()
         self._heartbeat_now = asyncio.Event()
         self._jobs = Jobs()
@@ -196,6 +197,7 @@ class ClientInstance:
                 "create the topic, or set autoCreateTopicEnable=true",
             ) from None
         self.brokers.learn(topic, template.as_template(TEMPLATE_QUEUE_COUNT))
+        self._look_again_soon()
 
     async def fetch_route(self, topic: str) -> TopicRoute:
         """Ask the name server now; callers who ask for the same topic at once share the answer.
@@ -213,11 +215,20 @@ class ClientInstance:
     async def _fetch(self, topic: str) -> TopicRoute:
         route = await self.name_servers.route(topic)
         if self.brokers.learn(topic, route):
+            self._look_again_soon()
             log.info("route changed topic=%s brokers=%s", topic, ",".join(sorted(route.addresses)))
             for consumer in self._consumers.values():
                 if topic in consumer.topics():
                     consumer.wake()
         return route
+
+    def _look_again_soon(self) -> None:
+        """More may follow: a topic being created appears on one broker after the other.
+
+        The next looks come after 1, 2, 4 ... seconds, until the usual interval is reached again.
+        """
+        self._route_pause_s = WAKE_GAP_S
+        self._refresh_now.set()
 
     def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
@@ -272,7 +283,8 @@ class ClientInstance:
 
     async def _refresh_routes(self) -> None:
         while True:
-            await _wait(self._refresh_now, self.config.route_interval_ms / 1000)
+            await _wait(self._refresh_now, self._route_pause_s)
+            self._route_pause_s = min(2 * self._route_pause_s, self.config.route_interval_ms / 1000)
             topics = {topic for consumer in self._consumers.values() for topic in consumer.topics()}
             for topic in sorted(self._published | topics):
                 try:

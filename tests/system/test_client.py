@@ -7,13 +7,14 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from cluster_processes import Broker, NameServer, registered, wait_until
+from inbox import WAIT_S, Inbox, eventually
 
 from cluster.client import Admin
 from tandemmq import (
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.system
 
 # retries start at level 3: soon, so that tests do not wait
 DELAY_LEVELS = "1s 1s " + " ".join(["1s"] * 16)
-WAIT_S = 30.0
 _serial = itertools.count(1)
 
 
@@ -82,38 +82,6 @@ def breakable(tmp_path: Path) -> Iterator[Cluster]:
 
 def fresh(word: str) -> str:
     return f"{word}_{next(_serial)}"
-
-
-class Inbox:
-    """A listener that keeps what it got."""
-
-    def __init__(self) -> None:
-        self.messages: list[ReceivedMessage] = []
-        self._changed = asyncio.Condition()
-
-    async def __call__(self, message: ReceivedMessage) -> None:
-        self.messages.append(message)
-        async with self._changed:
-            self._changed.notify_all()
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return sorted(message.body for message in self.messages)
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S), self._changed:
-            await self._changed.wait_for(holds)
-
-    async def count(self, count: int) -> None:
-        await self.until(lambda: len(self.messages) >= count)
-
-
-async def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Look until it holds; for states of other tasks and processes that nobody announces."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

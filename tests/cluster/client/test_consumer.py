@@ -414,6 +414,24 @@ def test_new_queues_of_a_topic_are_taken_after_the_route_is_refreshed(
     run(main())
 
 
+def test_topic_that_is_just_being_created_is_complete_within_seconds(cluster: FakeCluster) -> None:
+    cluster.add("broker-a", "T", 1)
+    cluster.add("broker-b")
+
+    async def main() -> None:
+        async with consumer(Inbox()) as running:
+            await asyncio.sleep(2)
+            cluster.topics["T"]["broker-b"] = 1
+            await asyncio.sleep(4)
+            names = [str(queue) for queue in running.assignment if queue.topic == "T"]
+            assert names == ["T@broker-a:0", "T@broker-b:0"]
+            looks = cluster.route_requests.count("T")
+            await asyncio.sleep(600)
+            assert cluster.route_requests.count("T") - looks < 600 / 30 + 6
+
+    run(main())
+
+
 def test_subscription_added_and_removed_while_running_takes_effect(cluster: FakeCluster) -> None:
     broker = cluster.add("broker-a", "T", 1)
     cluster.topics["U"] = {"broker-a": 1}
