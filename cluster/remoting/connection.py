@@ -238,6 +238,13 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
+        """As write() for many parts: they are copied once, with the rest of the chunk's output."""
+        if parts:
+            self.write(parts[0])
+            if not self.closed:
+                self._out += parts[1:]
+
     def oneway(self, command: Command) -> None:
         """Send a request that nobody answers."""
         command.flag |= ONEWAY_FLAG

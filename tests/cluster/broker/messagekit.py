@@ -84,6 +84,9 @@ class FakeConnection:
         self.writes += 1
         self.written += bytes(data)
 
+    def writelines(self, parts: list[bytes | memoryview]) -> None:
+        self.write(b"".join(parts))
+
     def send(self, command: Command) -> None:
         if command.flag & 3 != 3:
             self.write(command.encode())

@@ -321,6 +321,23 @@ async def test_what_is_sent_outside_a_chunk_leaves_in_one_write_per_turn_of_the_
     assert [each.body for each in peer.transport.commands()] == [None, None, b"record"]
 
 
+async def test_many_parts_leave_in_one_write_and_a_closed_connection_takes_none() -> None:
+    def pull(command: Command, connection: Connection) -> None:
+        log = memoryview(b"firstsecond")
+        head = command.reply().encode_head(11)
+        connection.writelines([head, log[:5], log[5:]])
+        connection.writelines([])
+
+    peer = Peer({11: pull})
+    peer.sends(Command(11, opaque=1).encode() + Command(11, opaque=2).encode())
+    assert len(peer.transport.writes) == 1
+    assert [each.body for each in peer.transport.commands()] == [b"firstsecond"] * 2
+    peer.connection.close()
+    peer.connection.writelines([b"late", b"parts"])
+    await settled()
+    assert len(peer.transport.writes) == 1
+
+
 async def test_the_connection_remembers_who_speaks() -> None:
     peer = Peer({10: echo})
     assert peer.connection.peer == ("10.0.0.7", 4711)
