@@ -86,6 +86,8 @@ class HeldPulls:
     def hold(self, pull: HeldPull) -> None:
         """Keep a pull until something concerns it. The caller looked at `full` before."""
         assert not self.full, self.count
+        if pull.connection.closed:
+            return
         mine = self._by_connection.get(pull.connection)
         if mine is None:
             self._by_connection[pull.connection] = mine = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,3 +149,26 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected_on_load(tmp_path: P
         (tmp_path / "config" / "delayOffset.json").write_text('{"offsetTable":{1:99,3:7}}')
         kit.schedule.load()
         assert kit.schedule.offsets == {1: 1, 3: 0}
+
+
+async def test_the_loop_delivers_and_saves_its_progress(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_delayed(kit, 2, b"later")
+    delivered_at: list[int] = []
+    start = kit.clock.monotonic_ms()
+
+    async def moved_on(seconds: float) -> None:
+        kit.clock.pass_ms(max(1, round(seconds * 1000)))
+        kit.dispatch()
+        if bodies(kit) and not delivered_at:
+            delivered_at.append(kit.clock.monotonic_ms() - start)
+        if kit.clock.monotonic_ms() - start > 25_000:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", moved_on)
+    with pytest.raises(asyncio.CancelledError):
+        await kit.schedule.run()
+    assert 5_000 <= delivered_at[0] <= 5_200
+    saved = json.loads(kit.schedule.file.path.read_text())
+    assert saved["offsetTable"]["2"] == 1

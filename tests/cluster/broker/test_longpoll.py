@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from messagekit import FakeClock, FakeConnection
 
 from cluster.broker.longpoll import HeldPull, HeldPulls
@@ -109,6 +112,38 @@ def test_pulls_of_a_closed_connection_are_dropped_without_an_answer() -> None:
     assert bench.held.count == 1
     bench.held.arrived([("T", 0, 6, 0)])
     assert [pull.connection for pull in bench.answered] == [stays]
+
+
+def test_a_pull_of_a_connection_that_is_closed_already_is_not_kept() -> None:
+    bench = Bench()
+    gone = FakeConnection()
+    gone.close()
+    bench.hold(connection=gone)
+    assert bench.held.count == 0
+    bench.held.release_all()
+    assert bench.answered == []
+
+
+async def test_the_loop_answers_what_is_due_and_sweeps_every_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    due, swept = bench.hold(hold_ms=2_000), bench.hold(codes=frozenset({7}))
+    bench.ends["T", 0] = 0
+    happened = []
+
+    async def moved_on(seconds: float) -> None:
+        happened.append((bench.clock.monotonic_ms(), list(bench.answered)))
+        bench.clock.pass_ms(round(seconds * 1000))
+        bench.ends["T", 0] = 9
+        if bench.clock.monotonic_ms() > 7_000:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", moved_on)
+    with pytest.raises(asyncio.CancelledError):
+        await bench.held.run()
+    assert next(at for at, answered in happened if due in answered) in (3_000, 3_500)
+    assert next(at for at, answered in happened if swept in answered) == 6_000
 
 
 def test_one_close_callback_serves_all_pulls_of_a_connection() -> None:
