@@ -23,6 +23,7 @@ from cluster.client.sending import (
     send_command,
     send_result,
 )
+from cluster.client.turns import Turns
 from cluster.remoting import Command
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Producer:
         self._attempts = 1 + retries
         self._body_bytes_max = body_bytes_max
         self._compress_above_bytes = compress_above_bytes
-        self._turns = asyncio.Semaphore(in_flight_max)
+        self._turns = Turns(in_flight_max)
         self._rings: dict[str, QueueRing] = {}
         self._instance: ClientInstance | None = None
 
