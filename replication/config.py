@@ -30,6 +30,7 @@ ROCKETMQ_NAMES: Final = {
     "from_last_file": "syncFromLastFile",
     "lost_grace_ms": "haLostGraceMillis",  # ours
     "drain_ms_max": "haDrainMillis",  # ours
+    "proposal_retry_ms": "haProposalRetryMillis",  # ours
     "secret": "haSecret",  # ours
     "compressed": "haCompressed",  # ours
     "heartbeat_ms": "brokerHeartbeatInterval",
@@ -112,6 +113,7 @@ class StreamRules(
     drain_ms_max: Positive = (
         400  # a switchover that takes longer is abandoned: no send has failed by then
     )
+    proposal_retry_ms: Positive = 500  # a proposal without an answer is repeated
     gap_bytes_max: Positive = 256 << 20
     stream_heartbeat_ms: Positive = 5000
     stream_silence_ms: Positive = 20000

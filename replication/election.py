@@ -1,0 +1,988 @@
+"""Who becomes master: the controller's rules. Core.
+
+The durable part is a GroupRecord per broker group. An effect that follows a Persist, in the same list or a later one,
+may leave only when that record is durable; then no broker ever acts on a decision that a restart forgets.
+
+A decision has two steps. *Elected*: epoch + 1, the set is the new master alone, but the set it was elected from is kept
+beside it (`electing_from`). *Activated*: the first heartbeat of the new master in its epoch; only then is that kept set
+dropped and the first lease given. A master that dies in between has acknowledged nothing, so any other member of the
+kept set may be elected at once.
+
+Source: replication spec "Controller" (5.10); what differs and why: decision 0004. RocketMQ's ReplicasInfoManager,
+DefaultElectPolicy, DefaultBrokerHeartbeatManager.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from replication.config import LeaseTimes, Mode
+from replication.epochs import EPOCH_MAX
+from replication.story import Story
+
+NOBODY: Final = 0
+NO_SESSION: Final = 0
+
+
+class Code(enum.IntEnum):
+    """Response codes of the controller requests, RocketMQ's."""
+
+    SUCCESS = 0
+    FENCED_MASTER_EPOCH = 2000
+    FENCED_SYNC_STATE_SET_EPOCH = 2001
+    INVALID_MASTER = 2002
+    INVALID_REPLICAS = 2003
+    MASTER_NOT_AVAILABLE = 2004
+    INVALID_REQUEST = 2005
+    BROKER_NOT_ALIVE = 2006
+    BROKER_METADATA_NOT_EXIST = 2008
+    INVALID_CLEAN_BROKER_METADATA = 2009
+    BROKER_NEED_TO_BE_REGISTERED = 2010
+    MASTER_STILL_EXIST = 2011
+    ELECT_MASTER_FAILED = 2012
+    ALTER_SYNC_STATE_SET_FAILED = 2013
+    BROKER_ID_INVALID = 2014
+
+
+# --- the durable value ---
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A replica as it registered. incarnation 0: a stock broker, which has none."""
+
+    address: str = ""
+    ha_address: str = ""
+    check_code: str = ""
+    incarnation: int = 0
+
+
+class GroupRecord(msgspec.Struct, frozen=True):
+    """What a controller must never forget about one broker group.
+
+    members        by replica id, registered or only applied for
+    master         recorded master, 0 for none
+    reigned        the last replica that was given a lease
+    sync_set       holds everything confirmed, by the last word of the master
+    set_number     grows with every change of sync_set, also within an epoch
+    electing_from  while the elected master is not active: who may still be elected instead
+    suspects       lost power with unflushed data and did not catch up since: never elected unasked
+    lossy_epoch    the last epoch whose election may have lost confirmed data
+    mode           what the group promises: "A0".."S1"; "" for stock brokers
+    """
+
+    cluster: str
+    name: str
+    members: dict[int, Member] = {}
+    next_id: int = 1
+    master: int = NOBODY
+    reigned: int = NOBODY
+    epoch: int = 0
+    sync_set: tuple[int, ...] = ()
+    set_number: int = 0
+    electing_from: tuple[int, ...] = ()
+    suspects: tuple[int, ...] = ()
+    lossy_epoch: int = 0
+    mode: str = ""
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        """Who holds everything confirmed."""
+        return self.electing_from or self.sync_set
+
+    def view(self) -> GroupView:
+        member = self.members.get(self.master)
+        address = member.address if member else ""
+        ha_address = member.ha_address if member else ""
+        return GroupView(
+            self.epoch, self.master, address, ha_address, frozenset(self.sync_set), self.set_number, self.lossy_epoch
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What a broker learns of its group. INV-28: per epoch there is one master, for ever."""
+
+    epoch: int = 0
+    master: int = NOBODY
+    address: str = ""
+    ha_address: str = ""
+    members: frozenset[int] = frozenset()
+    number: int = 0
+    lossy_epoch: int = 0
+
+
+# --- events: requests (by code) ---
+
+
+@dataclass(frozen=True, slots=True)
+class NextBrokerId:
+    """1012"""
+
+    request: int
+    cluster: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyBrokerId:
+    """1013"""
+
+    request: int
+    cluster: str
+    group: str
+    replica: int
+    check_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data."""
+
+    request: int
+    session: int
+    cluster: str
+    group: str
+    replica: int
+    address: str
+    ha_address: str = ""
+    incarnation: int = 0
+    mode: str = ""
+    suspect: bool = False
+    epoch: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSyncSet:
+    """1001, with our extension: which processes the master vouches for."""
+
+    request: int
+    group: str
+    master: int
+    epoch: int
+    members: frozenset[int]
+    number: int
+    incarnations: tuple[tuple[int, int], ...] = ()
+    reaffirm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElectMaster:
+    """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price."""
+
+    request: int
+    cluster: str
+    group: str
+    replica: int = -1
+    designated: bool = False
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """1004"""
+
+    request: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateData:
+    """1006"""
+
+    request: int
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBrokerData:
+    """1011. No replicas: the whole group."""
+
+    request: int
+    cluster: str
+    group: str
+    replicas: tuple[int, ...] = ()
+    living_too: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """904, answered where the broker is ours.
+
+    number     chosen by the broker, echoed
+    epoch      leading: of the reign; else of the last byte of its log
+    leading    it has made itself ready to be master of `epoch`, or is it
+    streaming  it follows the master's stream
+    resigned   it is the master of `epoch` and acknowledges nothing any more
+    timeout_ms how long it wants to be thought alive; 0: ours, the lease says it
+    """
+
+    session: int
+    group: str
+    replica: int
+    incarnation: int = 0
+    number: int = 0
+    epoch: int = 0
+    end: int = 0
+    confirmed: int = 0
+    leading: bool = False
+    streaming: bool = False
+    resigned: bool = False
+    priority: int = (1 << 31) - 1
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A broker's connection to us ended."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """A connect to a silent master's address: refused means that no process listens there."""
+
+    group: str
+    replica: int
+    incarnation: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AllowUnclean:
+    """The operator's switch enableElectUncleanMaster."""
+
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    NextBrokerId
+    | ApplyBrokerId
+    | RegisterBroker
+    | AlterSyncSet
+    | ElectMaster
+    | ReplicaInfo
+    | SyncStateData
+    | CleanBrokerData
+    | Heartbeat
+    | SessionClosed
+    | ProbeAnswered
+    | AllowUnclean
+    | Tick
+)
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this record durable before anything that follows leaves. None: the group is forgotten."""
+
+    group: str
+    record: GroupRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a request. `records` is what it asked for; alive: (group, replica) of those who are."""
+
+    request: int
+    code: Code = Code.SUCCESS
+    remark: str = ""
+    next_id: int = 0
+    records: tuple[GroupRecord, ...] = ()
+    alive: frozenset[tuple[str, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHeartbeat:
+    """known False: register first. lease: the sender may acknowledge until its lease time after it sent `number`."""
+
+    session: int
+    group: str
+    replica: int
+    number: int
+    known: bool
+    lease: bool
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRole:
+    """1008 to one broker."""
+
+    session: int
+    group: str
+    replica: int
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class AskToSwitch:
+    """Ask the master to hand over: Resign(successor) for its core."""
+
+    session: int
+    group: str
+    replica: int
+    epoch: int
+    successor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Connect to this address once; answer ProbeAnswered."""
+
+    group: str
+    replica: int
+    incarnation: int
+    address: str
+
+
+class Kind(enum.Enum):
+    ELECTED = "elected"
+    LOSS_POSSIBLE = "elected, confirmed data may be lost"
+    WAITING = "nobody can be elected"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent."""
+
+    group: str
+    kind: Kind
+    epoch: int
+    text: str
+
+
+Effect = Persist | Answer | AnswerHeartbeat | NotifyRole | AskToSwitch | Probe | Announce
+
+
+# --- the core ---
+
+
+@dataclass(slots=True)
+class Live:
+    """What the controller saw of one replica since it started."""
+
+    session: int = NO_SESSION
+    heard_ms: int = -(1 << 60)
+    epoch: int = 0
+    end: int = 0
+    confirmed: int = 0
+    streaming: bool = False
+    priority: int = (1 << 31) - 1
+    timeout_ms: int = 0
+    attached: bool = False  # it registered, or beat as registered, since we started
+
+
+@dataclass(slots=True)
+class Switch:
+    """A planned switchover under way."""
+
+    request: int
+    successor: int
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Group:
+    """One broker group: the durable record and what is known since the start."""
+
+    record: GroupRecord
+    lease_ms: int  # when the present master's lease was last granted, or may have been
+    live: dict[int, Live] = field(default_factory=dict)
+    refused: int = -1  # incarnation of the master whose address refused a connect
+    probing: bool = False
+    resigned: bool = False
+    switch: Switch | None = None
+    waiting: str = ""
+    story: Story = field(default_factory=Story)
+
+
+SWITCH_MS_MAX: Final = 2000
+ACTIVATION_MS_MAX: Final = (
+    30_000  # an elected master that lives but does not get ready is passed over
+)
+
+
+@dataclass(slots=True)
+class ControllerCore:
+    """Gives out epochs and keeps the sets. INV-29: a new master is a member of the set that holds everything confirmed.
+
+    start_ms       when this controller started: leases of before may be valid for election_wait_ms from then
+    fast           elect on two witnesses, without waiting for the lease
+    unclean        elect outside the set when nobody inside is left: loses data, loudly
+    """
+
+    times: LeaseTimes
+    start_ms: int = 0
+    fast: bool = True
+    unclean: bool = False
+    groups: dict[str, Group] = field(default_factory=dict)
+    _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def load(self, records: Iterable[GroupRecord]) -> None:
+        """Continue from what was persisted."""
+        for record in records:
+            self.groups[record.name] = Group(record, self.start_ms)
+
+    def records(self) -> list[GroupRecord]:
+        return [group.record for group in self.groups.values()]
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event. Effects leave in order, each after every Persist before it."""
+        effects: list[Effect] = []
+        getattr(self, HANDLERS[type(event)])(event, now_ms, effects)
+        return effects
+
+    def _change(self, group: Group, effects: list[Effect], **changes: object) -> None:
+        before = group.record
+        group.record = after = msgspec.structs.replace(before, **changes)
+        assert after.epoch >= before.epoch and after.set_number >= before.set_number, (
+            str(group.story),
+            after,
+        )
+        if after.epoch == before.epoch and before.master != NOBODY:
+            assert after.master in (before.master, NOBODY), str(group.story)  # INV-28
+        effects.append(Persist(after.name, after))
+
+    # --- identity ---
+
+    def _on_next_broker_id(self, event: NextBrokerId, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        next_id = group.record.next_id if group else 1
+        effects.append(Answer(event.request, next_id=next_id))
+
+    def _on_apply_broker_id(self, event: ApplyBrokerId, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            if event.replica != 1:
+                remark = f"the first replica of {event.group} gets id 1, not {event.replica}"
+                effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
+                return
+            record = GroupRecord(event.cluster, event.group)
+            group = self.groups[event.group] = Group(record, now_ms - self.times.election_wait_ms)
+        record = group.record
+        if record.cluster != event.cluster:
+            remark = f"{event.group} belongs to cluster {record.cluster}, not {event.cluster}"
+            effects.append(Answer(event.request, Code.INVALID_REQUEST, remark))
+            return
+        taken = record.members.get(event.replica)
+        if taken is not None and taken.check_code != event.check_code:
+            remark = f"id {event.replica} of {event.group} is taken"
+            effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
+            return
+        if taken is None:
+            if event.replica < 1:
+                remark = f"id {event.replica}"
+                effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
+                return
+            members = {**record.members, event.replica: Member(check_code=event.check_code)}
+            next_id = max(record.next_id, event.replica + 1)
+            self._change(group, effects, members=members, next_id=next_id)
+        effects.append(Answer(event.request))
+
+    def _on_register_broker(
+        self, event: RegisterBroker, now_ms: int, effects: list[Effect]
+    ) -> None:
+        group = self.groups.get(event.group)
+        known = group.record.members.get(event.replica) if group else None
+        if group is None or known is None:
+            remark = f"replica {event.replica} of {event.group} has not applied for its id"
+            effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
+            return
+        if group.record.cluster != event.cluster:
+            remark = f"{event.group} belongs to cluster {group.record.cluster}, not {event.cluster}"
+            effects.append(Answer(event.request, Code.INVALID_REQUEST, remark))
+            return
+        live = group.live.setdefault(event.replica, Live())
+        restarted = event.incarnation == 0 or event.incarnation != known.incarnation
+        elsewhere = live.session not in (NO_SESSION, event.session)
+        fresh = now_ms - live.heard_ms < 2 * self.times.heartbeat_ms
+        if restarted and event.incarnation and elsewhere and fresh:
+            remark = f"another process is replica {event.replica} of {event.group}"
+            effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
+            return
+        self._attach(group, event.replica, event.session, now_ms)
+        live.epoch, live.end, live.streaming = event.epoch, event.end, False
+        changed = Member(event.address, event.ha_address, known.check_code, event.incarnation)
+        if changed != known or event.mode != group.record.mode:
+            members = {**group.record.members, event.replica: changed}
+            self._change(group, effects, members=members, mode=event.mode)
+        if restarted:
+            self._restarted(group, event.replica, event.suspect, now_ms, effects)
+        self._elect(group, now_ms, effects, f"replica {event.replica} registered")
+        effects.append(Answer(event.request, records=(group.record,)))
+
+    def _restarted(
+        self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[Effect]
+    ) -> None:
+        """A new process under a known id. If it was the master, that reign is over: one process writes an epoch."""
+        record = group.record
+        if record.master == replica:
+            group.story.add(now_ms, f"master {replica} restarted: epoch {record.epoch} is over")
+            self._change(group, effects, master=NOBODY)
+        if not suspect:
+            return
+        group.story.add(now_ms, f"replica {replica} lost power with unflushed data")
+        record = group.record
+        suspects = tuple(sorted({*record.suspects, replica}))
+        self._change(group, effects, suspects=suspects)
+        trusted = tuple(each for each in record.sync_set if each not in suspects)
+        if trusted and len(trusted) < len(record.sync_set):
+            self._change(group, effects, sync_set=trusted, set_number=record.set_number + 1)
+            self._notify(group, effects)
+
+    # --- life signs ---
+
+    def _attach(self, group: Group, replica: int, session: int, now_ms: int) -> None:
+        live = group.live.setdefault(replica, Live())
+        if live.session != session:
+            self._sessions.pop(live.session, None)
+            live.session = session
+            self._sessions[session] = (group.record.name, replica)
+        live.heard_ms = now_ms
+        live.attached = True
+        if replica == group.record.master:
+            group.refused = -1
+
+    def _on_heartbeat(self, event: Heartbeat, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        member = group.record.members.get(event.replica) if group else None
+        if group is None or member is None or member.incarnation != event.incarnation:
+            effects.append(
+                AnswerHeartbeat(
+                    event.session,
+                    event.group,
+                    event.replica,
+                    event.number,
+                    False,
+                    False,
+                    GroupView(),
+                )
+            )
+            return
+        self._attach(group, event.replica, event.session, now_ms)
+        live = group.live[event.replica]
+        live.epoch, live.end, live.confirmed = event.epoch, event.end, event.confirmed
+        live.streaming, live.priority, live.timeout_ms = (
+            event.streaming,
+            event.priority,
+            event.timeout_ms,
+        )
+        lease = False
+        record = group.record
+        if event.replica == record.master and event.leading and event.epoch == record.epoch:
+            if event.resigned:
+                group.resigned = True
+            elif not group.resigned:
+                self._activate(group, now_ms, effects)
+                group.lease_ms = now_ms
+                lease = True
+        if not lease:
+            self._elect(group, now_ms, effects, "heartbeat")
+        effects.append(
+            AnswerHeartbeat(
+                event.session,
+                event.group,
+                event.replica,
+                event.number,
+                True,
+                lease,
+                group.record.view(),
+            )
+        )
+
+    def _activate(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
+        record = group.record
+        if record.electing_from:
+            group.story.add(now_ms, f"master {record.master} is active in epoch {record.epoch}")
+            suspects = tuple(each for each in record.suspects if each != record.master)
+            self._change(group, effects, electing_from=(), reigned=record.master, suspects=suspects)
+
+    def _on_session_closed(self, event: SessionClosed, now_ms: int, effects: list[Effect]) -> None:
+        found = self._sessions.pop(event.session, None)
+        if found is None:
+            return
+        group = self.groups[found[0]]
+        live = group.live[found[1]]
+        live.session = NO_SESSION
+        if found[1] == group.record.master:
+            group.story.add(now_ms, f"session of master {found[1]} closed")
+            self._probe(group, effects)
+        self._elect(group, now_ms, effects, f"session of replica {found[1]} closed")
+
+    def _probe(self, group: Group, effects: list[Effect]) -> None:
+        master = group.record.members.get(group.record.master)
+        if master is None or group.probing or not self.fast:
+            return
+        group.probing = True
+        effects.append(
+            Probe(group.record.name, group.record.master, master.incarnation, master.address)
+        )
+
+    def _on_probe_answered(self, event: ProbeAnswered, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        group.probing = False
+        master = group.record.members.get(group.record.master)
+        if event.replica != group.record.master or master is None:
+            return
+        live = group.live.get(event.replica)
+        if live is not None and live.session != NO_SESSION:
+            return  # it is back
+        if event.refused and event.incarnation == master.incarnation:
+            group.refused = event.incarnation
+            group.story.add(now_ms, f"address of master {event.replica} refuses connections")
+            self._elect(group, now_ms, effects, f"master {event.replica} is gone")
+
+    def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
+        for group in self.groups.values():
+            switch = group.switch
+            if switch is not None and now_ms >= switch.deadline_ms:
+                group.switch = None
+                remark = f"replica {switch.successor} did not catch up in {SWITCH_MS_MAX} ms"
+                effects.append(Answer(switch.request, Code.ELECT_MASTER_FAILED, remark))
+            record = group.record
+            if record.master != NOBODY:
+                live = group.live.get(record.master)
+                if live is None or live.session == NO_SESSION:
+                    self._probe(group, effects)
+            self._elect(group, now_ms, effects, "tick")
+
+    # --- the set ---
+
+    def _on_alter_sync_set(self, event: AlterSyncSet, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        problem = self._refuse_set(group, event, now_ms)
+        if problem is not None or group is None:
+            code, remark = problem or (Code.ALTER_SYNC_STATE_SET_FAILED, "unknown group")
+            records = (group.record,) if group else ()
+            effects.append(Answer(event.request, code, remark, records=records))
+            return
+        self._activate(group, now_ms, effects)
+        record = group.record
+        members = tuple(sorted(event.members))
+        group.story.add(now_ms, f"set {record.sync_set} -> {members}")
+        suspects = tuple(each for each in record.suspects if each not in event.members)
+        self._change(
+            group, effects, sync_set=members, set_number=record.set_number + 1, suspects=suspects
+        )
+        effects.append(Answer(event.request, records=(group.record,)))
+
+    def _refuse_set(
+        self, group: Group | None, event: AlterSyncSet, now_ms: int
+    ) -> tuple[Code, str] | None:
+        """Why the master may not change its set; None when it may. The order of checks is RocketMQ's.
+
+        RocketMQ also refuses when a member that stays is not alive; then a dead one could keep another dead one in.
+        """
+        if group is None:
+            return Code.ALTER_SYNC_STATE_SET_FAILED, f"unknown group {event.group}"
+        record = group.record
+        now = frozenset(record.sync_set)
+        if event.members == now and not event.reaffirm:
+            return Code.ALTER_SYNC_STATE_SET_FAILED, "the set is what it was"
+        if event.master != record.master:
+            return Code.INVALID_MASTER, f"master is {record.master}, not {event.master}"
+        if event.epoch != record.epoch:
+            return Code.FENCED_MASTER_EPOCH, f"epoch is {record.epoch}, not {event.epoch}"
+        if event.number != record.set_number:
+            remark = f"set number is {record.set_number}, not {event.number}"
+            return Code.FENCED_SYNC_STATE_SET_EPOCH, remark
+        incarnations = dict(event.incarnations)
+        for each in sorted(event.members):
+            member = record.members.get(each)
+            if member is None:
+                return Code.INVALID_REPLICAS, f"replica {each} is unknown"
+            if each in now or each == record.master:
+                continue
+            if not self._alive(group, each, now_ms):
+                return Code.BROKER_NOT_ALIVE, f"replica {each} is not alive"
+            if member.incarnation and incarnations.get(each) != member.incarnation:
+                return Code.INVALID_REPLICAS, f"replica {each} is another process by now"
+        if event.master not in event.members:
+            return Code.ALTER_SYNC_STATE_SET_FAILED, "the master is not in its own set"
+        return None
+
+    # --- elections ---
+
+    def _alive(self, group: Group, replica: int, now_ms: int) -> bool:
+        live = group.live.get(replica)
+        if live is None or not live.attached or live.session == NO_SESSION:
+            return False
+        return now_ms - live.heard_ms <= max(self.times.election_wait_ms, live.timeout_ms)
+
+    def _may_lead(self, group: Group, now_ms: int) -> bool:
+        """Whether the recorded master may still acknowledge anything. INV-30: nobody is elected while it may."""
+        record = group.record
+        if record.master == NOBODY or record.electing_from or group.resigned:
+            return False
+        live = group.live.get(record.master)
+        wait_ms = max(self.times.election_wait_ms, live.timeout_ms if live else 0)
+        if now_ms - group.lease_ms > wait_ms:
+            return False
+        return not (self.fast and self._witnessed(group, now_ms))
+
+    def _witnessed(self, group: Group, now_ms: int) -> bool:
+        """Two witnesses of a dead process: its address refuses us, and a member of the set lost its stream."""
+        record = group.record
+        if group.refused != record.members[record.master].incarnation:
+            return False
+        for each in record.base:
+            live = group.live.get(each)
+            if each == record.master or live is None or live.streaming:
+                continue
+            if self._alive(group, each, now_ms):
+                return True
+        return False
+
+    def _master_settled(self, group: Group, now_ms: int) -> bool:
+        """Whether there is a master and no reason to look for another."""
+        record = group.record
+        if record.master == NOBODY or group.resigned:
+            return False
+        if record.electing_from:
+            on_its_way = now_ms - group.lease_ms <= ACTIVATION_MS_MAX
+            trusted = self._trusted(record, record.master)
+            return on_its_way and trusted and self._alive(group, record.master, now_ms)
+        return self._may_lead(group, now_ms)
+
+    @staticmethod
+    def _trusted(record: GroupRecord, replica: int) -> bool:
+        return replica not in record.suspects or set(record.base) <= set(record.suspects)
+
+    def _elect(self, group: Group, now_ms: int, effects: list[Effect], why: str) -> bool:
+        """Elect whoever should be, if anybody may be. Whether there is a new master."""
+        record = group.record
+        if record.epoch == 0 or self._master_settled(group, now_ms):
+            return False
+        base = [each for each in record.base if each not in record.suspects]
+        lossy = False
+        if not base:
+            base = self._all_suspect(group, now_ms)
+            lossy = True
+        candidates = [each for each in base if self._alive(group, each, now_ms)]
+        if not candidates and self.unclean:
+            candidates = [each for each in record.members if self._alive(group, each, now_ms)]
+            lossy = True
+        wanted = group.switch.successor if group.switch else NOBODY
+        if record.electing_from and len(candidates) > 1 and record.master in candidates:
+            candidates.remove(record.master)  # it was elected and did not make it
+        chosen = wanted if wanted in candidates else self._best(group, candidates)
+        if chosen == NOBODY:
+            self._wait(group, effects)
+            return False
+        self._elected(group, chosen, lossy, now_ms, effects, why)
+        return True
+
+    def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
+        """Every copy lost power. When each of them is here again the longest is the most that is left of the log.
+
+        A single suspect is not enough where a promise forbids the loss: an operator or another replica must decide.
+        """
+        record = group.record
+        if not all(self._alive(group, each, now_ms) for each in record.base):
+            return []
+        if len(record.base) < 2 and record.mode == Mode.S0.value:
+            return []
+        return list(record.base)
+
+    def _best(self, group: Group, candidates: list[int]) -> int:
+        """The longest log of the highest epoch, then priority (lower wins), then id."""
+
+        def rank(replica: int) -> tuple[int, int, int, int]:
+            live = group.live[replica]
+            return -live.epoch, -live.end, live.priority, replica
+
+        return min(candidates, key=rank, default=NOBODY)
+
+    def _wait(self, group: Group, effects: list[Effect]) -> None:
+        record = group.record
+        if set(record.base) <= set(record.suspects):
+            text = f"every copy of {record.base} lost power with unflushed data"
+        else:
+            text = f"nobody of {record.base} is alive"
+        if text != group.waiting:
+            group.waiting = text
+            effects.append(Announce(record.name, Kind.WAITING, record.epoch, text))
+
+    def _elected(
+        self, group: Group, chosen: int, lossy: bool, now_ms: int, effects: list[Effect], why: str
+    ) -> None:
+        record = group.record
+        assert lossy or chosen in record.base, (chosen, record)  # INV-29
+        assert record.epoch < EPOCH_MAX
+        waits = record.mode in (Mode.S0.value, Mode.S1.value)
+        epoch = record.epoch + 1
+        behind = not waits and chosen != record.reigned and record.reigned != NOBODY
+        before = record.base if not lossy else (chosen,)
+        self._change(
+            group, effects, master=chosen, epoch=epoch, sync_set=(chosen,), set_number=record.set_number + 1,
+            electing_from=before, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
+        )  # fmt: skip
+        live = group.live[chosen]
+        text = f"replica {chosen} at {live.end} follows {record.reigned} in epoch {epoch}, from {record.base}: {why}"
+        group.story.add(now_ms, text)
+        effects.append(
+            Announce(record.name, Kind.LOSS_POSSIBLE if lossy else Kind.ELECTED, epoch, text)
+        )
+        group.resigned, group.refused, group.waiting = False, -1, ""
+        group.lease_ms = now_ms
+        if group.switch is not None:
+            code = Code.SUCCESS if chosen == group.switch.successor else Code.ELECT_MASTER_FAILED
+            effects.append(Answer(group.switch.request, code, records=(group.record,)))
+            group.switch = None
+        self._notify(group, effects)
+
+    def _notify(self, group: Group, effects: list[Effect]) -> None:
+        view = group.record.view()
+        for replica, live in sorted(group.live.items()):
+            if live.session != NO_SESSION:
+                effects.append(NotifyRole(live.session, group.record.name, replica, view))
+
+    def _on_elect_master(self, event: ElectMaster, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        if group is None or (event.replica > 0 and event.replica not in group.record.members):
+            remark = f"replica {event.replica} of {event.group} is not registered"
+            effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
+            return
+        record = group.record
+        if record.epoch == 0 and event.replica > 0 and self._alive(group, event.replica, now_ms):
+            self._change(group, effects, sync_set=(event.replica,))
+            self._elected(group, event.replica, False, now_ms, effects, "the group's first master")
+            effects.append(Answer(event.request, records=(group.record,)))
+        elif event.designated and event.replica != record.master:
+            self._designate(group, event, now_ms, effects)
+        elif self._master_settled(group, now_ms):
+            effects.append(Answer(event.request, Code.MASTER_STILL_EXIST, records=(record,)))
+        elif self._elect(group, now_ms, effects, "asked for"):
+            effects.append(Answer(event.request, records=(group.record,)))
+        else:
+            code = Code.MASTER_NOT_AVAILABLE if event.replica < 0 else Code.ELECT_MASTER_FAILED
+            remark = f"nobody of {record.base} can be elected"
+            effects.append(Answer(event.request, code, remark, records=(group.record,)))
+
+    def _designate(
+        self, group: Group, event: ElectMaster, now_ms: int, effects: list[Effect]
+    ) -> None:
+        """An operator wants this replica: a planned switchover, or the way out of a group without a master."""
+        record = group.record
+        alive = self._alive(group, event.replica, now_ms)
+        inside = event.replica in record.base and event.replica not in record.suspects
+        if self._may_lead(group, now_ms):
+            master = group.live.get(record.master)
+            if not (alive and inside) or master is None or group.switch is not None:
+                remark = f"replica {event.replica} is not alive in the set {record.base}"
+                effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
+                return
+            group.switch = Switch(event.request, event.replica, now_ms + SWITCH_MS_MAX)
+            effects.append(
+                AskToSwitch(master.session, record.name, record.master, record.epoch, event.replica)
+            )
+        elif alive and (inside or event.unclean or self.unclean):
+            self._elected(
+                group, event.replica, not inside, now_ms, effects, "chosen by an operator"
+            )
+            effects.append(Answer(event.request, records=(group.record,)))
+        else:
+            remark = f"replica {event.replica} is not alive in the set {record.base}"
+            effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
+
+    def _on_allow_unclean(self, event: AllowUnclean, now_ms: int, effects: list[Effect]) -> None:
+        self.unclean = event.allowed
+        if event.allowed:
+            for group in self.groups.values():
+                text = "elections outside the set are allowed: confirmed data may be lost"
+                effects.append(
+                    Announce(group.record.name, Kind.LOSS_POSSIBLE, group.record.epoch, text)
+                )
+
+    # --- questions ---
+
+    def _alive_of(self, groups: Iterable[Group], now_ms: int) -> frozenset[tuple[str, int]]:
+        return frozenset(
+            (group.record.name, each)
+            for group in groups
+            for each in group.record.members
+            if self._alive(group, each, now_ms)
+        )
+
+    def _on_replica_info(self, event: ReplicaInfo, now_ms: int, effects: list[Effect]) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            remark = f"unknown group {event.group}"
+            effects.append(Answer(event.request, Code.BROKER_METADATA_NOT_EXIST, remark))
+            return
+        alive = self._alive_of([group], now_ms)
+        effects.append(Answer(event.request, records=(group.record,), alive=alive))
+
+    def _on_sync_state_data(self, event: SyncStateData, now_ms: int, effects: list[Effect]) -> None:
+        found = [self.groups[name] for name in event.groups if name in self.groups]
+        records = tuple(group.record for group in found)
+        effects.append(Answer(event.request, records=records, alive=self._alive_of(found, now_ms)))
+
+    def _on_clean_broker_data(
+        self, event: CleanBrokerData, now_ms: int, effects: list[Effect]
+    ) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            remark = f"unknown group {event.group}"
+            effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
+            return
+        record = group.record
+        living = [each for each in event.replicas if self._alive(group, each, now_ms)]
+        if not event.living_too and (living or (not event.replicas and record.master != NOBODY)):
+            remark = f"alive: {living}" if living else f"replica {record.master} is master"
+            effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
+            return
+        leaving = set(event.replicas) or set(record.members)
+        staying = {each: member for each, member in record.members.items() if each not in leaving}
+        if not staying:
+            del self.groups[event.group]
+            for live in group.live.values():
+                self._sessions.pop(live.session, None)
+            effects.append(Persist(record.name, None))
+        else:
+            master = NOBODY if record.master in leaving else record.master
+            self._change(
+                group, effects, members=staying, master=master,
+                sync_set=tuple(each for each in record.sync_set if each in staying),
+                electing_from=tuple(each for each in record.electing_from if each in staying),
+                suspects=tuple(each for each in record.suspects if each in staying),
+                set_number=record.set_number + 1,
+            )  # fmt: skip
+            for each in leaving:
+                gone = group.live.pop(each, None)
+                if gone is not None:
+                    self._sessions.pop(gone.session, None)
+        effects.append(Answer(event.request))
+
+
+HANDLERS: Final = {
+    NextBrokerId: "_on_next_broker_id",
+    ApplyBrokerId: "_on_apply_broker_id",
+    RegisterBroker: "_on_register_broker",
+    AlterSyncSet: "_on_alter_sync_set",
+    ElectMaster: "_on_elect_master",
+    ReplicaInfo: "_on_replica_info",
+    SyncStateData: "_on_sync_state_data",
+    CleanBrokerData: "_on_clean_broker_data",
+    Heartbeat: "_on_heartbeat",
+    SessionClosed: "_on_session_closed",
+    ProbeAnswered: "_on_probe_answered",
+    AllowUnclean: "_on_allow_unclean",
+    Tick: "_on_tick",
+}

@@ -1,0 +1,646 @@
+"""Progress of each slave, the confirmed offset and the sync-state-set: what a master may acknowledge. Core.
+
+Source: replication spec "Confirm offset", "Sync-state-set on the master"; promises per mode: decision 0004. RocketMQ's
+GroupTransferService, AutoSwitchHAService and the deciding half of DefaultHAConnection.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from replication.config import Mode, StreamRules
+from replication.epochs import EpochHistory
+from replication.story import Story
+
+NEVER: Final = -1
+
+
+class MasterState(enum.Enum):
+    SERVING = "serving"
+    DRAINING = "draining"  # no new puts; what was appended is still acknowledged
+    RESIGNED = "resigned"  # never acknowledges again in this epoch
+    CLOSED = "closed"
+
+
+LEGAL_MOVES: Final = {
+    MasterState.SERVING: {MasterState.DRAINING, MasterState.CLOSED},
+    MasterState.DRAINING: {MasterState.SERVING, MasterState.RESIGNED, MasterState.CLOSED},
+    MasterState.RESIGNED: {MasterState.CLOSED},
+    MasterState.CLOSED: set[MasterState](),
+}
+
+
+class Refusal(enum.Enum):
+    """Why a put is refused before the append."""
+
+    NO_LEASE = "the controller has not renewed the lease"
+    SWITCHING = "a planned switchover is under way"
+    CLOSED = "this broker is no longer the master"
+    NOT_ENOUGH_COPIES = "in-sync replicas not enough"
+
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Our own log ends at `end` now. One event per tick is enough."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Our own log is on the disk up to `end`."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Retention: our own log starts at `start` now."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """The controller answered a heartbeat that we sent `lease_ms` before until_ms."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveGreeted:
+    """A slave said who it is.
+
+    replica      its id; classic HA knows none: any number that no other slave has
+    incarnation  0 where the dialect does not say
+    epoch        the highest the slave has heard of, 0 where the dialect does not say
+    """
+
+    connection: int
+    replica: int
+    incarnation: int = 0
+    epoch: int = 0
+    learner: bool = False
+    from_last_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveReported:
+    """What a slave holds.
+
+    flushed  None where the dialect does not say: then `received` is all we know
+    epoch    who wrote its last byte; None where the dialect does not say
+    sent     highest offset written to this connection so far
+    """
+
+    connection: int
+    received: int
+    flushed: int | None
+    epoch: int | None
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveLost:
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLearned:
+    """The controller's sync-state-set. Only a higher number than the known one counts."""
+
+    members: frozenset[int]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Hand over to `successor`: stop taking puts, and resign when it holds everything."""
+
+    successor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    Appended
+    | Flushed
+    | Trimmed
+    | LeaseRenewed
+    | SlaveGreeted
+    | SlaveReported
+    | SlaveLost
+    | SetLearned
+    | Resign
+    | Tick
+)
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Consumers may see everything below `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Answers to puts that end at or below `end` may leave now, and only now: a later look needs a later effect.
+
+    copies   replicas that hold `end`, the master included; durable: on how many disks
+    """
+
+    end: int
+    epoch: int
+    copies: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Greet this slave with our history."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFrom:
+    """Send the log from `offset` on; with `newest_file` from the start of the newest file instead."""
+
+    connection: int
+    offset: int
+    newest_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close this connection; one warning with the reason."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Ask the controller to replace the set that has `number`.
+
+    incarnations  (replica, incarnation) of each member as we know it: a restarted one is not the one we vouch for
+    reaffirm      the members are the present ones: only the number shall change, which ends older proposals
+    """
+
+    members: frozenset[int]
+    number: int
+    epoch: int
+    incarnations: tuple[tuple[int, int], ...]
+    reaffirm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A slave knows a higher epoch than ours: ask the controller at once."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    """Tell the controller that this epoch acknowledges nothing any more; everything up to `end` is acknowledged."""
+
+    epoch: int
+    end: int
+    successor: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAbandoned:
+    """The successor did not catch up in time: puts are taken again."""
+
+    reason: str
+
+
+Effect = (
+    Confirmed
+    | Acknowledge
+    | Admit
+    | StreamFrom
+    | Drop
+    | Propose
+    | Superseded
+    | Resigned
+    | SwitchAbandoned
+)
+
+
+@dataclass(slots=True)
+class Slave:
+    """What a master knows of one connected slave.
+
+    caught_up_ms  the latest time of which we know that the slave holds what our log held then
+    """
+
+    replica: int
+    connection: int
+    incarnation: int
+    learner: bool
+    from_last_file: bool
+    greeted_ms: int
+    received: int = NEVER
+    flushed: int = NEVER
+    caught_up_ms: int = NEVER
+    mark_end: int = 0
+    mark_ms: int = 0
+
+
+@dataclass(slots=True)
+class MasterCore:
+    """One reign of one master.
+
+    epoch, epoch_start  0 for classic HA, which has no controller: `controlled` is False, no set, no lease
+    confirmed           what every member of the set holds, in the strength of the mode. INV-21: it never falls within
+                        a reign. INV-22: it is at most what each member of the union of the granted set and of every
+                        set proposed since reported on a live connection
+    acknowledged        answers were released up to here. INV-23: only while the lease was valid, looked at then
+    """
+
+    replica: int
+    mode: Mode
+    rules: StreamRules
+    history: EpochHistory = field(default_factory=EpochHistory)
+    controlled: bool = True
+    incarnation: int = 0
+    start: int = 0
+    end: int = 0
+    flushed: int = 0
+    confirmed: int = 0
+    acknowledged: int = 0
+    granted: frozenset[int] = frozenset()
+    number: int = 0
+    lease_until_ms: int = NEVER
+    since_ms: int = 0
+    state: MasterState = MasterState.SERVING
+    slaves: dict[int, Slave] = field(default_factory=dict)  # by replica
+    story: Story = field(default_factory=Story)
+    _by_connection: dict[int, Slave] = field(default_factory=dict)
+    _lost_ms: dict[int, int] = field(default_factory=dict)
+    _proposed: frozenset[int] = frozenset()  # every member of every proposal against `number`
+    _target: frozenset[int] = frozenset()
+    _proposed_ms: int = NEVER
+    _joining: dict[int, int] = field(default_factory=dict)  # replica -> since when it counts
+    _successor: int = 0
+    _drain_until_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.controlled:
+            assert self.replica in self.granted, (self.replica, self.granted)
+        for member in self.granted:
+            self._lost_ms[member] = self.since_ms
+
+    # --- what others ask ---
+
+    @property
+    def epoch(self) -> int:
+        return self.history.last
+
+    @property
+    def union(self) -> frozenset[int]:
+        """Whose positions count: the granted set, what was proposed since, and who is about to be proposed."""
+        if self._joining:
+            return self.granted | self._proposed | self._joining.keys()
+        return self.granted | self._proposed
+
+    def refusal(self, now_ms: int) -> Refusal | None:
+        """Why a put must be refused now, before anything is appended; None when it may go ahead."""
+        if self.state is not MasterState.SERVING:
+            return Refusal.SWITCHING if self.state is MasterState.DRAINING else Refusal.CLOSED
+        if not self.controlled:
+            return None
+        if now_ms >= self.lease_until_ms:
+            return Refusal.NO_LEASE
+        members = max(len(self.granted), len(self._proposed))
+        return Refusal.NOT_ENOUGH_COPIES if members < self.rules.copies_min else None
+
+    def slave_available(self) -> bool:
+        """Whether any slave is near enough to be waited for: else 4.x answers SLAVE_NOT_AVAILABLE at once."""
+        return any(
+            each.received >= 0 and self.end - each.received < self.rules.gap_bytes_max
+            for each in self.slaves.values()
+        )
+
+    def copies(self, end: int) -> tuple[int, int]:
+        """How many replicas hold everything below `end`, and how many of them on disk; ourselves included."""
+        held = int(self.end >= end)
+        durable = int(self.flushed >= end)
+        for slave in self.slaves.values():
+            held += slave.received >= end
+            durable += slave.flushed >= end
+        return held, durable
+
+    # --- the one way in ---
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; perform the effects in order. A RESIGNED or CLOSED core goes on tracking, silently."""
+        effects: list[Effect] = []
+        name = HANDLERS[type(event)]
+        getattr(self, name)(event, now_ms, effects)
+        self._advance(now_ms, effects)
+        return effects
+
+    def close(self, why: str, now_ms: int) -> list[Effect]:
+        """The reign is over: every slave is dropped and nothing is acknowledged any more."""
+        self._move(MasterState.CLOSED, why, now_ms)
+        effects: list[Effect] = [Drop(each, why) for each in self._by_connection]
+        self._by_connection.clear()
+        self.slaves.clear()
+        return effects
+
+    def _move(self, to: MasterState, why: str, now_ms: int) -> None:
+        assert to in LEGAL_MOVES[self.state], (self.state, to, str(self.story))
+        self.story.add(now_ms, f"{self.state.value} -> {to.value}: {why}")
+        self.state = to
+
+    # --- our own log ---
+
+    def _on_appended(self, event: Appended, now_ms: int, effects: list[Effect]) -> None:
+        assert event.end >= self.end, f"our own log shrank: {event.end} < {self.end}"
+        self.end = event.end
+
+    def _on_flushed(self, event: Flushed, now_ms: int, effects: list[Effect]) -> None:
+        assert event.end <= self.end, f"flushed {event.end} of {self.end}"
+        self.flushed = max(self.flushed, event.end)
+
+    def _on_trimmed(self, event: Trimmed, now_ms: int, effects: list[Effect]) -> None:
+        assert self.start <= event.start <= self.end
+        self.start = event.start
+
+    # --- slaves ---
+
+    def _on_slave_greeted(self, event: SlaveGreeted, now_ms: int, effects: list[Effect]) -> None:
+        problem = None
+        if self.state is MasterState.CLOSED:
+            problem = "not a master"
+        elif event.replica == self.replica:
+            problem = f"claims our own id {event.replica}"
+        elif self.controlled and event.epoch > self.epoch:
+            problem = f"knows epoch {event.epoch}, ours is {self.epoch}"
+            effects.append(Superseded(event.epoch))
+        if problem is not None:
+            effects.append(Drop(event.connection, problem))
+            return
+        older = self.slaves.get(event.replica)
+        if older is not None:
+            effects.append(Drop(older.connection, f"replica {event.replica} connected again"))
+            self._forget(older, now_ms)
+        slave = Slave(
+            event.replica,
+            event.connection,
+            event.incarnation,
+            event.learner,
+            event.from_last_file,
+            now_ms,
+        )
+        self.slaves[event.replica] = slave
+        self._by_connection[event.connection] = slave
+        self.story.add(now_ms, f"replica {event.replica} greeted")
+        effects.append(Admit(event.connection))
+
+    def _on_slave_reported(self, event: SlaveReported, now_ms: int, effects: list[Effect]) -> None:
+        slave = self._by_connection.get(event.connection)
+        if slave is None:
+            return  # dropped while the report was on its way
+        problem = self._implausible(slave, event)
+        if problem is not None:
+            effects.append(Drop(event.connection, problem))
+            self._forget(slave, now_ms)
+            return
+        if slave.received == NEVER:
+            slave.mark_end, slave.mark_ms = self.end, now_ms
+            newest = event.received == 0 and slave.from_last_file
+            offset = max(event.received, self.start)
+            effects.append(StreamFrom(event.connection, offset, newest))
+        slave.received = event.received
+        slave.flushed = event.received if event.flushed is None else event.flushed
+        position = slave.flushed if self.mode.waits_for_disk else slave.received
+        if position >= self.end:
+            slave.caught_up_ms = now_ms
+            slave.mark_end, slave.mark_ms = self.end, now_ms
+        elif position >= slave.mark_end:
+            slave.caught_up_ms = slave.mark_ms
+            slave.mark_end, slave.mark_ms = self.end, now_ms
+        if self.controlled and slave.replica not in self.granted:
+            self._review_set(now_ms, effects)
+
+    def _implausible(self, slave: Slave, event: SlaveReported) -> str | None:
+        """Why this report cannot be true; None when it can. INV-24: such a report changes nothing."""
+        if event.received > self.end:
+            return f"reports {event.received}, beyond our end {self.end}"
+        if slave.received == NEVER:
+            if 0 < event.received < self.start:
+                return f"reports {event.received}, before our start {self.start}: it must be seeded anew"
+        elif event.received > max(event.sent, slave.received):
+            return f"reports {event.received}, we sent up to {event.sent}"
+        elif event.received < slave.received:
+            return f"reports {event.received} after {slave.received}"
+        if event.flushed is not None and event.flushed > event.received:
+            return f"reports flushed {event.flushed} of {event.received}"
+        if self.controlled and event.epoch is not None and event.received > self.start:
+            writer = self.history.at(event.received - 1)
+            if writer is not None and writer.number != event.epoch:
+                return f"holds epoch {event.epoch} below {event.received}, we hold {writer.number}"
+        return None
+
+    def _on_slave_lost(self, event: SlaveLost, now_ms: int, effects: list[Effect]) -> None:
+        slave = self._by_connection.get(event.connection)
+        if slave is not None:
+            self.story.add(now_ms, f"replica {slave.replica} lost")
+            self._forget(slave, now_ms)
+
+    def _forget(self, slave: Slave, now_ms: int) -> None:
+        """Its acknowledgements go with its connection; its seat in the set is the controller's to take."""
+        self._by_connection.pop(slave.connection, None)
+        if self.slaves.get(slave.replica) is slave:
+            del self.slaves[slave.replica]
+            self._lost_ms[slave.replica] = now_ms
+        self._joining.pop(slave.replica, None)
+
+    # --- what is safe ---
+
+    def _on_lease_renewed(self, event: LeaseRenewed, now_ms: int, effects: list[Effect]) -> None:
+        self.lease_until_ms = max(self.lease_until_ms, event.until_ms)
+
+    def _own(self) -> int:
+        return self.flushed if self.mode.waits_for_disk else self.end
+
+    def _held_by(self, members: Iterable[int]) -> int:
+        """What every one of these holds, in the strength of the mode; nothing new while one is not connected."""
+        reached = self._own()
+        for member in members:
+            if member == self.replica:
+                continue
+            slave = self.slaves.get(member)
+            if slave is None:
+                return self.confirmed
+            position = slave.flushed if self.mode.waits_for_disk else slave.received
+            reached = min(reached, position)
+        return reached
+
+    def _held_by_copies(self, count: int) -> int:
+        """What `count` different replicas hold, ourselves among them."""
+        own = self._own()
+        if count <= 1:
+            return own
+        positions = sorted(
+            slave.flushed if self.mode.waits_for_disk else slave.received
+            for slave in self.slaves.values()
+        )
+        return min(own, positions[1 - count]) if len(positions) >= count - 1 else 0
+
+    def _lease_valid(self, now_ms: int) -> bool:
+        return not self.controlled or now_ms < self.lease_until_ms
+
+    def _advance(self, now_ms: int, effects: list[Effect]) -> None:
+        if self.state is MasterState.CLOSED or self.state is MasterState.RESIGNED:
+            return
+        if not self._lease_valid(now_ms):
+            return
+        if self.mode.waits_for_slaves and self.controlled and self.rules.all_in_set:
+            union = self.union
+            if len(union) < self.rules.copies_min:
+                return
+            confirmed = acknowledged = self._held_by(union)
+        else:
+            confirmed = acknowledged = self._own()
+            if self.mode.waits_for_slaves:
+                acknowledged = self._held_by_copies(self.rules.copies_wanted)
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+            effects.append(Confirmed(confirmed))
+        if acknowledged > self.acknowledged:
+            self.acknowledged = acknowledged
+            held, durable = self.copies(acknowledged)
+            effects.append(Acknowledge(acknowledged, self.epoch, held, durable))
+        assert self.confirmed <= self.end  # INV-21
+        if self.state is MasterState.DRAINING:
+            self._resign_when_drained(now_ms, effects)
+
+    # --- the sync-state-set ---
+
+    def _on_set_learned(self, event: SetLearned, now_ms: int, effects: list[Effect]) -> None:
+        if event.number <= self.number or self.state is MasterState.CLOSED:
+            return
+        if self.replica not in event.members:
+            return  # another reign has begun; the role change is on its way
+        self.story.add(
+            now_ms, f"set {sorted(self.granted)} -> {sorted(event.members)} no {event.number}"
+        )
+        for member in event.members - self.granted:
+            self._lost_ms.setdefault(member, now_ms)
+        self.granted, self.number = event.members, event.number
+        self._proposed, self._target, self._proposed_ms = frozenset(), frozenset(), NEVER
+        for member in event.members:
+            self._joining.pop(member, None)
+
+    def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
+        if self.controlled and self.state is not MasterState.CLOSED:
+            self._review_set(now_ms, effects)
+        if self.state is MasterState.DRAINING and now_ms >= self._drain_until_ms:
+            reason = f"replica {self._successor} did not catch up in {self.rules.drain_ms_max} ms"
+            self._move(MasterState.SERVING, reason, now_ms)
+            effects.append(SwitchAbandoned(reason))
+
+    def _stays(self, member: int, now_ms: int) -> bool:
+        if member == self.replica:
+            return True
+        slave = self.slaves.get(member)
+        if slave is None:
+            return now_ms - self._lost_ms.get(member, self.since_ms) <= self.rules.lost_grace_ms
+        since = max(slave.caught_up_ms, slave.greeted_ms)
+        return now_ms - since <= self.rules.catch_up_ms_max
+
+    def _joins(self, slave: Slave, now_ms: int) -> bool:
+        """Whether a slave that is no member shall become one. INV-25: it holds what is confirmed before it is proposed.
+
+        Under load a slave never holds all that is confirmed by a set without it. So it counts from the moment it has
+        nearly caught up; that holds the confirmed offset until the slave reaches it, one round trip later.
+        """
+        if slave.learner or slave.received == NEVER or slave.caught_up_ms == NEVER:
+            return False
+        if now_ms - slave.caught_up_ms > self.rules.catch_up_ms_max // 2:
+            self._joining.pop(slave.replica, None)
+            return False
+        position = slave.flushed if self.mode.waits_for_disk else slave.received
+        if position < self.history.last_start:
+            return False
+        self._joining.setdefault(slave.replica, now_ms)
+        return not self.mode.waits_for_slaves or position >= self.confirmed
+
+    def _review_set(self, now_ms: int, effects: list[Effect]) -> None:
+        """Propose who should be in the set; the union of both counts until the controller has answered."""
+        for replica, since_ms in list(self._joining.items()):
+            if now_ms - since_ms > self.rules.catch_up_ms_max:
+                del self._joining[replica]  # nothing was proposed: it simply no longer counts
+        target = {member for member in self.granted if self._stays(member, now_ms)}
+        for slave in self.slaves.values():
+            if slave.replica not in self.granted and self._joins(slave, now_ms):
+                target.add(slave.replica)
+        members = frozenset(target)
+        reaffirm = members == self.granted
+        if reaffirm and self._proposed <= self.granted:
+            self._target = members
+            return
+        again = now_ms - self._proposed_ms >= self.rules.proposal_retry_ms
+        if members == self._target and self._proposed_ms != NEVER and not again:
+            return
+        self._target, self._proposed_ms = members, now_ms
+        self._proposed |= members
+        for member in members:
+            self._joining.pop(member, None)
+        known = tuple(
+            (slave.replica, slave.incarnation)
+            for slave in self.slaves.values()
+            if slave.replica in members
+        )
+        self.story.add(now_ms, f"propose {sorted(members)} for no {self.number}")
+        effects.append(Propose(members, self.number, self.epoch, known, reaffirm))
+
+    # --- planned switchover ---
+
+    def _on_resign(self, event: Resign, now_ms: int, effects: list[Effect]) -> None:
+        if self.state is not MasterState.SERVING or event.successor not in self.slaves:
+            return
+        self._successor = event.successor
+        self._drain_until_ms = now_ms + self.rules.drain_ms_max
+        self._move(MasterState.DRAINING, f"hand over to replica {event.successor}", now_ms)
+
+    def _resign_when_drained(self, now_ms: int, effects: list[Effect]) -> None:
+        slave = self.slaves.get(self._successor)
+        if slave is None or self.acknowledged < self.end:
+            return
+        position = slave.flushed if self.mode.waits_for_disk else slave.received
+        if position == self.end:
+            self._move(MasterState.RESIGNED, f"everything up to {self.end} is handed over", now_ms)
+            effects.append(Resigned(self.epoch, self.end, self._successor))
+
+
+HANDLERS: Final = {
+    Appended: "_on_appended",
+    Flushed: "_on_flushed",
+    Trimmed: "_on_trimmed",
+    LeaseRenewed: "_on_lease_renewed",
+    SlaveGreeted: "_on_slave_greeted",
+    SlaveReported: "_on_slave_reported",
+    SlaveLost: "_on_slave_lost",
+    SetLearned: "_on_set_learned",
+    Resign: "_on_resign",
+    Tick: "_on_tick",
+}

@@ -1,0 +1,513 @@
+"""One replica's life in its group: registration, role, lease. Core; the only one that decides a broker's role.
+
+It owns the SlaveCore of this store and, while it reigns, a MasterCore; their events go through it, so a shell has one
+object to feed. Effects are performed in order, each to its end, before the next event is fed.
+
+    JOINING -> WAITING -> FOLLOWING                         registered; somebody else is master
+                       -> PREPARING -> ACTIVATING -> MASTER we were elected; ready; the first lease came
+    MASTER -> SETTLING -> FOLLOWING, PREPARING, WAITING     the reign is over; puts in flight are drained
+
+Order of a promotion (INV-31): stream left, incomplete tail cut, everything dispatched, queue offsets recomputed, epoch
+entry durable, then the heartbeat that asks for the lease, and only its answer opens the log for puts.
+Source: replication spec "Broker-side life cycle", "Role change on the broker". RocketMQ's ReplicasManager.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from replication import master as m
+from replication import slave as s
+from replication.config import LeaseTimes, Mode, StreamRules
+from replication.election import NOBODY, GroupView
+from replication.epochs import EpochHistory
+from replication.master import MasterCore, MasterState, Refusal
+from replication.slave import Alarm, PersistHistory, SlaveCore
+from replication.story import Story
+
+HEARTBEATS_MAX: Final = 64  # sent and not answered; older ones can no longer renew a lease
+
+
+class Role(enum.Enum):
+    JOINING = "joining"
+    WAITING = "waiting"
+    FOLLOWING = "following"
+    PREPARING = "preparing"
+    ACTIVATING = "activating"
+    MASTER = "master"
+    SETTLING = "settling"
+
+
+LEGAL_MOVES: Final = {
+    Role.JOINING: {Role.WAITING},
+    Role.WAITING: {Role.FOLLOWING, Role.PREPARING},
+    Role.FOLLOWING: {Role.WAITING, Role.PREPARING},
+    Role.PREPARING: {Role.ACTIVATING, Role.WAITING, Role.FOLLOWING},
+    Role.ACTIVATING: {Role.MASTER, Role.WAITING, Role.FOLLOWING, Role.PREPARING},
+    Role.MASTER: {Role.SETTLING},
+    Role.SETTLING: {Role.WAITING, Role.FOLLOWING, Role.PREPARING},
+}
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerUp:
+    """A connection to the controller is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLost:
+    """It closed. The role stays; the lease runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The controller took our registration."""
+
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """known False: the controller has forgotten us. lease: granted from when heartbeat `number` was sent."""
+
+    number: int
+    known: bool
+    lease: bool
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class RoleNotified:
+    """1008, or any other news of the group."""
+
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAsked:
+    """The controller asks us to hand over to `successor`."""
+
+    epoch: int
+    successor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The log is ready for a reign of `epoch`; it ends at `end`, on a record boundary."""
+
+    epoch: int
+    end: int
+    flushed: int
+
+
+@dataclass(frozen=True, slots=True)
+class WritesClosed:
+    """No put is in flight any more; the log ends at `end`."""
+
+    end: int
+    flushed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: at least every quarter of a heartbeat interval."""
+
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """1003. `suspect`: this machine lost power while the log was not flushed."""
+
+    suspect: bool
+    epoch: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSuspicion:
+    """The controller has recorded it: the mark on our disk may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskForElection:
+    """1002 for ourselves: the group never had a master."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    """904 with these fields. Dropped when there is no connection: its time only counts when it is answered."""
+
+    number: int
+    epoch: int
+    end: int
+    confirmed: int
+    leading: bool
+    streaming: bool
+    resigned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Cut an incomplete tail, dispatch everything, recompute queue offsets; then feed Prepared."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWrites:
+    """We are master of `epoch`: take puts, start the services that run on one replica, register as id 0."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWrites:
+    """Take no more puts; answer or refuse what is in flight; stop the single services; then feed WritesClosed."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """For the log line `role changed`, the name servers and the metadata synchronisation."""
+
+    role: Role
+    epoch: int
+    master: int
+    address: str
+    why: str
+
+
+Event = (
+    ControllerUp
+    | ControllerLost
+    | Registered
+    | RegistrationRefused
+    | HeartbeatAnswered
+    | RoleNotified
+    | SwitchAsked
+    | Prepared
+    | WritesClosed
+    | Tick
+    | m.Event
+    | s.Event
+)
+Effect = (
+    Register
+    | ForgetSuspicion
+    | AskForElection
+    | SendHeartbeat
+    | Prepare
+    | OpenWrites
+    | CloseWrites
+    | RoleChanged
+    | m.Effect
+    | s.Effect
+)
+
+
+@dataclass(slots=True)
+class ReplicaCore:
+    """The role of one replica.
+
+    incarnation  of this process; the controller and the master tell a restarted replica from the one they knew by it
+    suspect      power was lost with unflushed data, and the controller does not know yet
+    INV-32: an epoch is entered once, by a higher number only. INV-33: writes are open only in Role.MASTER
+    """
+
+    replica: int
+    incarnation: int
+    mode: Mode
+    times: LeaseTimes
+    rules: StreamRules
+    slave: SlaveCore
+    suspect: bool = False
+    make_master: Callable[..., MasterCore] = MasterCore
+    role: Role = Role.JOINING
+    epoch: int = 0
+    view: GroupView = field(default_factory=GroupView)
+    master: MasterCore | None = None
+    connected: bool = False
+    story: Story = field(default_factory=Story)
+    _sent_ms: dict[int, int] = field(default_factory=dict)
+    _number: int = 0
+    _beat_ms: int = -(1 << 60)
+    _asked_ms: int = -(1 << 60)
+    _resigned: bool = False
+
+    def __post_init__(self) -> None:
+        self.epoch = self.slave.epoch = max(self.slave.epoch, self.slave.history.last)
+
+    # --- what others ask ---
+
+    @property
+    def confirmed(self) -> int:
+        """Below it consumers may read, here and now."""
+        return self.master.confirmed if self.master else self.slave.confirmed
+
+    def refusal(self, now_ms: int) -> Refusal | None:
+        """Why a put is refused before anything is appended; None when it may go ahead."""
+        if self.role is not Role.MASTER or self.master is None:
+            return Refusal.CLOSED
+        return self.master.refusal(now_ms)
+
+    # --- the one way in ---
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; perform the effects in order."""
+        effects: list[Effect] = []
+        kind = type(event)
+        if kind in OWN:
+            getattr(self, OWN[kind])(event, now_ms, effects)
+        elif kind in TO_MASTER and self.master is not None:
+            self._from_master(self.master.step(event, now_ms), now_ms, effects)  # type: ignore[arg-type]
+        elif kind in TO_SLAVE and self.master is None:
+            self._slave(event, now_ms, effects)  # type: ignore[arg-type]
+        elif kind is m.SlaveGreeted:
+            effects.append(m.Drop(event.connection, "not a master"))  # type: ignore[union-attr]
+        return effects
+
+    def _move(self, to: Role, why: str, now_ms: int, effects: list[Effect]) -> None:
+        if to is self.role:
+            return
+        assert to in LEGAL_MOVES[self.role], (self.role, to, str(self.story))
+        self.story.add(now_ms, f"{self.role.value} -> {to.value} epoch {self.epoch}: {why}")
+        self.role = to
+        effects.append(RoleChanged(to, self.epoch, self.view.master, self.view.address, why))
+
+    # --- the controller ---
+
+    def _on_controller_up(self, event: ControllerUp, now_ms: int, effects: list[Effect]) -> None:
+        self.connected = True
+        if self.role is Role.JOINING:
+            self._register(now_ms, effects)
+        else:
+            self._beat(now_ms, effects)
+
+    def _on_controller_lost(
+        self, event: ControllerLost, now_ms: int, effects: list[Effect]
+    ) -> None:
+        self.connected = False
+
+    def _register(self, now_ms: int, effects: list[Effect]) -> None:
+        self._asked_ms = now_ms
+        effects.append(Register(self.suspect, self.slave.history.last, self.slave.end))
+
+    def _on_registered(self, event: Registered, now_ms: int, effects: list[Effect]) -> None:
+        if event.view.epoch < self.epoch:
+            reason = (
+                f"the controller knows epoch {event.view.epoch}, our log has epoch {self.epoch}: "
+                "its state was lost; restore it"
+            )
+            self.story.add(now_ms, reason)
+            effects.append(Alarm(reason))
+            return
+        if self.suspect:
+            self.suspect = False
+            effects.append(ForgetSuspicion())
+        if self.role is Role.JOINING:
+            self._move(Role.WAITING, "registered", now_ms, effects)
+        self._adopt(event.view, now_ms, effects)
+        self._beat(now_ms, effects)
+
+    def _on_registration_refused(
+        self, event: RegistrationRefused, now_ms: int, effects: list[Effect]
+    ) -> None:
+        self.story.add(now_ms, f"registration refused: {event.why}")
+
+    def _beat(self, now_ms: int, effects: list[Effect]) -> None:
+        if not self.connected or self.role is Role.JOINING:
+            return
+        self._number += 1
+        self._beat_ms = now_ms
+        sent = self._sent_ms
+        sent[self._number] = now_ms
+        if len(sent) > HEARTBEATS_MAX:
+            del sent[next(iter(sent))]
+        leading = self.role in (Role.ACTIVATING, Role.MASTER)
+        core = self.master or self.slave
+        epoch = self.epoch if leading else self.slave.history.last
+        effects.append(
+            SendHeartbeat(
+                self._number, epoch, core.end, core.confirmed,
+                leading, self.slave.streaming, leading and self._resigned,
+            )
+        )  # fmt: skip
+
+    def _on_heartbeat_answered(
+        self, event: HeartbeatAnswered, now_ms: int, effects: list[Effect]
+    ) -> None:
+        if not event.known:
+            if now_ms - self._asked_ms >= self.times.heartbeat_ms:
+                self._register(now_ms, effects)
+            return
+        self._adopt(event.view, now_ms, effects)
+        sent_ms = self._sent_ms.pop(event.number, None)
+        if not event.lease or sent_ms is None or event.view.epoch != self.epoch:
+            return
+        until_ms = sent_ms + self.times.lease_ms
+        if self.role is Role.ACTIVATING:
+            self._reign(event.view, until_ms, now_ms, effects)
+        elif self.master is not None and self.role is Role.MASTER:
+            self._from_master(self.master.step(m.LeaseRenewed(until_ms), now_ms), now_ms, effects)
+
+    def _on_role_notified(self, event: RoleNotified, now_ms: int, effects: list[Effect]) -> None:
+        if (
+            self.role is not Role.JOINING
+        ):  # until this process is registered the news may be of its predecessor
+            self._adopt(event.view, now_ms, effects)
+
+    def _on_switch_asked(self, event: SwitchAsked, now_ms: int, effects: list[Effect]) -> None:
+        if self.master is not None and self.role is Role.MASTER and event.epoch == self.epoch:
+            self._from_master(self.master.step(m.Resign(event.successor), now_ms), now_ms, effects)
+
+    # --- roles ---
+
+    def _adopt(self, view: GroupView, now_ms: int, effects: list[Effect]) -> None:
+        """News of the group. Old news changes nothing; a higher epoch is a new life."""
+        if view.epoch < self.epoch or (
+            view.epoch == self.view.epoch and view.number < self.view.number
+        ):
+            return
+        older, self.view = self.view, view
+        if view.epoch == self.epoch and self.role in (Role.MASTER, Role.ACTIVATING, Role.PREPARING):
+            if view.master == self.replica:
+                if self.master is not None:
+                    learned = m.SetLearned(view.members, view.number)
+                    self._from_master(self.master.step(learned, now_ms), now_ms, effects)
+                return
+            if view.master != NOBODY:
+                raise AssertionError(f"two masters of epoch {view.epoch}: {older} {view}")  # INV-28
+            # the controller took another process of ours for the master's end; there is no way back in this epoch
+        self.epoch = view.epoch
+        if self.role is Role.MASTER and self.master is not None:
+            self._settle(f"epoch {view.epoch} of replica {view.master}", now_ms, effects)
+        elif self.role is not Role.SETTLING:
+            self._take_role(now_ms, effects)
+
+    def _settle(self, why: str, now_ms: int, effects: list[Effect]) -> None:
+        """The reign is over. First no more puts, then nobody to acknowledge them, then the next role."""
+        assert self.master is not None
+        self._move(Role.SETTLING, why, now_ms, effects)
+        effects.append(CloseWrites(why))
+        effects.extend(self.master.close(why, now_ms))
+
+    def _on_writes_closed(self, event: WritesClosed, now_ms: int, effects: list[Effect]) -> None:
+        core = self.master
+        assert core is not None and self.role is Role.SETTLING, str(self.story)
+        slave = self.slave
+        slave.start, slave.end, slave.flushed = core.start, event.end, event.flushed
+        slave.history, slave.confirmed = core.history, min(core.confirmed, event.end)
+        slave.confirmed_epoch = core.epoch
+        self.master = None
+        self._take_role(now_ms, effects)
+
+    def _take_role(self, now_ms: int, effects: list[Effect]) -> None:
+        """The role that the present view gives us."""
+        view = self.view
+        if view.master == self.replica and view.epoch > self.slave.history.last:
+            if self.role is Role.PREPARING and self.slave.epoch == view.epoch:
+                return
+            why = f"elected in epoch {view.epoch}"
+            self._slave(s.Unfollow(why), now_ms, effects)
+            self.slave.epoch = view.epoch
+            self._move(Role.PREPARING, why, now_ms, effects)
+            effects.append(Prepare(view.epoch))
+        elif view.master not in (NOBODY, self.replica):
+            self._move(Role.FOLLOWING, f"replica {view.master} is master", now_ms, effects)
+            address = view.ha_address or view.address
+            self._slave(
+                s.Follow(view.master, address, view.epoch, view.lossy_epoch), now_ms, effects
+            )
+        else:
+            self._slave(s.Unfollow("no master"), now_ms, effects)
+            self._move(Role.WAITING, "no master", now_ms, effects)
+
+    def _on_prepared(self, event: Prepared, now_ms: int, effects: list[Effect]) -> None:
+        if self.role is not Role.PREPARING or event.epoch != self.epoch:
+            return
+        slave = self.slave
+        assert event.end <= slave.end, (event, slave.end)
+        slave.end, slave.flushed = event.end, event.flushed
+        slave.confirmed = min(slave.confirmed, event.end)
+        slave.history = slave.history.cut(event.end).begin(self.epoch, event.end)
+        effects.append(PersistHistory(slave.history))
+        self._resigned = False
+        self._move(Role.ACTIVATING, f"log ready at {event.end}", now_ms, effects)
+        self._beat(now_ms, effects)
+
+    def _reign(self, view: GroupView, until_ms: int, now_ms: int, effects: list[Effect]) -> None:
+        slave = self.slave
+        self.master = self.make_master(
+            replica=self.replica, mode=self.mode, rules=self.rules, history=slave.history, incarnation=self.incarnation,
+            start=slave.start, end=slave.end, flushed=slave.flushed, confirmed=slave.confirmed,
+            granted=view.members, number=view.number, lease_until_ms=until_ms, since_ms=now_ms,
+        )  # fmt: skip
+        self._move(Role.MASTER, "lease granted", now_ms, effects)
+        effects.append(OpenWrites(self.epoch))
+        self._from_master(self.master.step(m.LeaseRenewed(until_ms), now_ms), now_ms, effects)
+
+    # --- the two halves ---
+
+    def _from_master(self, found: list[m.Effect], now_ms: int, effects: list[Effect]) -> None:
+        for effect in found:
+            effects.append(effect)
+            if isinstance(effect, m.Resigned):
+                self._resigned = True
+                self._beat(now_ms, effects)
+            elif isinstance(effect, m.Superseded):
+                self._beat(now_ms, effects)
+
+    def _slave(self, event: s.Event, now_ms: int, effects: list[Effect]) -> None:
+        streamed = self.slave.streaming
+        effects.extend(self.slave.step(event, now_ms))
+        if streamed != self.slave.streaming and self.role is Role.FOLLOWING:
+            self._beat(now_ms, effects)  # the controller's second witness
+
+    def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
+        if self.role is Role.JOINING:
+            if self.connected and now_ms - self._asked_ms >= self.times.heartbeat_ms:
+                self._register(now_ms, effects)
+            return
+        if now_ms - self._beat_ms >= self.times.heartbeat_ms:
+            self._beat(now_ms, effects)
+            if self.connected and self.view.epoch == 0 and self.role is Role.WAITING:
+                effects.append(AskForElection())
+        if self.master is not None:
+            if self.master.state is not MasterState.CLOSED:
+                self._from_master(self.master.step(m.Tick(), now_ms), now_ms, effects)
+        else:
+            self._slave(m.Tick(), now_ms, effects)
+
+
+OWN: Final[dict[type, str]] = {
+    ControllerUp: "_on_controller_up",
+    ControllerLost: "_on_controller_lost",
+    Registered: "_on_registered",
+    RegistrationRefused: "_on_registration_refused",
+    HeartbeatAnswered: "_on_heartbeat_answered",
+    RoleNotified: "_on_role_notified",
+    SwitchAsked: "_on_switch_asked",
+    Prepared: "_on_prepared",
+    WritesClosed: "_on_writes_closed",
+    Tick: "_on_tick",
+}
+TO_MASTER: Final[frozenset[type]] = frozenset(m.HANDLERS) - {
+    m.Tick,
+    m.Resign,
+    m.LeaseRenewed,
+    m.SetLearned,
+}
+TO_SLAVE: Final[frozenset[type]] = frozenset(s.HANDLERS) - {m.Tick, s.Follow, s.Unfollow}

@@ -1,0 +1,496 @@
+"""Handshake, truncate, follow: what a slave does with its master's stream. Core.
+
+The shell performs effects in order, each to its end, before it feeds the next event; when one fails it leaves out the
+rest and feeds AppendFailed. So a report that follows an append in the list is true when it leaves.
+Source: replication spec "State machine" (5.4), "Epoch file and truncation" (5.5), and 1.5 for classic HA. RocketMQ's
+AutoSwitchHAClient and DefaultHAClient.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from replication.config import StreamRules
+from replication.epochs import EpochHistory, common_end
+from replication.frames import NO_OFFSET
+from replication.master import Confirmed, Flushed, Tick
+from replication.story import Story
+
+RETRY_MS_MIN: Final = 50
+RETRY_MS_MAX: Final = 2000
+ANSWER_MS_MAX: Final = 5000  # for a connect, and for the master's greeting
+NO_CONNECTION: Final = 0
+
+
+class SlaveState(enum.Enum):
+    IDLE = "idle"  # nobody to follow
+    CONNECTING = "connecting"
+    GREETING = "greeting"
+    STREAMING = "streaming"
+    STOPPED = "stopped"  # following would destroy confirmed data: a person must decide
+
+
+LEGAL_MOVES: Final = {
+    SlaveState.IDLE: {SlaveState.CONNECTING},
+    SlaveState.CONNECTING: {SlaveState.GREETING, SlaveState.STREAMING, SlaveState.IDLE},
+    SlaveState.GREETING: {
+        SlaveState.STREAMING,
+        SlaveState.CONNECTING,
+        SlaveState.IDLE,
+        SlaveState.STOPPED,
+    },
+    SlaveState.STREAMING: {SlaveState.CONNECTING, SlaveState.IDLE},
+    SlaveState.STOPPED: {SlaveState.CONNECTING, SlaveState.IDLE},
+}
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The controller says who the master is. Classic HA: epoch 0.
+
+    lossy_epoch  the last epoch whose election may have lost confirmed data; 0 for none
+    """
+
+    master: int
+    address: str
+    epoch: int
+    lossy_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollow:
+    """Stop following: our own role changes, or there is no master."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The connect of the latest Connect succeeded."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """A connect failed (NO_CONNECTION), or the stream ended."""
+
+    connection: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MasterGreeted:
+    """The master's history. Its epoch may be above the history's last when that reign has not begun to write."""
+
+    connection: int
+    epoch: int
+    history: EpochHistory
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceived:
+    """The head of a transfer whose body the shell holds; size 0 is a heartbeat."""
+
+    connection: int
+    offset: int
+    size: int
+    epoch: int = 0
+    epoch_start: int = 0
+    confirmed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """The log took no more; it ends at `end`. (Disk full, read-only.)"""
+
+    end: int
+    why: str
+
+
+Event = (
+    Follow
+    | Unfollow
+    | Connected
+    | StreamClosed
+    | MasterGreeted
+    | FrameReceived
+    | AppendFailed
+    | Flushed
+    | Tick
+)
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a stream to the master. Ends in Connected or StreamClosed(NO_CONNECTION)."""
+
+    master: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """Send our handshake; `epoch` is the highest we know."""
+
+    connection: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Copy log[start:end] to a readable file before it is cut: count the records, log one line."""
+
+    start: int
+    end: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut log, queues, index and queue offsets at `end`; durable when done."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistHistory:
+    """Write the epoch file; durable when done."""
+
+    history: EpochHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the body of the frame that was just received."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """Tell the master what we hold. Of several in one tick the last is enough.
+
+    epoch  who wrote our last byte
+    """
+
+    connection: int
+    received: int
+    flushed: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A person must act; the text says on what."""
+
+    reason: str
+
+
+Effect = (
+    Connect
+    | Greet
+    | CloseStream
+    | SetAside
+    | Truncate
+    | PersistHistory
+    | Append
+    | ReportProgress
+    | Confirmed
+    | Alarm
+)
+
+
+@dataclass(slots=True)
+class SlaveCore:
+    """A replica's log as its master's stream changes it.
+
+    epoch            the highest we know; INV-26: no frame of a master with an older one is taken
+    confirmed        below it consumers may read. INV-27: never cut, unless the controller declared a loss since
+    confirmed_epoch  under which master it was learned
+    classic          DefaultHA: no handshake, no epochs
+    """
+
+    rules: StreamRules
+    history: EpochHistory = field(default_factory=EpochHistory)
+    start: int = 0
+    end: int = 0
+    flushed: int = 0
+    confirmed: int = 0
+    confirmed_epoch: int = 0
+    epoch: int = 0
+    lossy_epoch: int = 0
+    classic: bool = False
+    state: SlaveState = SlaveState.IDLE
+    connection: int = NO_CONNECTION
+    master: int = 0
+    stopped_why: str = ""
+    story: Story = field(default_factory=Story)
+    _address: str = ""
+    _heard_ms: int = 0
+    _said_ms: int = 0
+    _retry_at_ms: int = 0
+    _retry_ms: int = RETRY_MS_MIN
+    _connecting: bool = False
+
+    @property
+    def streaming(self) -> bool:
+        return self.state is SlaveState.STREAMING
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; perform the effects in order, each to its end."""
+        effects: list[Effect] = []
+        getattr(self, HANDLERS[type(event)])(event, now_ms, effects)
+        assert self.confirmed <= self.end, (self.confirmed, self.end, str(self.story))
+        return effects
+
+    def _move(self, to: SlaveState, why: str, now_ms: int) -> None:
+        assert to in LEGAL_MOVES[self.state], (self.state, to, str(self.story))
+        self.story.add(now_ms, f"{self.state.value} -> {to.value}: {why}")
+        self.state = to
+
+    # --- whom to follow ---
+
+    def _on_follow(self, event: Follow, now_ms: int, effects: list[Effect]) -> None:
+        if event.epoch < self.epoch:
+            self.story.add(
+                now_ms, f"will not follow epoch {event.epoch}, we know {self.epoch}"
+            )  # INV-26
+            return
+        same = event.master == self.master and event.epoch == self.epoch
+        if same and event.address == self._address and self.state is not SlaveState.IDLE:
+            self.lossy_epoch = max(self.lossy_epoch, event.lossy_epoch)
+            return
+        self._leave(f"follow replica {event.master} in epoch {event.epoch}", now_ms, effects)
+        self.master, self._address, self.epoch = event.master, event.address, event.epoch
+        self.lossy_epoch = max(self.lossy_epoch, event.lossy_epoch)
+        self._retry_ms = RETRY_MS_MIN
+        self._move(SlaveState.CONNECTING, f"to replica {event.master}, epoch {event.epoch}", now_ms)
+        self._connect(now_ms, effects)
+
+    def _on_unfollow(self, event: Unfollow, now_ms: int, effects: list[Effect]) -> None:
+        self._leave(event.why, now_ms, effects)
+
+    def _leave(self, why: str, now_ms: int, effects: list[Effect]) -> None:
+        """Let go of the present master before anything else: from here on it gets no acknowledgement from us."""
+        if self.connection != NO_CONNECTION:
+            effects.append(CloseStream(self.connection, why))
+            self.connection = NO_CONNECTION
+        self._connecting = False
+        self.stopped_why = ""
+        if self.state is not SlaveState.IDLE:
+            self._move(SlaveState.IDLE, why, now_ms)
+
+    # --- the connection ---
+
+    def _connect(self, now_ms: int, effects: list[Effect]) -> None:
+        self._connecting = True
+        self._retry_at_ms = now_ms + ANSWER_MS_MAX
+        effects.append(Connect(self.master, self._address))
+
+    def _on_connected(self, event: Connected, now_ms: int, effects: list[Effect]) -> None:
+        if self.state is not SlaveState.CONNECTING or not self._connecting:
+            effects.append(CloseStream(event.connection, "no longer wanted"))
+            return
+        self._connecting = False
+        self.connection = event.connection
+        self._heard_ms = now_ms
+        if self.classic:
+            self._move(SlaveState.STREAMING, "connected", now_ms)
+            self._report(now_ms, effects)
+        else:
+            self._move(SlaveState.GREETING, "connected", now_ms)
+            effects.append(Greet(event.connection, self.epoch))
+
+    def _on_stream_closed(self, event: StreamClosed, now_ms: int, effects: list[Effect]) -> None:
+        if event.connection == NO_CONNECTION:
+            if self.state is SlaveState.CONNECTING and self._connecting:
+                self._retry_later(now_ms)
+        elif event.connection == self.connection:
+            self.connection = NO_CONNECTION
+            if self.state is not SlaveState.STOPPED:
+                self._move(SlaveState.CONNECTING, event.why, now_ms)
+                self._retry_later(now_ms)
+
+    def _retry_later(self, now_ms: int) -> None:
+        self._connecting = False
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(self._retry_ms * 2, RETRY_MS_MAX)
+
+    def _give_up(self, reason: str, now_ms: int, effects: list[Effect]) -> None:
+        """Close the stream and try again later: nothing of what was wrong has changed anything."""
+        effects.append(CloseStream(self.connection, reason))
+        self.connection = NO_CONNECTION
+        self._move(SlaveState.CONNECTING, reason, now_ms)
+        self._retry_later(now_ms)
+
+    def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
+        if self.state is SlaveState.CONNECTING:
+            if now_ms >= self._retry_at_ms:
+                self._connect(now_ms, effects)
+        elif self.state is SlaveState.GREETING:
+            if now_ms - self._heard_ms >= min(ANSWER_MS_MAX, self.rules.stream_silence_ms):
+                self._give_up("no greeting from the master", now_ms, effects)
+        elif self.state is SlaveState.STREAMING:
+            if now_ms - self._heard_ms >= self.rules.stream_silence_ms:
+                self._give_up(
+                    f"master silent for {self.rules.stream_silence_ms} ms", now_ms, effects
+                )
+            elif now_ms - self._said_ms >= self.rules.stream_heartbeat_ms:
+                self._report(now_ms, effects)
+
+    # --- where the logs part ---
+
+    def _on_master_greeted(self, event: MasterGreeted, now_ms: int, effects: list[Effect]) -> None:
+        if event.connection != self.connection or self.state is not SlaveState.GREETING:
+            return
+        self._heard_ms = now_ms
+        if event.epoch < self.epoch:
+            self._give_up(
+                f"master is of epoch {event.epoch}, we know {self.epoch}", now_ms, effects
+            )  # INV-26
+            return
+        self.epoch = event.epoch
+        point = self._common_end(event)
+        if point is None:
+            reason = f"no reign in common with replica {self.master}: must be seeded anew"
+            self._stop(reason, now_ms, effects)
+        elif point < self.confirmed and self.lossy_epoch <= self.confirmed_epoch:  # INV-27
+            reason = (
+                f"following replica {self.master} would cut [{point}, {self.end}), confirmed up to {self.confirmed} "
+                f"in epoch {self.confirmed_epoch}"
+            )
+            self._stop(reason, now_ms, effects)
+        else:
+            self._cut(point, now_ms, effects)
+            self._retry_ms = RETRY_MS_MIN
+            self._move(SlaveState.STREAMING, f"from {self.end}, epoch {event.epoch}", now_ms)
+            self._report(now_ms, effects)
+
+    def _common_end(self, greeting: MasterGreeted) -> int | None:
+        if self.end == 0:
+            return 0
+        if not self.history.entries:
+            # a store from before epochs: as far as it lies before the master's first reign it is taken on trust, as
+            # RocketMQ does; that is how a classic pair is moved to a controller
+            entries = greeting.history.entries
+            return self.end if entries and self.end <= entries[0].start else None
+        return common_end(self.history, self.end, greeting.history, greeting.end)
+
+    def _stop(self, reason: str, now_ms: int, effects: list[Effect]) -> None:
+        self._move(SlaveState.STOPPED, reason, now_ms)
+        self.stopped_why = reason
+        effects.append(CloseStream(self.connection, reason))
+        self.connection = NO_CONNECTION
+        effects.append(Alarm(reason))
+
+    def _cut(self, point: int, now_ms: int, effects: list[Effect]) -> None:
+        """Make `point` our end and forget the reigns from there on, empty ones too: the master's history goes on."""
+        if point < self.end:
+            self.story.add(now_ms, f"cut [{point}, {self.end}) of epoch {self.history.last}")
+            effects.append(SetAside(point, self.end, self.history.last))
+            effects.append(Truncate(point))
+            self.end = point
+            self.flushed = min(self.flushed, point)
+            self.confirmed = min(self.confirmed, point)
+        history = self.history.cut(point)
+        if history is not self.history:
+            self.history = history
+            effects.append(PersistHistory(history))
+
+    # --- following ---
+
+    def _on_frame_received(self, event: FrameReceived, now_ms: int, effects: list[Effect]) -> None:
+        if event.connection != self.connection or self.state is not SlaveState.STREAMING:
+            return
+        self._heard_ms = now_ms
+        problem = self._out_of_place(event)
+        if problem is not None:
+            self._give_up(problem, now_ms, effects)
+            return
+        if event.size:
+            if event.epoch > self.history.last and event.offset >= event.epoch_start:
+                # durable before the first byte: else a restart would count those bytes to the reign before
+                self.history = self.history.begin(event.epoch, event.epoch_start)
+                effects.append(PersistHistory(self.history))
+            if self.end == 0:
+                self.start = event.offset
+            self.end = event.offset + event.size
+            effects.append(Append(event.offset, event.size))
+        confirmed = min(event.confirmed, self.end)
+        if confirmed > self.confirmed:
+            self.confirmed, self.confirmed_epoch = confirmed, self.epoch
+            effects.append(Confirmed(confirmed))
+        if event.size:
+            self._report(now_ms, effects)
+
+    def _out_of_place(self, event: FrameReceived) -> str | None:
+        """Why this frame does not continue our log; None when it does. A frame that does not changes nothing."""
+        if event.offset == NO_OFFSET and event.size == 0 and self.end == 0:
+            return None
+        if event.offset != self.end and self.end != 0:
+            return f"frame at {event.offset}, our log ends at {self.end}"
+        if self.classic or event.size == 0:
+            return None
+        last = self.history.last
+        if event.epoch < last:
+            return f"frame of epoch {event.epoch}, our log ends in epoch {last}"
+        if event.epoch > last and self.end > event.epoch_start:
+            return f"epoch {event.epoch} from {event.epoch_start}, inside our epoch {last}"
+        if event.epoch == last and event.epoch_start != self.history.last_start:
+            return (
+                f"epoch {event.epoch} from {event.epoch_start}, ours from {self.history.last_start}"
+            )
+        return None
+
+    def _on_flushed(self, event: Flushed, now_ms: int, effects: list[Effect]) -> None:
+        if event.end > self.flushed:
+            self.flushed = min(event.end, self.end)
+            if self.state is SlaveState.STREAMING:
+                self._report(now_ms, effects)
+
+    def _on_append_failed(self, event: AppendFailed, now_ms: int, effects: list[Effect]) -> None:
+        assert event.end <= self.end, (event, self.end)
+        self.end = event.end
+        self.flushed = min(self.flushed, event.end)
+        self.confirmed = min(self.confirmed, event.end)
+        history = self.history.cut(event.end)
+        if history is not self.history:
+            self.history = history
+            effects.append(PersistHistory(history))
+        if self.state is SlaveState.STREAMING:
+            self._give_up(event.why, now_ms, effects)
+
+    def _report(self, now_ms: int, effects: list[Effect]) -> None:
+        self._said_ms = now_ms
+        writer = self.history.at(self.end - 1) if self.end else None
+        epoch = writer.number if writer else 0
+        effects.append(ReportProgress(self.connection, self.end, self.flushed, epoch))
+
+
+HANDLERS: Final = {
+    Follow: "_on_follow",
+    Unfollow: "_on_unfollow",
+    Connected: "_on_connected",
+    StreamClosed: "_on_stream_closed",
+    MasterGreeted: "_on_master_greeted",
+    FrameReceived: "_on_frame_received",
+    AppendFailed: "_on_append_failed",
+    Flushed: "_on_flushed",
+    Tick: "_on_tick",
+}
