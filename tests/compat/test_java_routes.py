@@ -24,9 +24,10 @@ def exchange(driver: Driver, name_server: str, topic: str, count: int) -> set[st
     at = {"namesrv": name_server, "topic": topic}
     word = f"{topic}-{name_server}"
     driver.call("producer.start", name=word, group=f"PG-{topic}", **at)
-    driver.call("push.start", name=word, group=f"CG-{topic}", **at)
     bodies = [f"m{i}" for i in range(count)]
     sent = driver.call("send.sync", name=word, messages=[{"body": b} for b in bodies], **at)
+    wait_until(lambda: routed(name_server, topic), 10, f"route of {topic}")
+    driver.call("push.start", name=word, group=f"CG-{topic}", **at)
     got = driver.wait_messages(word, count)
     assert sorted(map(text_of, got)) == sorted(bodies)
     driver.call("push.stop", name=word)
