@@ -94,7 +94,7 @@ class PullHandler:
     def table(self) -> dict[int, Handler]:
         return {
             RequestCode.PULL_MESSAGE: self.handle_pull_message,
-            RequestCode.LITE_PULL_MESSAGE: self.handle_pull_message,
+            RequestCode.LITE_PULL_MESSAGE: self.handle_lite_pull_message,
         }
 
     def handle_pull_message(self, request: Command, connection: Connection) -> Command | None:
@@ -104,6 +104,8 @@ class PullHandler:
             return self._pull(request, header, connection, first=True)
         except REFUSALS as error:
             return refusal(request, error, {})
+
+    handle_lite_pull_message = handle_pull_message
 
     def _answer_held(self, pull: HeldPull) -> None:
         """The second pass of a held pull: every check again, and an answer whatever is found."""

@@ -99,8 +99,8 @@ class SendHandler:
     def table(self) -> dict[int, Handler]:
         return {
             RequestCode.SEND_MESSAGE: self.handle_send_message,
-            RequestCode.SEND_MESSAGE_V2: self.handle_send_message,
-            RequestCode.SEND_BATCH_MESSAGE: self.handle_send_message,
+            RequestCode.SEND_MESSAGE_V2: self.handle_send_message_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.handle_send_batch_message,
         }
 
     def handle_send_message(self, request: Command, connection: Connection) -> Command | None:
@@ -126,6 +126,9 @@ class SendHandler:
             return refusal(request, error)
         except REFUSALS as error:
             return refusal(request, error, self.marks)
+
+    handle_send_message_v2 = handle_send_message
+    handle_send_batch_message = handle_send_message
 
     # -- whether and where
     # ----------------------------------------------------------------------------------
