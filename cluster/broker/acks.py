@@ -28,7 +28,7 @@ class Acks:
 
     One entry holds the answers of one chunk of one connection, so the cost per message is near
     nothing. `end` never falls from one hold to the next, so safety is reached in order and one
-    queue is enough. INV: an answer that leaves through `reached` says nothing that the disk does
+    queue is enough. INV-7: an answer that leaves through `reached` says nothing that the disk does
     not hold.
 
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
