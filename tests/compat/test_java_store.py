@@ -342,7 +342,7 @@ def index_entries(store: Path) -> list[tuple[int, int, bytes]]:
 def test_we_serve_every_message_of_a_recorded_store(
     name: str, name_server: AnyNameServer, tmp_path: Path
 ) -> None:
-    lines = [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").open()]
+    lines = list(map(json.loads, (GOLDEN / f"{name}.jsonl").read_text().splitlines()))
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     store = tmp_path / name
