@@ -1,0 +1,20 @@
+"""Picks the compiled inner loops of the audit, or the readable ones where no compiler was at hand."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
+    from replication.audit.kernel import PairDiff, find_record, kind_at, rows
+    from replication.audit.ledger import Ledger
+else:
+    try:
+        from replication.audit._kernel import Ledger, PairDiff, find_record, kind_at, rows
+    except ImportError:  # built without a compiler: slower, never different
+        from replication.audit.kernel import PairDiff, find_record, kind_at, rows
+        from replication.audit.ledger import Ledger
+
+COMPILED = PairDiff.__module__ == "replication.audit._kernel"
+
+__all__ = ["COMPILED", "Ledger", "PairDiff", "find_record", "kind_at", "rows"]
