@@ -97,7 +97,9 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     dispatched: int
     last_record: int
-    index_end: int = 0  # as KeyIndex.end when this was written; -1 without an index
+    index_end: int | None = (
+        None  # KeyIndex.last_indexed when this was written; None without an index
+    )
     queues: dict[str, dict[int, QueueMark]] = {}
 
 

@@ -172,7 +172,7 @@ def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entr
     if report.log_why not in ("", NOTHING_WRITTEN):
         kind = report.notes if report.running_or_crashed else report.problems
         _add(kind, f"log ends at {report.log_end} because of: {report.log_why}")
-    if report.checkpoint.physic_ms > last_ms:
+    if 0 < last_ms < report.checkpoint.physic_ms:
         _add(
             report.problems,
             f"checkpoint vouches for {report.checkpoint.physic_ms}, the log ends with {last_ms}",
@@ -195,11 +195,26 @@ def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected:
             _compare(queue, wanted, report)
     finally:
         queues.close()
+    state = load_queue_state(root / "queuestate")
     for (topic, queue_id), wanted in sorted(expected.items()):
-        _behind(
-            report,
-            f"queue {topic}-{queue_id} is missing, the log has {len(wanted)} of its messages",
-        )
+        text = f"queue {topic}-{queue_id} is missing, the log has {len(wanted)} of its messages"
+        if state is None:
+            deleted = topic not in _topics_in_use(root)
+        else:
+            newest = max(physical for physical, _, _ in wanted.values())
+            deleted = queue_id not in state.queues.get(topic, {}) and newest < state.dispatched
+        if deleted:
+            _add(report.notes, f"{text}; it was deleted")
+        else:
+            _behind(report, text)
+
+
+def _topics_in_use(root: Path) -> set[str]:
+    try:
+        table = jsonfile.load(root / "config" / "topics.json") or {}
+    except CorruptFile:
+        return set()  # _inspect_small_files() has said so
+    return set(table.get("topicConfigTable", {}))
 
 
 def _behind(report: Report, text: str) -> None:

@@ -238,6 +238,11 @@ class KeyIndex:
         """(file name, header) of each file."""
         return [(file.path.name, file.header) for file in self._files]
 
+    @property
+    def last_indexed(self) -> int:
+        """Log offset of the last record with an entry; -1 when there is none."""
+        return self.end.end_physical if self._files else -1
+
     # --- writing ---
 
     def put(

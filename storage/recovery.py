@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,7 +24,7 @@ from storage.codec import SysFlag, scan
 from storage.commitlog import CommitLog
 from storage.config import StorageConfig
 from storage.consumequeue import ConsumeQueue, ConsumeQueues, Entry
-from storage.derivation import QueueEnd, check
+from storage.derivation import Checked, QueueEnd, check
 from storage.dispatch import Dispatcher
 from storage.errors import CorruptRecord, StoreIsFull
 from storage.flags import StoreFlags
@@ -33,6 +34,8 @@ from storage.segment import Segment
 log = logging.getLogger(__name__)
 
 DISAGREEING_MAX: Final = 1000
+SECTOR_BYTES: Final = 512
+_ZEROS: Final = re.compile(rb"\0+")
 
 
 @dataclass(slots=True)
@@ -133,16 +136,17 @@ class Recovery:
         start = self._check_from()
         last_ms = self._scan(start)
         checkpoint = self._checkpoint
-        if last_ms < checkpoint.physic_ms:
+        if 0 < last_ms < checkpoint.physic_ms:
             # It vouches for later messages than there are: it is not to be believed.
             log.warning(
                 "checkpoint is ahead of the log ms=%d last_ms=%d", checkpoint.physic_ms, last_ms
             )
             if not found.clean and start > self._log.start:
                 last_ms = self._scan(self._log.start)
-        checkpoint.physic_ms = min(checkpoint.physic_ms, last_ms)
-        checkpoint.logics_ms = min(checkpoint.logics_ms, last_ms)
-        checkpoint.index_ms = min(checkpoint.index_ms, last_ms)
+        if last_ms:
+            checkpoint.physic_ms = min(checkpoint.physic_ms, last_ms)
+            checkpoint.logics_ms = min(checkpoint.logics_ms, last_ms)
+            checkpoint.index_ms = min(checkpoint.index_ms, last_ms)
         self._last_store_ms = last_ms
 
     def _check_from(self) -> int:
@@ -171,6 +175,8 @@ class Recovery:
                 _forget_cached(segment)
             position = max(0, start - segment.start)
             walk = check(segment.view, position, segment.size, segment.start, crc_checked)
+            if self._power_cut:
+                walk = _without_holes(segment, position, walk)
             if walk.records:
                 last_ms = walk.store_ms
             found.log_end = segment.end if walk.blank else segment.start + walk.position
@@ -260,18 +266,17 @@ class Recovery:
         """The first record that may lack index entries."""
         if self._index is None:
             return self.found.log_end
-        reached = 0
-        if self._index.headers:
-            reached = self._index.end.end_physical
-            record = self._log.record_at(reached)
-            if reached >= self._log.start and (record is None or not self._is_sound(reached)):
-                log.warning("index points at no record and is rebuilt offset=%d", reached)
+        reached = last = self._index.last_indexed
+        if last >= self._log.start:
+            record = self._log.record_at(last)
+            if record is None or not self._is_sound(last):
+                log.warning("index points at no record and is rebuilt offset=%d", last)
                 self._index.keep_until(0)
-                reached = 0
-            elif record is not None and self.found.clean:
+                reached = last = -1
+            elif self.found.clean:
                 reached += len(record)  # after a crash it may lack some of its keys
         state = self._state
-        if state is not None and 0 <= state.index_end <= reached:
+        if state is not None and state.index_end is not None and state.index_end <= last:
             reached = max(reached, state.dispatched)  # records without keys leave no trace in it
         return max(reached, self._log.start)
 
@@ -328,6 +333,29 @@ class OnlyThese:
 
     def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
         return None
+
+
+def _without_holes(segment: Segment, position: int, walk: Checked) -> Checked:
+    """Cut a walk short in front of a record of which the disk lacks a piece.
+
+    The checksum covers the body, and a hole in the fixed fields shows in the lengths or the physical offset. Left are
+    topic and properties: zeros there that begin or end where a sector does, or reach the record's end, were never
+    written. (Zeros elsewhere are a sender's own.)
+    """
+    last_record, store_ms = -1, 0
+    for records, head in enumerate(scan(segment.view, position, walk.position)):
+        end = head.position + head.size
+        if 0 in head.topic or 0 in head.properties:
+            text = bytes(segment.view[head.position : end])
+            for zeros in _ZEROS.finditer(
+                text, head.size - len(head.properties) - 2 - len(head.topic)
+            ):
+                first, stop = head.position + zeros.start(), head.position + zeros.end()
+                if first % SECTOR_BYTES == 0 or stop % SECTOR_BYTES == 0 or stop == end:
+                    why = f"hole at {first} in the record at {head.position}"
+                    return Checked(head.position, False, why, records, last_record, store_ms)
+        last_record, store_ms = head.position, head.store_ms
+    return walk
 
 
 def _forget_cached(segment: Segment) -> None:

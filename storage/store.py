@@ -100,6 +100,7 @@ class MessageStore:
         )
         self.reader = Reader(self.log, self.queues, config, hot_bytes(config))
         self.retention = Retention(config, self.log, self.flags, clock)
+        self.retention.dispatched = lambda: self.dispatcher.position
         self.checkpoint = Checkpoint()
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
@@ -450,7 +451,7 @@ class MessageStore:
             # In this order: what is promised was written before, whatever the loop does meanwhile.
             marks = self.queues.marks()
             last_ms = dispatcher.stats.store_ms
-            index_end = index.end.end_physical if index is not None else -1
+            index_end = index.last_indexed if index is not None else None
             index_position = dispatcher.index_position
             position, last_record = dispatcher.reached
             complete = self.queues.flush(0) and not index_position < position
