@@ -455,6 +455,8 @@ class ControllerCore:
         )
         if after.epoch == before.epoch and before.master != NOBODY:
             assert after.master in (before.master, NOBODY), str(group.story)  # INV-28
+        if effects and isinstance(effects[-1], Persist):
+            effects.pop()  # of the same group and step: nothing left in between
         effects.append(Persist(after.name, after))
 
     # --- identity ---

@@ -23,7 +23,6 @@ from replication import master as m
 from replication import slave as s
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.election import NOBODY, GroupView
-from replication.epochs import EpochHistory
 from replication.master import MasterCore, MasterState, Refusal
 from replication.slave import Alarm, PersistHistory, SlaveCore
 from replication.story import Story

@@ -1,0 +1,68 @@
+"""Replay one seed, or run a campaign of many: python -m chaos.sim --seed N [--trace] | --seeds A..B [--jobs 2]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+
+from chaos.sim.campaign import Campaign, campaign
+from chaos.sim.world import Outcome, World
+from replication.config import Mode
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="python -m chaos.sim", description=__doc__)
+    which = options.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, help="replay this one")
+    which.add_argument("--seeds", help="run A..B, B exclusive")
+    options.add_argument("--events", type=int, default=2000, help="with faults, before healing")
+    options.add_argument(
+        "--mode", choices=[mode.value for mode in Mode], help="instead of the drawn one"
+    )
+    options.add_argument("--trace", action="store_true", help="print what happened, and the plan")
+    options.add_argument("--jobs", type=int, default=2, help="processes of a campaign")
+    return options
+
+
+def replay(seed: int, events: int, mode: Mode | None, trace: bool) -> Outcome:
+    world = World(seed, mode=mode)
+    if trace:
+        world.trace = print
+        print(world.plan)
+    return world.run(events)
+
+
+def report(found: Campaign) -> None:
+    rate = found.events / max(found.seconds, 0.001)
+    print(
+        f"{found.seeds} seeds, {found.events} events in {found.seconds:.1f} s ({rate:,.0f} events/s), "
+        f"{found.acked} acknowledged, {found.reigns} reigns, {found.faults} faults"
+    )
+    for situation, count in sorted(found.marks.items()):
+        print(f"  {count:>8} seeds: {situation}")
+
+
+def main() -> int:
+    options = parser().parse_args()
+    mode = Mode(options.mode) if options.mode else None
+    if options.seed is not None:
+        try:
+            print(replay(options.seed, options.events, mode, options.trace))
+        except Exception:  # whatever is wrong, the seed is what the reader needs
+            traceback.print_exc()
+            print(f"FAILED seed {options.seed}")
+            return 1
+        return 0
+    first, _, last = options.seeds.partition("..")
+    found = campaign(
+        range(int(first), int(last)), options.events, mode=mode, jobs=options.jobs, progress=print
+    )
+    report(found)
+    for seed, problem in found.failures:
+        print(f"FAILED seed {seed}: {problem.splitlines()[0]}")
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,498 @@
+"""One seeded run: a clock, a network, a controller, its brokers and their clients, and what goes wrong."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.sim.broker import Broker, Waiting
+from chaos.sim.checks import Checks, Violation
+from chaos.sim.control import Controller
+from chaos.sim.faults import RULES, TICK_MS, TIMES, Plan, draw
+from chaos.sim.network import Network
+from replication import election as e
+from replication import master as m
+from replication import replica as r
+from replication.config import Mode
+
+QUIET_EVENTS_MAX: Final = 40_000
+OPERATOR_PATIENCE_US: Final = 1_500_000
+PRODUCER_PATIENCE_US: Final = 300_000
+CELLS_MAX: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One append by one master."""
+
+    number: int
+    message: int
+    queue: int
+    queue_offset: int
+    epoch: int
+    offset: int
+    size: int
+    writer: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What runs; tests put defective ones in."""
+
+    broker: type[Broker] = Broker
+    controller: type[Controller] = Controller
+
+
+@dataclass(slots=True)
+class Producer:
+    number: int
+    target: int
+    message: int = -1
+    sent_us: int = 0
+    attempt: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run was: for tests, the command line and the campaign."""
+
+    seed: int
+    mode: Mode
+    events: int = 0
+    acked: int = 0
+    consumed: int = 0
+    reigns: int = 0
+    faults: int = 0
+    losses_declared: int = 0
+    operator_elections: int = 0
+    digest: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+class World:
+    """Everything of one seed. step() performs the next event; run() a whole schedule."""
+
+    def __init__(self, seed: int, *, mode: Mode | None = None, parts: Parts | None = None) -> None:
+        parts = parts or Parts()
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.plan: Plan = draw(self.rng, mode)
+        self.times = TIMES
+        self.tick_us = TICK_MS * 1000
+        self.now_us = 0
+        self.events = 0
+        self.trace: Callable[[str], None] | None = None
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self.sizes: list[int] = []
+        self.records: list[Record] = []
+        self.network = Network(self)
+        self.controller = parts.controller(self, self.plan.drifts[0])
+        self.brokers: dict[int, Broker] = {
+            replica: parts.broker(self, replica, self.plan.drifts[replica])
+            for replica in range(1, self.plan.replicas + 1)
+        }
+        self.checks = Checks(self)
+        self.outcome = Outcome(seed, self.plan.mode)
+        self.producers = [
+            Producer(number, self.rng.randint(1, self.plan.replicas))
+            for number in range(self.plan.producers)
+        ]
+        self._messages = 0
+        self.faulty = True
+        self._asked_us = 0
+        self._without_master_us = 0
+        self.controller.start()
+        self.controller.found(self.plan.replicas)
+        self.controller.crash()
+        self.controller.start()
+        for broker in self.brokers.values():
+            self.after(self.rng.randrange(1, 20_000), broker.start)
+        for producer in self.producers:
+            self.after(self.rng.randrange(10_000, 90_000), self._produce, producer)
+        self.after(30_000, self._consume)
+        if self.plan.fault_kinds:
+            self.after(self._fault_gap() + 100_000, self._fault)
+
+    # --- time ---
+
+    def at(self, when_us: int, call: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (when_us, self._sequence, call, arguments))
+
+    def after(self, delay_us: int, call: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._sequence, call, arguments))
+
+    def step(self) -> None:
+        """The next event. Raises Violation, AssertionError."""
+        when_us, _, call, arguments = heapq.heappop(self._heap)
+        self.now_us = when_us
+        self.events += 1
+        call(*arguments)
+
+    def run(self, events: int) -> Outcome:
+        """Faults for so many events, then heal, run until quiet, and check the history."""
+        step, target = self.step, self.events + events
+        while self.events < target:
+            step()
+        self.note("heal")
+        self.heal()
+        limit = self.events + QUIET_EVENTS_MAX
+        while not self._quiet():
+            if self.events >= limit:
+                raise Violation(
+                    f"not quiet {QUIET_EVENTS_MAX} events after healing: {self.describe()}"
+                )
+            for _ in range(50):
+                step()
+            self._operate()
+        self.checks.history()
+        outcome = self.outcome
+        outcome.events = self.events
+        outcome.acked = len(self.checks.acked)
+        outcome.consumed = self.checks.consumed
+        return outcome
+
+    def note(self, *what: Any) -> None:
+        """One fact for the trace and for the digest that makes two runs comparable."""
+        text = " ".join(map(str, what))
+        self.outcome.digest = zlib.crc32(text.encode(), self.outcome.digest ^ self.now_us & 0xFFFF)
+        if self.trace is not None:
+            self.trace(f"{self.now_us / 1000:10.2f} {text}")
+
+    def mark(self, situation: str) -> None:
+        """A situation that the suite as a whole must have met."""
+        self.outcome.marks[situation] = self.outcome.marks.get(situation, 0) + 1
+
+    def describe(self) -> str:
+        lines = [f"record {self.controller.record}"]
+        for broker in self.brokers.values():
+            core = broker.core
+            role = core.role.value if core else "down"
+            state = core.slave.state.value if core else "-"
+            lines.append(
+                f"  replica {broker.replica}: {role} {state} epoch {core.epoch if core else 0} end {broker.disk.end} "
+                f"flushed {broker.disk.flushed} confirmed {broker.visible()} {list(broker.disk.history.entries)}"
+            )
+        return "\n".join(lines)
+
+    # --- clients ---
+
+    def new_record(
+        self, message: int, queue: int, queue_offset: int, epoch: int, offset: int, writer: int
+    ) -> int:
+        number = len(self.records)
+        size = 1 + self.rng.randrange(CELLS_MAX)
+        self.sizes.append(size)
+        self.records.append(
+            Record(number, message, queue, queue_offset, epoch, offset, size, writer)
+        )
+        return number
+
+    def _produce(self, producer: Producer) -> None:
+        producer.attempt += 1
+        producer.sent_us = self.now_us
+        if producer.message < 0:
+            self._messages += 1
+            producer.message = self._messages
+        target = self.brokers[producer.target]
+        if target.powered:
+            self.after(self.network.delay(), target.put, producer.number, producer.message)
+        self.after(PRODUCER_PATIENCE_US, self._patience, producer, producer.attempt)
+
+    def _patience(self, producer: Producer, attempt: int) -> None:
+        if producer.attempt == attempt:
+            self._elsewhere(producer)
+            self._produce(producer)
+
+    def _elsewhere(self, producer: Producer) -> None:
+        leader = self.controller.durable.master if self.controller.durable else 0
+        producer.target = leader or self.rng.randint(1, self.plan.replicas)
+        if self.rng.random() < 0.2:
+            producer.target = self.rng.randint(1, self.plan.replicas)
+
+    def answer(self, producer: int, message: int, record: int | None, replica: int) -> None:
+        """A broker answers a put: with the record when it is acknowledged."""
+        self.after(
+            self.network.delay(), self._answered, self.producers[producer], record, self.producers[producer].attempt
+        )  # fmt: skip
+
+    def _answered(self, producer: Producer, record: int | None, attempt: int) -> None:
+        if attempt != producer.attempt:
+            return
+        producer.attempt += 1
+        if record is None:
+            self._elsewhere(producer)
+            delay = 20_000
+        else:
+            producer.message = -1
+            delay = int(self.rng.expovariate(self.plan.put_rate / self.plan.producers) * 1e6)
+        self.after(delay, self._produce, producer)
+
+    def answers_lost(self, waiting: Iterable[Waiting]) -> None:
+        """The connections of these producers break."""
+        for put in waiting:
+            self.answer(put.producer, -1, None, 0)
+
+    def _consume(self) -> None:
+        self.brokers[self.rng.randint(1, self.plan.replicas)].read()
+        self.after(int(self.rng.expovariate(self.plan.read_rate) * 1e6) + 1, self._consume)
+
+    # --- what the shells tell ---
+
+    def acknowledged(self, broker: Broker, record: int, effect: m.Acknowledge) -> None:
+        self.checks.acknowledged(broker, self.records[record], effect)
+
+    def confirmed(self, broker: Broker, offset: int) -> None:
+        self.checks.confirmed(broker, offset)
+
+    def consumed(self, broker: Broker, offset: int) -> None:
+        self.checks.read(broker, offset)
+
+    def check_append(self, broker: Broker, offset: int, cells: list[int]) -> None:
+        self.checks.appended(broker, offset, cells)
+
+    def check_broker(self, broker: Broker) -> None:
+        self.checks.broker(broker)
+
+    def power_lost(self, broker: Broker, end: int, before: int) -> None:
+        if end < before:
+            self.mark("power cut lost bytes")
+        self.checks.power_lost(broker, end, before)
+
+    def truncated(self, broker: Broker, end: int) -> None:
+        self.mark("log cut at rejoin")
+        self.note("truncated", broker.replica, end)
+        self.checks.truncated(broker, end)
+
+    def reign_began(self, broker: Broker, epoch: int) -> None:
+        self.outcome.reigns += 1
+        self.note("reign", broker.replica, epoch, broker.disk.end)
+        self.checks.reign_began(broker, epoch)
+
+    def alarmed(self, broker: Broker, reason: str) -> None:
+        self.note("alarm", broker.replica, reason)
+        raise Violation(f"replica {broker.replica} alarms: {reason}\n{self.describe()}")
+
+    def announced(self, event: e.Announce) -> None:
+        self.note(event.kind.value, event.epoch, event.text)
+        if event.kind is e.Kind.LOSS_POSSIBLE:
+            self.outcome.losses_declared += 1
+            self.mark("loss declared")
+        elif event.kind is e.Kind.WAITING:
+            self.mark("nobody can be elected")
+
+    def host_powered(self, host: int) -> bool:
+        return host == 0 or self.brokers[host].powered
+
+    # --- faults ---
+
+    def _fault_gap(self) -> int:
+        return int(self.rng.expovariate(self.plan.fault_rate) * 1e6) + 1
+
+    def _fault(self) -> None:
+        if not self.faulty:
+            return
+        kind = self.rng.choice(self.plan.fault_kinds)
+        self.outcome.faults += 1
+        self.mark("fault " + kind)
+        getattr(self, "_fault_" + kind)()
+        self.after(self._fault_gap(), self._fault)
+
+    def _somebody(self) -> Broker:
+        """The master more often than not: that is where it hurts."""
+        record = self.controller.record
+        if record.master and self.rng.random() < 0.6:
+            return self.brokers[record.master]
+        return self.brokers[self.rng.randint(1, self.plan.replicas)]
+
+    def fail(self, broker: Broker, *, power: bool) -> None:
+        """Crash a broker or its host, and start it again some time later."""
+        if not broker.up:
+            return
+        broker.crash(power=power)
+        shortest, longest = (60_000, 900_000) if power else (3_000, 600_000)
+        if self.rng.random() < 0.3:
+            longest = shortest * 3
+        self.after(self.rng.randrange(shortest, longest), self._restart, broker)
+
+    def _restart(self, broker: Broker) -> None:
+        if not broker.up:
+            broker.boot()
+            broker.start()
+
+    def _fault_crash(self) -> None:
+        self.fail(self._somebody(), power=False)
+
+    def _fault_power(self) -> None:
+        self.fail(self._somebody(), power=True)
+
+    def _fault_power_all(self) -> None:
+        if self.rng.random() < 0.5:
+            return
+        for broker in self.brokers.values():
+            self.after(self.rng.randrange(1, 20_000), self._power_off, broker)
+
+    def _power_off(self, broker: Broker) -> None:
+        self.fail(broker, power=True)
+
+    def _fault_pause(self) -> None:
+        broker = self._somebody()
+        if broker.up and not broker.paused:
+            broker.pause(True)
+            duration = self.rng.choice((20_000, 150_000, 400_000, 900_000))
+            self.after(self.rng.randrange(1000, duration), broker.pause, False)
+
+    def _fault_cut(self) -> None:
+        links = list(self.network.links.values())
+        if links:
+            self.network.break_link(self.rng.choice(links))
+
+    def _block(self, pairs: list[tuple[int, int]]) -> None:
+        self.network.block(pairs)
+        duration = self.rng.choice((20_000, 200_000, 600_000, 1_200_000))
+        self.after(self.rng.randrange(1000, duration), self.network.unblock, pairs)
+
+    def _two_hosts(self) -> tuple[int, int]:
+        hosts = range(self.plan.replicas + 1)
+        first = self._somebody().host
+        second = self.rng.choice([host for host in hosts if host != first])
+        return first, second
+
+    def _fault_partition(self) -> None:
+        first, second = self._two_hosts()
+        self._block([(first, second), (second, first)])
+
+    def _fault_one_way(self) -> None:
+        first, second = self._two_hosts()
+        self._block([(first, second) if self.rng.random() < 0.5 else (second, first)])
+
+    def _fault_isolate(self) -> None:
+        alone = self._somebody().host
+        others = [host for host in range(self.plan.replicas + 1) if host != alone]
+        self._block([(alone, host) for host in others] + [(host, alone) for host in others])
+
+    def _fault_clog(self) -> None:
+        self.network.clogged_us = self.rng.choice((20_000, 100_000))
+        self.after(self.rng.randrange(10_000, 300_000), self._unclog)
+
+    def _unclog(self) -> None:
+        self.network.clogged_us = 0
+
+    def _fault_slow_disk(self) -> None:
+        broker = self._somebody()
+        broker.slow_us = self.rng.choice((5_000, 50_000, 300_000))
+        self.after(self.rng.randrange(50_000, 600_000), self._fast_disk, broker)
+
+    def _fast_disk(self, broker: Broker) -> None:
+        broker.slow_us = 0
+
+    def _fault_sync_error(self) -> None:
+        """A failed sync leaves pages clean that are not durable: the process stops, its page cache is not trusted."""
+        broker = self._somebody()
+        if broker.up and broker.disk.flushed < broker.disk.end:
+            broker.sync_failed()
+
+    def _fault_fuse(self) -> None:
+        self._somebody().fuse = self.rng.randint(1, 8)
+
+    def _fault_controller_crash(self) -> None:
+        self.controller.crash()
+        self.after(self.rng.randrange(5_000, 400_000), self._restart_controller)
+
+    def _restart_controller(self) -> None:
+        if not self.controller.up:
+            self.controller.start()
+
+    def _fault_controller_pause(self) -> None:
+        self.controller.pause(True)
+        self.after(self.rng.randrange(5_000, 500_000), self.controller.pause, False)
+
+    def _fault_switchover(self) -> None:
+        self.controller.operator(self.rng.randint(1, self.plan.replicas), unclean=False)
+
+    # --- healing ---
+
+    def heal(self) -> None:
+        """No more faults, everybody up. What was lost stays lost."""
+        self.faulty = False
+        self.network.clear()
+        if not self.controller.up:
+            self.controller.start()
+        self.controller.pause(False)
+        for broker in self.brokers.values():
+            broker.fuse = 0
+            broker.slow_us = 0
+            if broker.paused:
+                broker.pause(False)
+            self._restart(broker)
+        self._without_master_us = self.now_us
+
+    def _master(self) -> Broker | None:
+        record = self.controller.record
+        if record.master and not record.electing_from:
+            broker = self.brokers[record.master]
+            if broker.reigning and broker.core is not None and broker.core.epoch == record.epoch:
+                return broker
+        return None
+
+    def _operate(self) -> None:
+        """An operator elects by hand what the controller declares it will not elect itself."""
+        if self._master() is not None or self.controller.record.master:
+            self._without_master_us = self.now_us
+            return
+        if self.now_us - self._without_master_us < OPERATOR_PATIENCE_US:
+            return
+        self._without_master_us = self.now_us
+        record = self.controller.record
+        if record.epoch == 0:
+            return
+        if not set(record.base) <= set(record.suspects):
+            raise Violation(f"no master and no reason for it: {self.describe()}")
+        best = (
+            max(  # of all replicas: an earlier member may hold more than a member that lost power
+                self.brokers,
+                key=lambda each: (
+                    self.brokers[each].disk.history.last,
+                    self.brokers[each].disk.end,
+                ),
+            )
+        )
+        self.outcome.operator_elections += 1
+        self.mark("operator election")
+        self.controller.operator(best, unclean=True)
+
+    def _quiet(self) -> bool:
+        """One master, every replica in its set with the same log, and a message acknowledged since the healing."""
+        master = self._master()
+        if master is None or master.core is None or master.core.master is None:
+            return False
+        core = master.core.master
+        everybody = frozenset(self.brokers)
+        if core.granted != everybody or frozenset(self.controller.record.sync_set) != everybody:
+            return False
+        if core.confirmed != core.end or core.acknowledged < core.end or self.records == []:
+            return False
+        return all(
+            broker.disk.end == core.end and broker.visible() == core.confirmed
+            for broker in self.brokers.values()
+        )
+
+
+def simulate(
+    seed: int, events: int = 2000, *, mode: Mode | None = None, parts: Parts | None = None
+) -> Outcome:
+    """Run one seed. Raises Violation or AssertionError when something is wrong."""
+    return World(seed, mode=mode, parts=parts).run(events)
+
+
+__all__ = ["RULES", "Outcome", "Parts", "Record", "Violation", "World", "r", "simulate"]
