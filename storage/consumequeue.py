@@ -226,6 +226,13 @@ class ConsumeQueue:
             self.end.next_offset += count
         self._min_known = False
 
+    def skip_to(self, queue_offset: int) -> None:
+        """Let the next entry be this one at least; what is between was lost. Raises OSError."""
+        if queue_offset - self.end.next_offset > GAP_ENTRIES_MAX:
+            self.reset()
+        if queue_offset > self.end.next_offset:
+            self._fill_gap(queue_offset)
+
     def _make_room(self) -> QueueFile:
         """Map and allocate where the next entry goes; the file it goes to."""
         at = self.end.next_offset * QUEUE_ENTRY_BYTES

@@ -256,9 +256,6 @@ class Recovery:
             wanted = self._queues.incomplete | self._queues.torn | self._behind_state()
         finally:
             self._queues.incomplete = None
-        for queue in self._queues.torn:
-            queue.reset()
-        self._queues.torn.clear()
         if wanted:
             self._rebuild(wanted)
 
@@ -294,6 +291,15 @@ class Recovery:
 
     def _rebuild(self, wanted: set[ConsumeQueue]) -> None:
         parts = self._parts
+        # Offsets that were given away stay so, even when the log has lost their messages.
+        floors = {queue: queue.max_offset for queue in wanted}
+        if self._state is not None:
+            for queue in wanted:
+                mark = self._state.queues.get(queue.topic, {}).get(queue.queue_id)
+                floors[queue] = max(floors[queue], mark.max_offset if mark is not None else 0)
+        for queue in self._queues.torn:
+            queue.reset()
+        self._queues.torn.clear()
         self.found.rebuilt = sorted(f"{queue.topic}-{queue.queue_id}" for queue in wanted)
         log.warning(
             "queues incomplete, rebuilt from the log count=%d first=%s",
@@ -306,6 +312,8 @@ class Recovery:
         dispatcher.recover(self.found.log_end)
         if dispatcher.position < self.found.log_end:
             raise StoreIsFull(f"queues cannot be rebuilt: {parts.flags.why()}")
+        for queue, floor in floors.items():
+            queue.skip_to(floor)
 
     def _set_tails(self) -> None:
         """Queue offsets go on where the queues end, also for records that wait for dispatch."""

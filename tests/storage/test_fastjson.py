@@ -1,0 +1,121 @@
+"""RocketMQ's JSON dialect: what it writes is read, what is broken is a ValueError, nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import fastjson
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"offsetTable":{"T2@g1":{0:12,1:5,3:7\n\t\t}\n\t}\n}', {"offsetTable": {"T2@g1": {"0": 12, "1": 5, "3": 7}}}),
+        ("{-1:2}", {"-1": 2}),
+        ('{"table":{3:1,4:9},}', {"table": {"3": 1, "4": 9}}),
+        ("{'a':'it\\'s',b:[1,2,]}", {"a": "it's", "b": [1, 2]}),
+        ("{a:true,b:null,c:false,$d:-1.5e3}", {"a": True, "b": None, "c": False, "$d": -1500.0}),
+        ('{{"brokerName":"a","queueId":0,"topic":"T"}:7}', {'{"brokerName":"a","queueId":0,"topic":"T"}': 7}),
+        ('{"a":{"x":[1]},"b":{"$ref":"$.a.x"}}', {"a": {"x": [1]}, "b": [1]}),
+        ('[{"q":1},{"$ref":"$[0]"}]', [{"q": 1}, {"q": 1}]),
+        ('{"a.b":5,"c":{"$ref":"$.a\\\\.b"}}', {"a.b": 5, "c": 5}),
+        ('"\\ud83d\\ude00 \\x41 \\u00e9"', "😀 A é"),
+        ('{x:"\\ud800"}', {"x": "\ufffd"}),
+        ("\ufeff{1:1}", {"1": 1}),
+        (b'{"a":1,"a":2}', {"a": 2}),
+    ],
+)  # fmt: skip
+def test_dialect_is_read(text: str | bytes, value: Any) -> None:
+    assert fastjson.loads(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "{", "[1", "{1}", "{1:}", '{"a" 1}', "[1 2]", '"open', '"\\q"', '"\\u12"', "tru", "nulll", "NaN",
+        "[Infinity]", "-", "1.", "1e999", "{} {}", "]", "[" * 65 + "]" * 65, "{a:" * 65, "9223372036854775808",
+        "-9223372036854775809", "1" * 5000, "[" * 100_000, '{"$ref":"$"}', '{"a":{"$ref":"$"}}',
+        '{"a":{"b":{"$ref":".."}}}', '{"a":{"$ref":"$.b"},"b":1}', '{"a":{"$ref":"$[0]"}}', '{"a":{"$ref":"$."}}',
+        "\udcff", b"\xff", '{,}', "[,]", "{'a':'b\"}",
+    ],
+)  # fmt: skip
+def test_broken_text_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        fastjson.loads(text)
+
+
+def test_references_cannot_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastjson, "NODES_MAX", 10_000)
+    doubled = '"a0":[1,1]' + "".join(
+        f',"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 40)
+    )
+    with pytest.raises(ValueError, match="more than 10000 values"):
+        fastjson.loads("{" + doubled + "}")
+
+
+def test_size_limit_is_named() -> None:
+    with pytest.raises(ValueError, match="6 bytes is above the limit of 5"):
+        fastjson.loads("[1,22]", bytes_max=5)
+
+
+def test_integer_keys_are_written_quoted() -> None:
+    assert fastjson.dumps({"offsetTable": {"T@g": {0: 12}}}) == b'{"offsetTable":{"T@g":{"0":12}}}'
+
+
+@given(json_values)
+def test_standard_json_reads_as_the_standard_reader_does(value: Any) -> None:
+    assert fastjson.loads(fastjson.dumps(value)) == value
+    text = json.dumps(value)
+    if "\\ud" not in text:
+        assert fastjson.loads(text) == json.loads(text)
+
+
+@given(json_values)
+def test_tolerant_reader_agrees_with_the_fast_one(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    assert fastjson._Reader(text).document() == fastjson.loads(text)
+
+
+@pytest.mark.fuzz
+def test_20_000_damaged_documents_are_read_or_refused() -> None:
+    rng = random.Random(20_261_121)
+    seeds = [
+        b'{"offsetTable":{"T2@g1":{0:12,1:5,3:7\n\t\t}\n\t},dataVersion:{"counter":1,"timestamp":1700000000000}}',
+        b'{{"topic":"T","queueId":1}:{"$ref":"$.x"},"x":[1.5e3,-2,\'\\u0041\\n\',null,true]}',
+        b'[[{"a":{"b":[1,{"$ref":"$[0][0].a"}]}}],"\xe2\x9c\x93"]',
+    ]
+    alphabet = b"{}[]:,\"'\\$ref.0123456789-+eE truefalsnu\x00\xff\xe2"
+    read = 0
+    for _ in range(20_000):
+        data = bytearray(rng.choice(seeds))
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(data))
+            match rng.randrange(4):
+                case 0:
+                    data[at] = rng.choice(alphabet)
+                case 1:
+                    data.insert(at, rng.choice(alphabet))
+                case 2:
+                    del data[at]
+                case 3:
+                    data[at:at] = data[at : at + rng.randrange(40)]
+        try:
+            value = fastjson.loads(bytes(data))
+        except ValueError:
+            continue
+        read += 1
+        fastjson.dumps(value)
+    assert 1000 < read < 19_000
