@@ -1,5 +1,6 @@
 import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.serializer.SerializerFeature;
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
@@ -51,7 +52,7 @@ public final class Driver {
     }
 
     private static void write(Map<String, Object> line) {
-        byte[] bytes = (JSON.toJSONString(line) + "\n").getBytes(StandardCharsets.UTF_8);
+        byte[] bytes = (JSON.toJSONString(line, SerializerFeature.WriteMapNullValue) + "\n").getBytes(StandardCharsets.UTF_8);
         synchronized (OUTPUT) {
             out.write(bytes, 0, bytes.length);
             out.flush();
