@@ -50,8 +50,8 @@ class DiskState:
 
 
 class Retention:
-    """Decides, pass by pass, which CommitLog files go; the last one never does, nor one that is not
-    dispatched yet: its queue offsets would be given away again.
+    """Decides, pass by pass, which CommitLog files go; the last one never does, nor one whose
+    queue entries are not on disk yet: their queue offsets would be given away again.
 
     A file is old when its last modification and its last message are both longer ago than
     fileReservedTime. After a forward jump of the wall clock (it gained on the monotonic one) one
@@ -71,8 +71,8 @@ class Retention:
         self._flags = flags
         self._clock = clock
         self._hours = parse_hours(config.delete_when)
-        #: below this log offset queues and index have what they need of the log
-        self.dispatched: Callable[[], int] = lambda: self._log.end
+        #: below this log offset queues and index have what they need of the log, on disk
+        self.durable: Callable[[], int] = lambda: self._log.end
         self._manual_passes = 0
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic_ms()
         self._careful_until_ms = -1  # monotonic
@@ -96,7 +96,7 @@ class Retention:
         run = self._log.run
         while len(run.segments) > 1 and len(taken) < files_max:
             first = run.segments[0]
-            if first.end > self.dispatched() or not (at_once or self._is_old(first, now_ms)):
+            if first.end > self.durable() or not (at_once or self._is_old(first, now_ms)):
                 break
             taken.append(run.drop_first())
             log.info("segment deleted path=%s why=%s", first.path, "disk" if at_once else "age")

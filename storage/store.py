@@ -100,7 +100,7 @@ class MessageStore:
         )
         self.reader = Reader(self.log, self.queues, config, hot_bytes(config))
         self.retention = Retention(config, self.log, self.flags, clock)
-        self.retention.dispatched = lambda: self.dispatcher.position
+        self.retention.durable = lambda: self._durable
         self.checkpoint = Checkpoint()
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
@@ -111,6 +111,7 @@ class MessageStore:
         self._state_path = root / "queuestate"
         self._written_checkpoint = b""
         self._written_state: QueueState | None = None
+        self._durable = 0  # queue and index entries of records below this log offset are on disk
         self._flushing_log = threading.Lock()  # two threads flush the log; none holds another lock
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._retired: list[Segment] = []
@@ -137,6 +138,7 @@ class MessageStore:
         )  # fmt: skip
         state = load_queue_state(self._state_path)
         self.recovered = Recovery(parts, self.checkpoint, state, clean, self._mark.same_boot).run()
+        self._durable = self.recovered.derived_from
         if not clean:
             self._mark.set()  # only now: until recovery is through, the old mark tells the truth
         log.info("store recovered %s", self.recovered)
@@ -460,6 +462,7 @@ class MessageStore:
             if not complete or self.flush_log() < position:
                 return
             self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
+            self._durable = position
         state = QueueState(
             dispatched=position, last_record=last_record, index_end=index_end, queues=marks
         )
