@@ -1,0 +1,213 @@
+"""How Admin reaches servers: a leased client instance, targets by cluster and topic, one request each."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from cluster.client import admin_bodies as bodies
+from cluster.client import calls
+from cluster.client import instance as instances
+from cluster.client.admin_values import BrokerMembers
+from cluster.client.config import ClientConfig, name_servers
+from cluster.client.errors import BrokerRefused, BrokerUnreachable, NoRoute, NotRunning
+from cluster.client.instance import ClientInstance
+from cluster.client.message import MessageQueue
+from cluster.client.routes import MASTER_ID, TopicRoute
+from cluster.remoting import Command, RequestCode, ResponseCode
+from storage import fastjson
+
+TIMEOUT_MS: Final = 5_000  # RocketMQ's for its tools
+RELAY_TIMEOUT_MS: Final = 15_000  # the broker itself waits 10 s for the member it asks
+REPORT_TIMEOUT_MS: Final = 50_000  # a broker with many groups takes its time
+
+Value = TypeVar("Value")
+
+
+class AdminCalls:
+    """Life, targets and requests; Admin's subjects build on it.
+
+    namesrv     "host:9876;host:9876", a sequence of addresses, or None for NAMESRV_ADDR
+    tls         None: plain TCP
+    timeout_ms  for one request
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        if timeout_ms < 1:
+            raise ValueError(f"timeout_ms must be at least 1, got {timeout_ms}")
+        self._addresses = name_servers(namesrv)
+        self._config = ClientConfig(self._addresses, "", tls)
+        self._timeout_ms = timeout_ms
+        self._instance: ClientInstance | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._instance is None:
+            self._instance = await instances.lease(self._config)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instances.release(instance)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The name servers this client was given, "host:port".
+
+        Example: for address in admin.name_servers: ...
+        """
+        return self._addresses
+
+    # Targets
+
+    async def cluster(self, cluster: str | None = None) -> dict[str, BrokerMembers]:
+        """Every broker name with its members, or those of one cluster; sorted by cluster and name.
+
+        Raises NoNameServer, BrokerRefused, BrokerAnswerBroken; NoRoute for a cluster that is not
+        there.
+
+        Example:
+            for broker in (await admin.cluster()).values():
+                print(broker.cluster, broker.name, broker.master)
+        """
+        answer = await self._ask_any(RequestCode.GET_BROKER_CLUSTER_INFO)
+        found = bodies.read(
+            answer.body, bodies.cluster_members, "the cluster list", "the name server"
+        )
+        if cluster is None:
+            return found
+        chosen = {name: each for name, each in found.items() if each.cluster == cluster}
+        if not chosen:
+            known = ", ".join(sorted({each.cluster for each in found.values()})) or "none"
+            raise NoRoute(cluster, f"no broker of such a cluster is registered; clusters: {known}")
+        return chosen
+
+    async def brokers(self) -> dict[str, dict[int, str]]:
+        """broker name -> broker id (0 is the master) -> "host:port", as the name server knows them.
+
+        Raises NoNameServer, BrokerRefused, BrokerAnswerBroken.
+
+        Example: address = (await admin.brokers())["broker-a"][0]
+        """
+        return {name: dict(each.addresses) for name, each in (await self.cluster()).items()}
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """broker name -> address of its master, of one cluster or of all.
+
+        Raises BrokerUnreachable when there is none; as cluster().
+
+        Example: masters = await admin.masters("DefaultCluster")
+        """
+        members = await self.cluster(cluster)
+        found = {name: each.master for name, each in members.items()}
+        masters = {name: address for name, address in found.items() if address is not None}
+        if not masters:
+            raise BrokerUnreachable(cluster or "cluster", "no master is registered there")
+        return masters
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's route: queues per broker name, and addresses. Raises NoRoute, NoNameServer.
+
+        Example: route = await admin.route("Orders")
+        """
+        return await self._running().fetch_route(topic)
+
+    async def _targets(
+        self, addresses: str | Iterable[str] | None, cluster: str | None
+    ) -> list[str]:
+        """Given addresses, else every master (of the cluster)."""
+        if addresses is None:
+            return list((await self.masters(cluster)).values())
+        return [addresses] if isinstance(addresses, str) else list(addresses)
+
+    async def _topic_brokers(self, topic: str) -> dict[str, str]:
+        """broker name -> who answers for the topic there: the master, else any member."""
+        route = await self.route(topic)
+        found = {
+            name: members.get(MASTER_ID) or next(iter(members.values()), "")
+            for name, members in route.addresses.items()
+        }
+        return {name: address for name, address in found.items() if address}
+
+    async def _queue_address(self, queue: MessageQueue) -> str:
+        brokers = await self._topic_brokers(queue.topic)
+        if queue.broker_name not in brokers:
+            raise BrokerUnreachable(
+                queue.broker_name, f"no broker of that name has topic {queue.topic}"
+            )
+        return brokers[queue.broker_name]
+
+    # Requests
+
+    async def _ask(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        accepted: Collection[int] = (ResponseCode.SUCCESS,),
+        timeout_ms: int | None = None,
+    ) -> Command:
+        command = Command(code, dict(ext) if ext is not None else None, body)
+        limit_ms = self._timeout_ms if timeout_ms is None else max(timeout_ms, self._timeout_ms)
+        return await calls.call(self._running().connections, address, command, limit_ms, accepted)
+
+    async def _ask_any(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        *,
+        accepted: Collection[int] = (ResponseCode.SUCCESS,),
+    ) -> Command:
+        """One name server, whichever answers."""
+        command = Command(code, dict(ext) if ext is not None else None)
+        answer = await self._running().name_servers.ask(command)
+        if answer.code not in accepted:
+            raise BrokerRefused(answer.code, answer.remark, "name server")
+        return answer
+
+    async def _ask_each(
+        self, code: RequestCode, ext: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> dict[str, Command]:
+        """Every name server, since none tells the others. Raises what the first failure raises."""
+        return {address: await self._ask(address, code, ext, body) for address in self.name_servers}
+
+    async def _fetch(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: Mapping[str, str] | None,
+        build: Callable[[bodies.Tree], Value],
+        what: str,
+        *,
+        timeout_ms: int | None = None,
+    ) -> Value:
+        """A request whose answer carries a JSON body."""
+        answer = await self._ask(address, code, ext, timeout_ms=timeout_ms)
+        return bodies.read(answer.body, build, what, address)
+
+    def _running(self) -> ClientInstance:
+        if self._instance is None:
+            raise NotRunning(
+                "the admin client is not running: use `async with Admin(...) as admin`"
+            )
+        return self._instance
+
+
+def json_body(value: object) -> bytes:
+    """A request body in standard JSON."""
+    return fastjson.dumps(value)
