@@ -791,16 +791,18 @@ class ControllerCore:
         return True
 
     def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
-        """Every copy lost power. When each of them is here again the longest is the most that is left of the log.
+        """Every copy lost power. When each of them is here again the longest log is the most that is left.
 
-        A single suspect is not enough where a promise forbids the loss: an operator or another replica must decide.
+        Replicas that left the set because they lost power are asked too: in a cut that hit all of them the first one
+        to come back was taken out, and may hold more than those whose loss was not known then. A single suspect is
+        not enough where a promise forbids the loss: an operator or another replica must decide.
         """
         record = group.record
         if not all(self._alive(group, each, now_ms) for each in record.base):
             return []
         if len(record.base) < 2 and record.mode == Mode.S0.value:
             return []
-        return list(record.base)
+        return sorted({*record.base, *record.suspects})
 
     def _best(self, group: Group, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""

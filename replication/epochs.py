@@ -101,7 +101,7 @@ class EpochHistory:
 
 
 def common_end(mine: EpochHistory, my_end: int, theirs: EpochHistory, their_end: int) -> int | None:
-    """Where two logs part: everything below is equal in both. None: they share no reign.
+    """Where two logs part: everything below is equal in both. None: they share nothing that we know of.
 
     Walks my reigns from the last one back to one that the other side knows with the same start, and takes the
     shorter end of it. Comparing lengths instead is wrong: two logs of equal length can differ
@@ -114,6 +114,10 @@ def common_end(mine: EpochHistory, my_end: int, theirs: EpochHistory, their_end:
                 mine.end_of_reign(entry.number, my_end),
                 theirs.end_of_reign(entry.number, their_end),
             )
+    # No reign in common, but both began to keep count at the same offset: there, at the latest, they part. It happens
+    # when the first master lost all it had written and began again.
+    if mine.entries and theirs.entries and mine.entries[0].start == theirs.entries[0].start:
+        return mine.entries[0].start
     return None
 
 

@@ -7,6 +7,7 @@ GroupTransferService, AutoSwitchHAService and the deciding half of DefaultHAConn
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,9 @@ from replication.epochs import EpochHistory
 from replication.story import Story
 
 NEVER: Final = -1
+ENDS_MAX: Final = (
+    4096  # record boundaries above the confirmed offset; beyond, every second one is forgotten
+)
 
 
 class MasterState(enum.Enum):
@@ -47,7 +51,7 @@ class Refusal(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Our own log ends at `end` now. One event per tick is enough."""
+    """Our own log ends at `end` now, on a record boundary. One event per tick is enough."""
 
     end: int
 
@@ -297,6 +301,7 @@ class MasterCore:
     _target: frozenset[int] = frozenset()
     _proposed_ms: int = NEVER
     _joining: dict[int, int] = field(default_factory=dict)  # replica -> since when it counts
+    _ends: deque[int] = field(default_factory=deque)
     _successor: int = 0
     _drain_until_ms: int = 0
 
@@ -305,6 +310,7 @@ class MasterCore:
             assert self.replica in self.granted, (self.replica, self.granted)
         for member in self.granted:
             self._lost_ms[member] = self.since_ms
+        self._ends.append(self.end)
 
     # --- what others ask ---
 
@@ -374,6 +380,9 @@ class MasterCore:
     def _on_appended(self, event: Appended, now_ms: int, effects: list[Effect]) -> None:
         assert event.end >= self.end, f"our own log shrank: {event.end} < {self.end}"
         self.end = event.end
+        self._ends.append(event.end)
+        if len(self._ends) > ENDS_MAX:
+            self._ends = deque(list(self._ends)[::-2][::-1])
 
     def _on_flushed(self, event: Flushed, now_ms: int, effects: list[Effect]) -> None:
         assert event.end <= self.end, f"flushed {event.end} of {self.end}"
@@ -505,6 +514,17 @@ class MasterCore:
         )
         return min(own, positions[1 - count]) if len(positions) >= count - 1 else 0
 
+    def _whole(self, reached: int) -> int:
+        """The last record boundary at or below `reached`.
+
+        A slave holds half a record while the rest is on its way. Were the half confirmed and the slave elected, the
+        new master would cut it and write something else there.
+        """
+        whole = self.confirmed
+        while self._ends and self._ends[0] <= reached:
+            whole = max(whole, self._ends.popleft())
+        return whole
+
     def _lease_valid(self, now_ms: int) -> bool:
         return not self.controlled or now_ms < self.lease_until_ms
 
@@ -522,6 +542,7 @@ class MasterCore:
             confirmed = acknowledged = self._own()
             if self.mode.waits_for_slaves:
                 acknowledged = self._held_by_copies(self.rules.copies_wanted)
+        confirmed = self._whole(confirmed)
         if confirmed > self.confirmed:
             self.confirmed = confirmed
             effects.append(Confirmed(confirmed))

@@ -367,7 +367,7 @@ class SlaveCore:
             return
         self.epoch = event.epoch
         point = self._common_end(event)
-        if point is None:
+        if point is None or point < self.start:
             reason = f"no reign in common with replica {self.master}: must be seeded anew"
             self._stop(reason, now_ms, effects)
         elif point < self.confirmed and self.lossy_epoch <= self.confirmed_epoch:  # INV-27

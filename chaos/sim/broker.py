@@ -124,10 +124,10 @@ class Broker:
             self.lose_power()
 
     def lose_power(self) -> None:
-        end = self.disk.end
+        end, flushed = self.disk.end, self.disk.flushed
         self.power_cuts += 1
         lost = self.disk.cut_power(self.world.rng)
-        self.world.power_lost(self, end - lost, end)
+        self.world.power_lost(self, end - lost, end, flushed)
         if not self.world.plan.mode.waits_for_disk:
             self.disk.suspect = True
 

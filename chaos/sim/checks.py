@@ -33,7 +33,7 @@ class Checks:
     """The judge of one run.
 
     canon     the confirmed log: nobody may ever confirm other bytes at these offsets, until a loss is declared
-    destroyed per replica: (time, first offset lost, end before) of each power cut
+    destroyed per replica: (time, first offset lost, end before, flushed) of each power cut
     """
 
     def __init__(self, world: World) -> None:
@@ -43,7 +43,7 @@ class Checks:
         self.checked: dict[int, int] = {}
         self.consumed = 0
         self.delivered: dict[int, int] = {}
-        self.destroyed: dict[int, list[tuple[int, int, int]]] = {}
+        self.destroyed: dict[int, list[tuple[int, int, int, int]]] = {}
         self.last_epoch = 0
         self.lossy_seen = 0
         self.lossy_ends: list[int] = []
@@ -108,7 +108,14 @@ class Checks:
     def _destroyed(self, replica: int, record: Record) -> bool:
         """Whether a power cut took this record from this replica after it held it."""
         return any(
-            first < record.end <= before for _, first, before in self.destroyed.get(replica, ())
+            first < record.end <= before for _, first, before, _ in self.destroyed.get(replica, ())
+        )
+
+    def _in_window(self, replica: int, acked: Acked) -> bool:
+        """Whether this replica lost power while it had this record, acknowledged, in its page cache only."""
+        return any(
+            at_us >= acked.at_us and flushed < acked.record.end <= before
+            for at_us, _, before, flushed in self.destroyed.get(replica, ())
         )
 
     def appended(self, broker: Broker, offset: int, cells: list[int]) -> None:
@@ -151,9 +158,10 @@ class Checks:
     def truncated(self, broker: Broker, end: int) -> None:
         self.checked[broker.replica] = min(self.checked.get(broker.replica, 0), end)
 
-    def power_lost(self, broker: Broker, end: int, before: int) -> None:
+    def power_lost(self, broker: Broker, end: int, before: int, flushed: int) -> None:
         self.truncated(broker, end)
-        self.destroyed.setdefault(broker.replica, []).append((self.world.now_us, end, before))
+        cuts = self.destroyed.setdefault(broker.replica, [])
+        cuts.append((self.world.now_us, end, before, flushed))
 
     def reign_began(self, broker: Broker, epoch: int) -> None:
         """A declared loss ends at the new master's log: what was confirmed above it may be written anew."""
@@ -238,7 +246,7 @@ class Checks:
         if mode is Mode.S1:
             return False
         if mode is Mode.S0:
-            everybody = all(self._destroyed(each, record) for each in acked.holders)
+            everybody = all(self._in_window(each, acked) for each in acked.holders)
             return everybody and self.world.outcome.losses_declared > 0
         if set_aside:
             return True

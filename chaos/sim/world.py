@@ -23,6 +23,7 @@ QUIET_EVENTS_MAX: Final = 40_000
 OPERATOR_PATIENCE_US: Final = 1_500_000
 PRODUCER_PATIENCE_US: Final = 300_000
 CELLS_MAX: Final = 6
+CALM_PUT_RATE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,9 @@ class World:
             delay = 20_000
         else:
             producer.message = -1
-            delay = int(self.rng.expovariate(self.plan.put_rate / self.plan.producers) * 1e6)
+            # after healing slowly: a slave behind a narrow link must have a chance to catch up
+            rate = self.plan.put_rate if self.faulty else CALM_PUT_RATE
+            delay = int(self.rng.expovariate(rate / self.plan.producers) * 1e6)
         self.after(delay, self._produce, producer)
 
     def answers_lost(self, waiting: Iterable[Waiting]) -> None:
@@ -264,10 +267,10 @@ class World:
     def check_broker(self, broker: Broker) -> None:
         self.checks.broker(broker)
 
-    def power_lost(self, broker: Broker, end: int, before: int) -> None:
+    def power_lost(self, broker: Broker, end: int, before: int, flushed: int) -> None:
         if end < before:
             self.mark("power cut lost bytes")
-        self.checks.power_lost(broker, end, before)
+        self.checks.power_lost(broker, end, before, flushed)
 
     def truncated(self, broker: Broker, end: int) -> None:
         self.mark("log cut at rejoin")
