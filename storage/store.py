@@ -54,6 +54,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 PROPERTIES_BYTES_MAX: Final = 32_767
 ENVELOPE_BYTES: Final = 65_536  # a record may be this much larger than maxMessageSize
 SPACE_RETRY_MS: Final = 1000
+SPACE_PROBLEMS: Final = Problem.LOG_FULL | Problem.QUEUES_FULL
 QUERY_ROUNDS_MAX: Final = 3
 
 
@@ -149,7 +150,8 @@ class MessageStore:
         clean=False only lets go, as a crash would. The mark stays, too, when a file could not be
         written: the next start then recovers.
         """
-        self.flags.set(Problem.CLOSED)
+        if not self.flags.set(Problem.CLOSED):
+            return
         try:
             if clean:
                 self._close_clean()
@@ -227,11 +229,8 @@ class MessageStore:
     def refusal(self) -> StoreNotWritable | None:
         """Why a put would be refused right now, whatever it holds; None when it would not."""
         if not self.flags.writable:
-            if self.flags.problems == Problem.LOG_FULL and (
-                self.clock.monotonic_ms() - self._no_space_ms >= SPACE_RETRY_MS
-            ):
-                self.flags.clear(Problem.LOG_FULL)  # let one put find out
-                return None
+            self._look_for_space()
+        if not self.flags.writable:
             kind = StoreIsFull if self.flags.full else StoreNotWritable
             return kind(f"the store refuses writes: {self.flags.why()}")
         if self.dispatch_behind:
@@ -240,6 +239,17 @@ class MessageStore:
                 f"more than {WAITING_RECORDS_MAX}"
             )
         return None
+
+    def _look_for_space(self) -> None:
+        """Where a full disk stopped us, try again, once a second."""
+        if (
+            self.flags.problems & SPACE_PROBLEMS
+            and self.clock.monotonic_ms() - self._no_space_ms >= SPACE_RETRY_MS
+        ):
+            self._no_space_ms = self.clock.monotonic_ms()
+            self.flags.clear(Problem.LOG_FULL)  # the next put finds out
+            if self.dispatcher.starved:
+                self.dispatch()
 
     def _note_no_space(self, error: StoreIsFull) -> None:
         self._no_space_ms = self.clock.monotonic_ms()
@@ -493,7 +503,10 @@ class MessageStore:
             self.flags.set(Problem.FLUSH_FAILED, str(error))
             # What the kernel still shows of this store may not be on the disk: the next start must
             # not believe the page cache.
-            self._mark.forget_boot()
+            try:
+                self._mark.forget_boot()
+            except OSError as problem:
+                log.error("page cache will be trusted at the next start why=%s", problem)
             raise
 
     def prepare_next_segment(self) -> None:
@@ -517,6 +530,8 @@ class MessageStore:
         Also looks at the disk: sets and clears the disk-full flag. Raises OSError.
         """
         segments = self.retention.take()
+        if self.dispatcher.starved:
+            self.dispatch()
         now_ms = self.clock.monotonic_ms()
         paths = []
         for segment in segments:
