@@ -107,6 +107,9 @@ def test_tags_choose_and_failed_messages_come_again(
     topic, _ = filled
     got = go("push", topic, group=f"Tags{topic}", tags="sync || async", count=2 * COUNT)
     assert sorted(m["body"] for m in got) == sorted(bodies(("sync", "async")))
+    # The group's retry topic must be there before: the Go client looks for it every 30 s.
+    go("send", f"{topic}_known", count=1)
+    go("push", f"{topic}_known", group=f"Fail{topic}", count=1)
     again = go("push", topic, group=f"Fail{topic}", tags="batch", fail=1, count=2 * COUNT)
     tries = Counter((m["body"], m["reconsumeTimes"]) for m in again)
     assert tries == {(body, times): 1 for body in bodies(("batch",)) for times in (0, 1)}
