@@ -11,7 +11,8 @@ BYTES_MAX: Final = 64 << 20
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 5_000_000  # values in one document, counting what "$ref" repeats
 
-_BRACKET_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# Possessive, and an unterminated string reaches to the end: linear whatever comes in.
+_BRACKET_OR_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*|-?\d+")

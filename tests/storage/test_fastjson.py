@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -119,3 +120,11 @@ def test_20_000_damaged_documents_are_read_or_refused() -> None:
         read += 1
         fastjson.dumps(value)
     assert 1000 < read < 19_000
+
+
+def test_an_unterminated_string_of_escapes_is_judged_in_linear_time() -> None:
+    # 400,000 escaped quotes: tried anew from each of them, this took an hour of the loop's thread
+    began = time.perf_counter()
+    with pytest.raises(ValueError):
+        fastjson.loads(b"[" * 70 + b'"' + b'\\"' * 400_000)
+    assert time.perf_counter() - began < 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import msgspec
 import pytest
@@ -303,3 +304,12 @@ def test_response_codes_are_those_the_java_client_knows() -> None:
         "ILLEGAL_OPERATION": 604,
         "GO_AWAY": 1500,
     }
+
+
+def test_a_header_of_escapes_without_an_end_is_refused_in_linear_time() -> None:
+    # one such frame held up every connection for a minute and a half
+    header = b'{"code":1,"a":"' + b'\\"' * 60_000 + b"\\"
+    began = time.perf_counter()
+    with pytest.raises(PeerBrokeProtocol):
+        Command.decode(json_frame(header))
+    assert time.perf_counter() - began < 5
