@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 #: a lock that is not renewed for this long is free
 LOCK_LIVES_MS = 60_000
+#: locks of all groups; beyond it queues that nobody holds are not granted (about 150 MB)
+LOCKS_MAX = 500_000
 
 
 class QueueName(NamedTuple):
@@ -37,6 +39,10 @@ class QueueLocks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int
@@ -49,9 +55,14 @@ class QueueLocks:
         granted = []
         for queue in queues:
             held = locks.get(queue)
-            if held is None or held.client_id == client_id or held.free(now_ms):
-                locks[queue] = _Lock(client_id, now_ms)
-                granted.append(queue)
+            if held is None:
+                if self._count >= LOCKS_MAX:
+                    continue
+                self._count += 1
+            elif held.client_id != client_id and not held.free(now_ms):
+                continue
+            locks[queue] = _Lock(client_id, now_ms)
+            granted.append(queue)
         if not locks:
             del self._groups[group]
         return granted
@@ -65,6 +76,7 @@ class QueueLocks:
             held = locks.get(queue)
             if held is not None and held.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             del self._groups[group]
 
@@ -80,5 +92,6 @@ class QueueLocks:
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, lock in locks.items() if lock.free(now_ms)]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._groups[group]

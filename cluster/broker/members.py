@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,6 +12,9 @@ from cluster.remoting.command import Command
 
 BROADCASTING = "BROADCASTING"
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+
+#: producer groups of one connection: a client has a handful, and each costs memory while it lives
+GROUPS_MAX = 10_000
 
 
 class Peer(Protocol):
@@ -208,6 +212,8 @@ class ProducerMembers:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, Member]] = {}
+        self._groups_of: dict[int, set[str]] = {}  # by connection
+        self._uses: Counter[tuple[int, str]] = Counter()  # groups of a connection by client id
         self._clients: dict[str, Peer] = {}
         self._turn = 0
 
@@ -220,25 +226,48 @@ class ProducerMembers:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def register(self, name: str, member: Member) -> None:
-        self._groups.setdefault(name, {})[member.connection.id] = member
+    def register(self, name: str, member: Member) -> bool:
+        """Take a client into a group; False when its connection is in GROUPS_MAX others already."""
+        key = member.connection.id
+        mine = self._groups_of.setdefault(key, set())
+        if name not in mine and len(mine) >= GROUPS_MAX:
+            return False
+        mine.add(name)
+        members = self._groups.setdefault(name, {})
+        former = members.get(key)
+        if former is None or former.client_id != member.client_id:
+            self._uses[key, member.client_id] += 1
+            if former is not None:
+                self._forget_use(former)
+        members[key] = member
         self._clients[member.client_id] = member.connection
+        return True
+
+    def _forget_use(self, member: Member) -> None:
+        use = (member.connection.id, member.client_id)
+        self._uses[use] -= 1
+        if not self._uses[use]:
+            del self._uses[use]
+            if self._clients.get(member.client_id) is member.connection:
+                del self._clients[member.client_id]
 
     def unregister(self, name: str, connection: Peer) -> None:
         """A client leaves one group; its id stays known while it is in another."""
         members = self._groups.get(name)
-        if members is None:
+        member = members.pop(connection.id, None) if members is not None else None
+        if members is None or member is None:
             return
-        member = members.pop(connection.id, None)
         if not members:
             del self._groups[name]
-        if member is None or any(connection.id in others for others in self._groups.values()):
-            return
-        if self._clients.get(member.client_id) is connection:
-            del self._clients[member.client_id]
+        mine = self._groups_of[connection.id]
+        mine.discard(name)
+        if not mine:
+            del self._groups_of[connection.id]
+        self._forget_use(member)
 
     def connection_closed(self, connection: Peer) -> None:
-        for name in [name for name, members in self._groups.items() if connection.id in members]:
+        """The connection is gone, and its client from every group with it."""
+        for name in list(self._groups_of.get(connection.id, ())):
             self.unregister(name, connection)
 
     def by_client_id(self, client_id: str) -> Peer | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -17,10 +18,12 @@ from cluster.broker.handlers.requests import (
     check_group,
     dumps,
     parse_body,
+    read_body,
     refusing,
 )
 from cluster.broker.members import (
     CONSUME_ACTIVELY,
+    GROUPS_MAX,
     ConsumerMembers,
     GroupMembers,
     Heartbeat,
@@ -39,6 +42,10 @@ from storage import Clock
 
 log = logging.getLogger(__name__)
 _skipped = once_per(60)
+
+CLIENT_ID_CHARACTERS_MAX: Final = 1_024
+ENTRIES_MAX: Final = 20_000  # groups and subscriptions of one heartbeat: 0.2 s of work
+ENTRIES_AT_ONCE: Final = 200  # of a large heartbeat, before other clients have their turn
 
 
 class ProducerData(msgspec.Struct, rename="camel"):
@@ -71,6 +78,23 @@ class ClientCheck(msgspec.Struct, rename="camel"):
     client_id: str | None = None
     group: str | None = None
     subscription_data: SubscriptionData | None = None
+
+
+def check_heartbeat(data: HeartbeatData) -> None:
+    """Raise Refused when a heartbeat names more than any client could mean."""
+    if len(data.clientID) > CLIENT_ID_CHARACTERS_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"client id of {len(data.clientID)} characters, more than {CLIENT_ID_CHARACTERS_MAX}",
+        )
+    consumers = data.consumerDataSet or ()
+    entries = len(data.producerDataSet or ()) + len(consumers)
+    entries += sum(len(consumer.subscription_data_set or ()) for consumer in consumers)
+    if entries > ENTRIES_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"heartbeat names {entries} groups and subscriptions, more than {ENTRIES_MAX}",
+        )
 
 
 class ClientHandlers:
@@ -126,7 +150,15 @@ class ClientHandlers:
         self, command: Command, connection: Peer, body: bytes | memoryview
     ) -> Command:
         data = await asyncio.to_thread(parse_body, HeartbeatData, body)
-        answer = self._take_heartbeat(command, connection, data)
+        check_heartbeat(data)
+        taken = 0
+        for consumer in data.consumerDataSet or ():
+            self._take_consumer(command, connection, data.clientID, consumer)
+            taken += 1 + len(consumer.subscription_data_set or ())
+            if taken >= ENTRIES_AT_ONCE:
+                taken = 0
+                await asyncio.sleep(0)
+        answer = self._take_producers(command, connection, data)
         return answer if isinstance(answer, Command) else await answer
 
     def _take_heartbeat(
@@ -134,12 +166,23 @@ class ClientHandlers:
     ) -> Command | Awaitable[Command]:
         # Registered before anything waits: the member's own list request may follow in the same
         # chunk.
+        check_heartbeat(data)
         for consumer in data.consumerDataSet or ():
             self._take_consumer(command, connection, data.clientID, consumer)
+        return self._take_producers(command, connection, data)
+
+    def _take_producers(
+        self, command: Command, connection: Peer, data: HeartbeatData
+    ) -> Command | Awaitable[Command]:
         member = self._member(command, connection, data.clientID)
         for producer in data.producerDataSet or ():
-            if names.check_group_name(producer.group_name) is None:
-                self._producers.register(producer.group_name, member)
+            if names.check_group_name(producer.group_name) is not None:
+                continue
+            if not self._producers.register(producer.group_name, member):
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"this connection is in {GROUPS_MAX} producer groups, no more may be joined",
+                )
         if self._topics.file.unsaved or self._groups.file.unsaved:
             return self._answer_when_saved(command)
         return command.reply()
@@ -218,8 +261,10 @@ class ClientHandlers:
             )
         return command.reply(body=dumps({"consumerIdList": ids}))
 
-    def handle_check_client_config(self, command: Command, connection: Peer) -> Command:
-        check = parse_body(ClientCheck, command.body or b"{}")
+    async def handle_check_client_config(self, command: Command, connection: Peer) -> Command:
+        if command.body is None:
+            return command.reply()
+        check = await read_body(ClientCheck, command)
         if check.subscription_data is None:
             return command.reply()
         subscription = Subscription.from_wire(check.subscription_data)

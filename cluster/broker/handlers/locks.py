@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from cluster.broker.handlers.requests import check_group, dumps, parse_body, queue_json, refusing
+from cluster.broker import names
+from cluster.broker.handlers.requests import (
+    Refused,
+    check_group,
+    dumps,
+    queue_json,
+    read_body,
+    refusing,
+)
 from cluster.broker.locks import QueueLocks, QueueName
 from cluster.broker.members import Peer
-from cluster.remoting.codes import RequestCode
+from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
 from storage import Clock
+
+QUEUES_MAX: Final = 20_000  # of one request
 
 
 class QueueOnWire(msgspec.Struct, rename="camel"):
@@ -27,8 +39,18 @@ class LockBody(msgspec.Struct, rename="camel"):
     mq_set: list[QueueOnWire] | None = None
 
     def queues(self) -> list[QueueName]:
+        """The queues it names; those with impossible names are nobody's. Raises Refused."""
+        wanted = self.mq_set or ()
+        if len(wanted) > QUEUES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"{len(wanted)} queues in one request, more than {QUEUES_MAX}",
+            )
         return [
-            QueueName(queue.topic, queue.broker_name, queue.queue_id) for queue in self.mq_set or ()
+            QueueName(queue.topic, queue.broker_name, queue.queue_id)
+            for queue in wanted
+            if names.check_topic_name(queue.topic) is None
+            and names.check_topic_name(queue.broker_name) is None
         ]
 
 
@@ -45,8 +67,8 @@ class LockHandlers:
             RequestCode.UNLOCK_BATCH_MQ: refusing(self.handle_unlock_batch_mq),
         }
 
-    def handle_lock_batch_mq(self, command: Command, connection: Peer) -> Command:
-        body = parse_body(LockBody, command.body or b"{}")
+    async def handle_lock_batch_mq(self, command: Command, connection: Peer) -> Command:
+        body = await read_body(LockBody, command)
         check_group(body.consumer_group)
         granted = self._locks.lock(
             body.consumer_group, body.client_id, body.queues(), self._clock.monotonic_ms()
@@ -54,7 +76,7 @@ class LockHandlers:
         queues = [queue_json(*queue) for queue in granted]
         return command.reply(body=dumps({"lockOKMQSet": queues}))
 
-    def handle_unlock_batch_mq(self, command: Command, connection: Peer) -> Command:
-        body = parse_body(LockBody, command.body or b"{}")
+    async def handle_unlock_batch_mq(self, command: Command, connection: Peer) -> Command:
+        body = await read_body(LockBody, command)
         self._locks.unlock(body.consumer_group, body.client_id, body.queues())
         return command.reply()

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker
 
+from cluster.broker.handlers.client import ENTRIES_MAX
 from storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
-SUCCESS, SYSTEM_ERROR = 0, 1
+SUCCESS, SYSTEM_ERROR, INVALID_PARAMETER = 0, 1, 29
 HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG = 34, 35, 46
 GET_CONSUMER_LIST_BY_GROUP, NOTIFY_CONSUMER_IDS_CHANGED = 38, 40
 LOCK_BATCH_MQ, UNLOCK_BATCH_MQ = 41, 42
@@ -162,3 +163,42 @@ async def test_silent_clients_are_closed_and_locks_forgotten(asker: Asker) -> No
     expiry.scan(asker.clock.monotonic_ms() + 120_001)
     assert asker.connection.closed
     assert asker.broker.consumers.group("G") is None
+
+
+async def test_heartbeats_that_name_too_much_are_refused_whole(asker: Asker) -> None:
+    groups = [{"groupName": f"P{n}"} for n in range(ENTRIES_MAX + 1)]
+    for body in (
+        {"clientID": "c", "producerDataSet": groups},
+        {"clientID": "c" * 1_025, "producerDataSet": groups[:1]},
+        {
+            "clientID": "c",
+            "consumerDataSet": [
+                {
+                    "groupName": "G",
+                    "subscriptionDataSet": [{"topic": f"T{n}"} for n in range(ENTRIES_MAX)],
+                }
+            ],
+        },
+    ):
+        assert (await asker.ask(HEART_BEAT, body)).code == INVALID_PARAMETER
+    assert len(asker.broker.producers) == 0
+    assert asker.broker.consumers.group("G") is None
+    half = {"clientID": "c", "producerDataSet": groups[: ENTRIES_MAX // 2]}
+    assert (await asker.ask(HEART_BEAT, half)).code == SUCCESS
+    assert len(asker.broker.producers) == ENTRIES_MAX // 2
+
+
+async def test_queues_with_impossible_names_and_too_many_of_them_are_not_locked(
+    asker: Asker,
+) -> None:
+    bad = [
+        {"brokerName": "broker-a", "queueId": 0, "topic": "../x"},
+        {"brokerName": "../../x", "queueId": 0, "topic": "T"},
+    ]
+    good = {"brokerName": "broker-a", "queueId": 1, "topic": "T"}
+    body = {"clientId": "a", "consumerGroup": "G", "mqSet": [*bad, good]}
+    assert await asker.json(LOCK_BATCH_MQ, body) == {"lockOKMQSet": [good]}
+    body["mqSet"] = [good] * 20_001
+    assert (await asker.ask(LOCK_BATCH_MQ, body)).code == INVALID_PARAMETER
+    assert (await asker.ask(UNLOCK_BATCH_MQ, body)).code == INVALID_PARAMETER
+    assert len(asker.broker.locks) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.broker.locks import LOCK_LIVES_MS, QueueLocks, QueueName
 
 ONE, TWO = QueueName("T", "broker-a", 0), QueueName("T", "broker-a", 1)
@@ -44,3 +46,18 @@ def test_group_consumes_in_order_while_it_holds_a_live_lock() -> None:
     assert not locks.any_held("G", LOCK_LIVES_MS + 1)
     locks.expire(LOCK_LIVES_MS + 1)
     assert not locks.any_held("G", 0)
+
+
+def test_locks_are_bounded_and_given_up_places_are_free_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.broker.locks.LOCKS_MAX", 1)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", [ONE, TWO], 0) == [ONE]
+    assert locks.lock("H", "a", [ONE], 0) == []
+    locks.unlock("G", "a", [ONE])
+    assert locks.lock("H", "a", [TWO], 0) == [TWO]
+    assert locks.lock("H", "a", [TWO], 1) == [TWO]
+    locks.expire(2 + LOCK_LIVES_MS)
+    assert len(locks) == 0
+    assert locks.lock("G", "a", [ONE], 0) == [ONE]

@@ -7,6 +7,7 @@ from typing import Any
 from brokerkit import FakeConnection
 
 from cluster.broker.members import (
+    GROUPS_MAX,
     ConsumerMembers,
     GroupMembers,
     Heartbeat,
@@ -163,3 +164,27 @@ def test_silent_producers_expire() -> None:
     producers.register("P", member(silent, "p1", seen_ms=0))
     assert producers.expire(120_001, 120_000) == [silent]
     assert producers.group("P") == []
+
+
+def test_one_connection_is_in_so_many_producer_groups_and_leaves_them_quickly() -> None:
+    producers = ProducerMembers()
+    connection = FakeConnection()
+    told = [producers.register(f"P{n}", member(connection, "p1")) for n in range(GROUPS_MAX + 1)]
+    assert told == [True] * GROUPS_MAX + [False]
+    assert producers.register("P0", member(connection, "p1"))
+    producers.connection_closed(connection)
+    assert len(producers) == 0
+    assert producers.by_client_id("p1") is None
+
+
+def test_a_client_that_changes_its_id_leaves_nothing_behind() -> None:
+    producers = ProducerMembers()
+    connection = FakeConnection()
+    producers.register("A", member(connection, "first"))
+    producers.register("B", member(connection, "first"))
+    producers.register("A", member(connection, "second"))
+    assert producers.by_client_id("first") is connection
+    producers.register("B", member(connection, "second"))
+    assert producers.by_client_id("first") is None
+    producers.connection_closed(connection)
+    assert producers.by_client_id("second") is None
