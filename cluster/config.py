@@ -120,20 +120,21 @@ def _goes_on(line: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    pending = ""
+    pending: list[str] = []  # parts of one line, each without the backslash that made it go on
     for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         stripped = natural.lstrip(_BLANKS)
         if not pending and (not stripped or stripped[0] in "#!"):
             continue
-        line = pending + stripped
-        backslashes = len(line) - len(line.rstrip("\\"))
+        backslashes = len(stripped) - len(stripped.rstrip("\\"))
         if backslashes % 2:
-            pending = line[:-1]
+            if len(stripped) > 1:
+                pending.append(stripped[:-1])
             continue
-        pending = ""
-        yield line
+        pending.append(stripped)
+        yield "".join(pending)
+        pending.clear()
     if pending:
-        yield pending
+        yield "".join(pending)
 
 
 def _key_end(line: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,6 +15,7 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 
 ENTRIES_MAX: Final = 100_000
 VALUE_LENGTH_MAX: Final = 64 * 1024
+TABLE_LENGTH_MAX: Final = 16 * 1024 * 1024  # characters of all keys and values: one file, one write
 
 Table = dict[str, dict[str, str]]
 
@@ -62,8 +62,10 @@ class KvConfig:
             is_new = self.get(namespace, key) is None
             if is_new and sum(map(len, self._table.values())) >= ENTRIES_MAX:
                 raise TableFull(f"the table has {ENTRIES_MAX} entries")
-            table = copy.deepcopy(self._table)
+            table = _copied(self._table)
             table.setdefault(namespace, {})[key] = value
+            if _length(table) > TABLE_LENGTH_MAX:
+                raise TableFull(f"the table would be longer than {TABLE_LENGTH_MAX} characters")
             await self._replace(table)
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -71,10 +73,21 @@ class KvConfig:
         async with self._writing:
             if self.get(namespace, key) is None:
                 return
-            table = copy.deepcopy(self._table)
+            table = _copied(self._table)
             del table[namespace][key]
             await self._replace(table)
 
     async def _replace(self, table: Table) -> None:
         await asyncio.to_thread(jsonfile.save, self._path, {"configTable": table})
         self._table = table
+
+
+def _copied(table: Table) -> Table:
+    return {namespace: dict(entries) for namespace, entries in table.items()}
+
+
+def _length(table: Table) -> int:
+    return sum(
+        len(namespace) + sum(map(len, entries)) + sum(map(len, entries.values()))
+        for namespace, entries in table.items()
+    )

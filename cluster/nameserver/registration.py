@@ -24,6 +24,7 @@ from cluster.remoting.codes import VERSION_V3_0_11
 from storage import fastjson
 
 INFLATED_BYTES_MAX: Final = 64 << 20
+TOPICS_MAX: Final = 300_000  # of one broker; a broker makes 100,000 by itself at most
 _ZLIB_FIRST_BYTE: Final = 0x78
 _INT32: Final = struct.Struct(">i")
 
@@ -71,16 +72,23 @@ def read_topics(
     """
     if not body:
         return Topics()
-    if compressed or body[0] == _ZLIB_FIRST_BYTE:
+    if is_compressed(body, compressed):
         return _read_inflated(_inflate(body))
     if sender_version < VERSION_V3_0_11:
         return _from_wrapper(_decode(body, _Wrapper))
     return _from_wrapper(_decode(body, _Body).topic_config_serialize_wrapper)
 
 
+def is_compressed(body: bytes | memoryview | None, said_so: bool) -> bool:
+    """Whether a body is to be inflated: a few KiB may hold millions of topics."""
+    return bool(body) and (said_so or body[0] == _ZLIB_FIRST_BYTE)  # type: ignore[index]
+
+
 def _from_wrapper(wrapper: _Wrapper | None) -> Topics:
     if wrapper is None:
         return Topics()
+    if len(wrapper.topic_config_table or {}) > TOPICS_MAX:
+        raise BodyUnreadable(f"register body has more than {TOPICS_MAX} topics")
     return Topics(
         wrapper.data_version or DataVersion(),
         wrapper.topic_config_table or {},
@@ -119,7 +127,7 @@ def _read_inflated(data: bytes) -> Topics:
         version = msgspec.json.decode(version_text, type=DataVersion, strict=False)
         (count,) = _INT32.unpack_from(data, position)
         position += 4
-        if not 0 <= count <= len(data) // 4:
+        if not 0 <= count <= min(len(data) // 4, TOPICS_MAX):
             raise BodyUnreadable(f"register body says {count} topics")
         lines: dict[str, TopicLine] = {}
         for _ in range(count):

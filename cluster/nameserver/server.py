@@ -21,7 +21,7 @@ from cluster.config import (
 from cluster.logs import once_per
 from cluster.nameserver.config import CHANGEABLE, NameServerConfig, check_startable
 from cluster.nameserver.kvconfig import ORDER_TOPICS, KvConfig, TableFull
-from cluster.nameserver.registration import Topics, check_crc, read_topics
+from cluster.nameserver.registration import Topics, check_crc, is_compressed, read_topics
 from cluster.nameserver.routes import (
     UNIT_FLAG,
     UNIT_SUBSCRIPTION_FLAG,
@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 INSECURE_REMINDER_S: Final = 3600
 LARGE_BODY_BYTES: Final = 64 * 1024  # above it a body is not parsed on the loop's thread
+SETTINGS_BYTES_MAX: Final = 256 * 1024
 ZONE_FIELD: Final = "__ZONE_NAME"
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -149,7 +150,9 @@ class NameServer:
             if problem is not None:
                 raise RegistrationRefused(problem)
         check_crc(request.body, header.body_crc32)
-        if len(request.body or b"") > LARGE_BODY_BYTES:
+        if len(request.body or b"") > LARGE_BODY_BYTES or is_compressed(
+            request.body, header.compressed
+        ):
             return self._register_large(request, header, connection)
         topics = read_topics(
             request.body, sender_version=request.version, compressed=header.compressed
@@ -323,28 +326,26 @@ class NameServer:
     # ---- topics and permissions
 
     def handle_wipe_write_perm_of_broker(self, request: Command, _: Connection) -> Command:
-        name = BrokerNameHeader.of(request).broker_name
+        name = _checked("broker", BrokerNameHeader.of(request).broker_name)
         count = self.routes.wipe_write_perm(name)
         log.info("write permission wiped broker=%s topics=%d", name, count)
         return request.reply(ext=_WipedAnswer(wipe_topic_count=count).to_ext())
 
     def handle_add_write_perm_of_broker(self, request: Command, _: Connection) -> Command:
-        name = BrokerNameHeader.of(request).broker_name
+        name = _checked("broker", BrokerNameHeader.of(request).broker_name)
         count = self.routes.add_write_perm(name)
         log.info("write permission added broker=%s topics=%d", name, count)
         return request.reply(ext=_AddedAnswer(add_topic_count=count).to_ext())
 
     def handle_delete_topic_in_namesrv(self, request: Command, _: Connection) -> Command:
         header = TopicHeader.of(request)
+        _checked("topic", header.topic)
         self.routes.delete_topic(header.topic, header.cluster_name or None)
         log.info("topic deleted topic=%s cluster=%s", header.topic, header.cluster_name or "")
         return request.reply()
 
     def handle_register_topic_in_namesrv(self, request: Command, _: Connection) -> Command:
-        topic = TopicHeader.of(request).topic
-        problem = name_problem("topic", topic)
-        if problem is not None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, problem)
+        topic = _checked("topic", TopicHeader.of(request).topic)
         self.routes.register_topic(topic, _decoded(request, _RouteBody).queue_datas)
         return request.reply()
 
@@ -390,8 +391,11 @@ class NameServer:
 
     async def handle_update_namesrv_config(self, request: Command, _: Connection) -> Command:
         """All of it or nothing: every key must be one of CHANGEABLE, every value in range."""
+        body = bytes(request.body or b"")
+        if len(body) > SETTINGS_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {SETTINGS_BYTES_MAX} bytes")
         try:
-            given = parse_properties(bytes(request.body or b"").decode("utf-8"))
+            given = parse_properties(body.decode("utf-8"))
         except (ConfigError, UnicodeDecodeError):
             raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
         async with self._updating:
@@ -429,8 +433,18 @@ def _topic_list(request: Command, topics: list[str], address: str | None = None)
     return request.reply(body=_encode(members))
 
 
+def _checked(kind: str, name: str) -> str:
+    """The name, if it can be one. Raises Refused."""
+    problem = name_problem(kind, name)
+    if problem is not None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, problem)
+    return name
+
+
 def _decoded(request: Command, kind: type[_Kind]) -> _Kind:
     """A small JSON body, in Java's dialect too. Raises Refused."""
+    if len(request.body or b"") > LARGE_BODY_BYTES:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {LARGE_BODY_BYTES} bytes")
     try:
         return msgspec.convert(fastjson.loads(request.body or b"{}"), kind, strict=False)
     except (ValueError, RecursionError) as problem:

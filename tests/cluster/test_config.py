@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -155,3 +156,11 @@ def test_edited_file_keeps_comments_order_and_unknown_lines(tmp_path: Path) -> N
     edit_properties_file(path, {"a": "9", "long": "z", "new": "n"})
     assert path.read_text() == "# my broker\na=9\nlong=z\n\nb: 2\nnew=n\n"
     assert (tmp_path / "broker.conf.bak").read_text().startswith("# my broker\na=1\n")
+
+
+def test_many_continued_lines_are_read_in_linear_time() -> None:
+    began = time.perf_counter()
+    (found,) = parse_properties("k=" + "v\\\n" * 300_000 + "\n").items()
+    assert found == ("k", "v" * 300_000)
+    assert parse_properties("\\\n" * 300_000 + "a=1") == {"a": "1"}
+    assert time.perf_counter() - began < 10

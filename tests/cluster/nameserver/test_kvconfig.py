@@ -78,3 +78,15 @@ def test_a_damaged_file_stops_the_start(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CorruptFile):
         KvConfig.load(path)
+
+
+async def test_the_table_as_a_whole_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kvconfig, "TABLE_LENGTH_MAX", 100)
+    table = KvConfig.load(tmp_path / "kv.json")
+    await table.put("n", "a", "x" * 60)
+    with pytest.raises(TableFull):
+        await table.put("n", "b", "x" * 60)
+    await table.put("n", "a", "y" * 90)
+    assert table.namespace("n") == {"a": "y" * 90}

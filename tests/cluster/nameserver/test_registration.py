@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 
+from cluster.nameserver import registration
 from cluster.nameserver.registration import (
     INFLATED_BYTES_MAX,
     BodyUnreadable,
@@ -141,3 +142,15 @@ def test_the_checksum_covers_the_body_as_sent_and_zero_is_unchecked() -> None:
         check_crc(b"hellO", 907060870)
     with pytest.raises(RegistrationRefused):
         check_crc(None, 907060870)
+
+
+def test_a_small_body_does_not_become_millions_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "TOPICS_MAX", 1)
+    line = b"T 8 8 6 SINGLE_TAG {}"
+    text = struct.pack(">i", len(line)) + line
+    data = struct.pack(">i", 2) + b"{}" + struct.pack(">i", 2) + text * 2 + struct.pack(">i", 0)
+    with pytest.raises(BodyUnreadable, match="2 topics"):
+        read_topics(zlib.compress(data), sender_version=479)
+    plain = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{},"B":{}}}}'
+    with pytest.raises(BodyUnreadable, match="more than 1 topics"):
+        read_topics(plain, sender_version=479)
