@@ -11,6 +11,26 @@ from typing import Final, TextIO
 import msgspec
 
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+MESSAGE_CHARACTERS_MAX: Final = 4_000
+
+#: what would let a peer's text begin a line of its own, or drive a terminal
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+
+
+class _TextLines(logging.Formatter):
+    """One line per record, whatever text of a peer's is in it; only tracebacks have more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = record.message
+        if len(text) > MESSAGE_CHARACTERS_MAX:
+            text = f"{text[:MESSAGE_CHARACTERS_MAX]}... ({len(text)} characters)"
+        if not text.isprintable():
+            text = text.translate(_CONTROLS)
+        record.message = text
+        return super().formatMessage(record)
 
 
 class _JsonLines(logging.Formatter):
@@ -31,7 +51,7 @@ class _JsonLines(logging.Formatter):
 def setup_logging(level: str = "INFO", *, json: bool = False, stream: TextIO | None = None) -> None:
     """Send every logger's lines of `level` and above to `stream` (stderr), and only there."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(_JsonLines() if json else logging.Formatter(TEXT_FORMAT))
+    handler.setFormatter(_JsonLines() if json else _TextLines(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

@@ -62,3 +62,14 @@ def test_a_limited_line_comes_once_per_interval_and_counts_what_it_held_back(
         "peer broke protocol peer=a suppressed=0",
         "peer broke protocol peer=c suppressed=5",
     ]
+
+
+def test_text_of_a_peer_cannot_begin_a_line_of_its_own_nor_fill_the_log() -> None:
+    stream = io.StringIO()
+    setup_logging(stream=stream)
+    log = logging.getLogger("cluster.x")
+    log.info("topic deleted topic=%s", "a\n2026-01-01 ERROR forged\x1b[2J\u2028b")
+    log.info("topic deleted topic=%s", "x" * 100_000)
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("topic=a\\x0a2026-01-01 ERROR forged\\x1b[2J\\u2028b")
+    assert len(second) < 5_000 and second.endswith("characters)")
