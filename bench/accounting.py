@@ -31,10 +31,14 @@ def cpu_ns(pid: int) -> int:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether this very process holds a listening socket on the TCP port."""
+    """Whether this very process holds a listening socket on the TCP port; an ended one does not."""
     inodes = set()
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+        try:
+            lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            return False  # it ended: a process that nobody waited for yet has no sockets left
+        for line in lines:
             fields = line.split()
             if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.add(f"socket:[{fields[9]}]")

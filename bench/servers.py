@@ -24,6 +24,7 @@ from bench.wire import Line, RequestRefused
 
 ROCKETMQ_VERSION: Final = "5.3.3"
 STOP_TIMEOUT_S: Final = 30.0
+ENDING_S: Final = 1.0  # from the end of the last thread to the end of the process
 QUEUES: Final = 8
 COMPILED: Final = tuple(
     sorted(
@@ -135,11 +136,15 @@ class Server:
 
     def check_alive(self) -> None:
         """Raise ServerFailed unless this process runs and is the one that listens on the port."""
+        listening = listens(self.pid, self.port)
+        if not listening:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)  # one that is about to end says more by its end
         if self._process.poll() is not None:
             raise ServerFailed(
                 f"{self.name} ended with {self._process.returncode}; it said:\n{self.output()}"
             )
-        if not listens(self.pid, self.port):
+        if not listening:
             raise ServerFailed(
                 f"{self.name}: process {self.pid} does not listen on port {self.port}"
             )
