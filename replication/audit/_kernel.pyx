@@ -249,6 +249,21 @@ def find_record(view, long long start, long long base, long long limit):
     return offset, kind
 
 
+def skip(view, long long start, long long base, long long limit):
+    cdef _View held = _View(view)
+    cdef Py_ssize_t size
+    cdef HeadFields head
+    cdef int kind
+    cdef long long offset = start
+    with nogil:
+        while True:
+            kind = _kind(held.data, held.length, offset, base, limit, &size, &head)
+            if kind != K_RECORD:
+                break
+            offset += size
+    return offset, kind
+
+
 def rows(
     view, long long start, long long end, long long base, long long limit, bint crc_checked=False
 ):

@@ -139,7 +139,9 @@ def body_crc_right(view: Bytes, at: int, parts: Parts) -> bool:
         return True
     with memoryview(view) as whole, whole[start:end] as body:
         stored: int = _INT.unpack_from(view, at + 8)[0]
-        return crc32(body) & CRC_MASK == stored
+        computed: int = crc32(body)
+        right: bool = computed & CRC_MASK == stored
+        return right
 
 
 def kind_at(view: Bytes, offset: int, base: int, limit: int) -> tuple[int, int]:
@@ -212,6 +214,16 @@ def _can_follow(view: Bytes, offset: int, base: int, limit: int) -> bool:
     if kind_at(view, offset, base, limit)[0] != NOTHING:
         return True
     return int(_INT.unpack_from(view, offset - base)[0]) == 0
+
+
+def skip(view: Bytes, start: int, base: int, limit: int) -> tuple[int, int]:
+    """Pass over the records from a boundary on: where they end, and what stands there (kind_at)."""
+    offset = start
+    while True:
+        kind, size = kind_at(view, offset, base, limit)
+        if kind != RECORD:
+            return offset, kind
+        offset += size
 
 
 class Line(NamedTuple):
