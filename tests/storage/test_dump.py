@@ -1,0 +1,202 @@
+"""Inspection: what is in a store, and every kind of damage told apart from what a crash leaves."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import (
+    Draft,
+    MessageStore,
+    NotAStore,
+    Report,
+    StorageConfig,
+    encode_properties,
+    inspect_store,
+    jsonfile,
+    open_store,
+)
+
+
+def config(root: Path) -> StorageConfig:
+    return StorageConfig(
+        root=str(root),
+        segment_bytes=4096,
+        queue_segment_bytes=200,
+        index_slots=20,
+        index_entries=30,
+    )
+
+
+def filled(root: Path) -> Path:
+    with open_store(config(root)) as store:
+        put(store, 40)
+    jsonfile.save(root / "config" / "topics.json", {"topicConfigTable": {"T": {}}})
+    return root
+
+
+def put(store: MessageStore, count: int) -> None:
+    for number in range(count):
+        store.put(Draft("T", number % 2, bytes(100), encode_properties({"KEYS": f"k{number}"})))
+    while store.dispatch():
+        pass
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_sound_store_is_described_and_left_alone(tmp_path: Path) -> None:
+    root = filled(tmp_path / "store")
+    before = snapshot(root)
+    report = inspect_store(root, config(root))
+    assert snapshot(root) == before
+    assert report.sound
+    assert (report.records, report.log_start, report.running_or_crashed) == (40, 0, False)
+    assert [
+        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset) for queue in report.queues
+    ] == [
+        ("T", 0, 0, 20),
+        ("T", 1, 0, 20),
+    ]
+    assert sum(entries for _, entries in report.index_files) == 40
+    text = "\n".join(report.lines())
+    assert "state closed cleanly" in text
+    assert "queue T-1 min=0 max=20 files=2" in text
+    assert text.endswith("sound")
+
+
+def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
+    root = filled(tmp_path / "store")
+    report = inspect_store(root)
+    assert report.records == 40
+    assert report.problems == []
+    assert "another number of slots" in report.notes[0]
+
+
+def test_running_store_can_be_looked_at(tmp_path: Path) -> None:
+    with open_store(config(tmp_path)) as store:
+        put(store, 10)
+        store.put(Draft("T", 0, b"not dispatched"))
+        report = inspect_store(tmp_path, config(tmp_path))
+        assert report.problems == []
+        assert report.running_or_crashed
+        assert "T-0: lacks 1 messages" in "\n".join(report.notes)
+        put(store, 1)
+
+
+def test_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore, match="no commitlog"):
+        inspect_store(tmp_path)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "body": (
+        lambda root: overwrite(root / "commitlog" / ("0" * 20), 1000, b"\xff" * 9),
+        "log ends at",
+    ),
+    "records behind the end": (
+        lambda root: overwrite(root / "commitlog" / ("0" * 20), 0, bytes(9)),
+        "records behind the log's end",
+    ),
+    "queue missing": (
+        lambda root: shutil.rmtree(root / "consumequeue" / "T" / "1"),
+        "queue T-1 is missing",
+    ),
+    "queue short": (
+        lambda root: overwrite(root / "consumequeue" / "T" / "1" / f"{200:020d}", 100, bytes(100)),
+        "queue T-1: lacks 5 messages of the log, first 15",
+    ),
+    "queue ahead": (
+        lambda root: overwrite(
+            root / "consumequeue" / "T" / "1" / f"{200:020d}",
+            180,
+            struct.pack(">qiq", 1 << 40, 5, 5),
+        ),
+        "entry 19 points behind the log's end",
+    ),
+    "entry wrong": (
+        lambda root: overwrite(root / "consumequeue" / "T" / "0" / ("0" * 20), 59, b"\x01"),
+        "queue T-0: entry 2 is",
+    ),
+    "entry blank": (
+        lambda root: overwrite(
+            root / "consumequeue" / "T" / "0" / ("0" * 20),
+            40,
+            struct.pack(">qiq", 0, 0x7FFFFFFF, 0),
+        ),
+        "queue T-0: entry 2 is blank",
+    ),
+    "index ahead": (
+        lambda root: overwrite(max((root / "index").iterdir()), 24, struct.pack(">q", 1 << 40)),
+        "points behind the log's end",
+    ),
+    "checkpoint ahead": (
+        lambda root: overwrite(root / "checkpoint", 0, struct.pack(">q", 1 << 60)),
+        "checkpoint vouches for",
+    ),
+    "config": (
+        lambda root: (root / "config" / "topics.json").write_text("{oops"),
+        "config file unreadable",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    root = filled(tmp_path / "store")
+    harm, words = DAMAGE[damage]
+    harm(root)
+    report = inspect_store(root, config(root))
+    assert any(words in problem for problem in report.problems), report.problems
+    assert list(report.lines())[-1].startswith("NOT SOUND")
+
+
+@pytest.mark.parametrize(
+    "damage", ["body", "queue missing", "queue short", "queue ahead", "index ahead"]
+)
+def test_what_a_crash_may_leave_is_a_note(tmp_path: Path, damage: str) -> None:
+    root = filled(tmp_path / "store")
+    (root / "abort").write_text("1")
+    (root / "queuestate").unlink()
+    harm, words = DAMAGE[damage]
+    harm(root)
+    report = inspect_store(root, config(root))
+    assert any(words in note for note in report.notes), report.notes
+    if damage != "body":
+        assert report.problems == []
+    with open_store(config(root)):
+        pass
+    assert inspect_store(root, config(root)).problems == []
+
+
+def test_deleted_topic_is_no_damage(tmp_path: Path) -> None:
+    root = filled(tmp_path / "store")
+    with open_store(config(root)) as store:
+        store.delete_topic("T")
+    report = inspect_store(root, config(root))
+    assert report.problems == []
+    assert any("it was deleted" in note for note in report.notes)
+
+
+def test_texts_are_bounded() -> None:
+    report = Report("x")
+    from storage.dump import TEXTS_MAX, _add
+
+    for number in range(TEXTS_MAX + 5):
+        _add(report.notes, f"note {number}")
+    assert len(report.notes) == TEXTS_MAX

@@ -1,0 +1,228 @@
+"""getMessage: every status, every limit, and entries that lead nowhere."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import (
+    Draft,
+    GetResult,
+    GetStatus,
+    MessageStore,
+    StorageConfig,
+    decode,
+    encode_properties,
+    open_store,
+    tags_code,
+)
+
+ENTRIES_PER_FILE = 50
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Any]:
+    with ExitStack() as stack:
+
+        def opened(**settings: Any) -> MessageStore:
+            sizes = {"segment_bytes": 1 << 16, "queue_segment_bytes": 20 * ENTRIES_PER_FILE}
+            config = StorageConfig(root=str(tmp_path / "store"), **{**sizes, **settings})
+            return stack.enter_context(open_store(config))
+
+        yield opened
+
+
+def fill(
+    store: MessageStore, count: int, body: bytes = b"x", tags: tuple[str, ...] = ("a",)
+) -> None:
+    for number in range(count):
+        properties = encode_properties({"TAGS": tags[number % len(tags)], "n": f"v{number}"})
+        store.put(Draft("T", 0, body, properties))
+    while store.dispatch():
+        pass
+
+
+def offsets(result: GetResult) -> list[int]:
+    found = [decode(record).queue_offset for record in result.records]
+    result.records.clear()
+    return found
+
+
+def test_statuses_of_offsets_outside_the_queue(opened: Any) -> None:
+    store = opened()
+    empty = store.get("T", 0, 7, 32)
+    assert (empty.status, empty.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert store.get("unknown", 9, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    fill(store, 10)
+    at_end, beyond = store.get("T", 0, 10, 32), store.get("T", 0, 11, 32)
+    assert (at_end.status, at_end.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 10)
+    assert (beyond.status, beyond.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, 10)
+    below = store.get("T", 0, -1, 32)
+    assert (below.status, below.next_offset, below.min_offset) == (GetStatus.OFFSET_TOO_SMALL, 0, 0)
+
+
+def test_found_messages_are_whole_records_in_order(opened: Any) -> None:
+    store = opened()
+    fill(store, 10)
+    result = store.get("T", 0, 3, 4)
+    assert (result.status, result.next_offset, result.count) == (GetStatus.FOUND, 7, 4)
+    assert (result.min_offset, result.max_offset) == (0, 10)
+    assert result.bytes == sum(len(record) for record in result.records)
+    assert not result.suggest_slave
+    assert offsets(result) == [3, 4, 5, 6]
+
+
+def test_one_pull_never_crosses_a_queue_file(opened: Any) -> None:
+    store = opened()
+    fill(store, ENTRIES_PER_FILE + 5)
+    assert offsets(store.get("T", 0, 45, 32)) == [45, 46, 47, 48, 49]
+    assert offsets(store.get("T", 0, 50, 32)) == [50, 51, 52, 53, 54]
+
+
+def test_never_more_than_32_messages_whatever_was_asked(opened: Any) -> None:
+    store = opened()
+    fill(store, 49)
+    assert store.get("T", 0, 0, 64).count == 32
+
+
+def test_byte_limits_hold_but_the_first_message_always_comes(opened: Any) -> None:
+    store = opened(transfer_bytes_max_hot=1100)
+    fill(store, 5, bytes(400))
+    size = len(store.get("T", 0, 0, 1).records[0])
+    assert offsets(store.get("T", 0, 0, 32)) == [0, 1]
+    assert offsets(store.get("T", 0, 0, 32, bytes_max=100)) == [0]
+    assert offsets(store.get("T", 0, 0, 32, bytes_max=2 * size)) == [0, 1]
+    assert offsets(store.get("T", 0, 0, 32, bytes_max=2 * size - 1)) == [0]
+    assert offsets(store.get("T", 0, 0, 32, bytes_max=1)) == [0]
+    store.put(Draft("big", 0, bytes(5000)))
+    store.dispatch()
+    assert offsets(store.get("big", 0, 0, 32)) == [0]
+
+
+def test_old_messages_come_in_smaller_portions_and_suggest_the_slave(opened: Any) -> None:
+    store = opened(transfer_count_max_cold=3)
+    fill(store, 20, bytes(100))
+    store.reader._hot_bytes = 1000
+    cold = store.get("T", 0, 0, 32)
+    assert cold.suggest_slave
+    assert isinstance(cold.records[0].obj, bytes), "read from the file, not through the mapping"
+    assert offsets(cold) == [0, 1, 2]
+    hot = store.get("T", 0, 17, 32)
+    assert not hot.suggest_slave
+    assert offsets(hot) == [17, 18, 19]
+
+
+def test_tags_are_compared_by_hash(opened: Any) -> None:
+    store = opened()
+    fill(store, 12, tags=("payment", "b", "c"))  # the first has a negative hash
+    codes = frozenset({tags_code("payment"), tags_code("c")})
+    result = store.get("T", 0, 0, 4, tag_codes=codes)
+    assert (result.status, result.next_offset) == (GetStatus.FOUND, 6)
+    assert offsets(result) == [0, 2, 3, 5]
+    nothing = store.get("T", 0, 0, 32, tag_codes=frozenset({5}))
+    assert (nothing.status, nothing.next_offset, nothing.count) == (
+        GetStatus.NO_MATCHED_MESSAGE,
+        12,
+        0,
+    )
+
+
+def test_a_filter_that_rejects_all_examines_800_entries_at_most(opened: Any) -> None:
+    store = opened(queue_segment_bytes=20 * 2000)
+    fill(store, 1000)
+    result = store.get("T", 0, 5, 32, tag_codes=frozenset({5}))
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 805)
+
+
+def test_properties_are_judged_after_tags(opened: Any) -> None:
+    store = opened()
+    fill(store, 9, tags=("a", "b"))
+    seen: list[bytes] = []
+
+    def match(properties: bytes) -> bool:
+        seen.append(properties)
+        return b"v4" in properties
+
+    result = store.get("T", 0, 0, 32, tag_codes=frozenset({tags_code("a")}), match=match)
+    assert offsets(result) == [4]
+    assert len(seen) == 5
+    assert seen[0] == b"TAGS\x01a\x02n\x01v0\x02"
+    none = store.get("T", 0, 5, 32, match=lambda properties: False)
+    assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)
+
+
+def test_properties_of_ipv6_and_long_topic_records_are_found(opened: Any) -> None:
+    store = opened()
+    topic = "%RETRY%" + "g" * 150
+    for host in (bytes(8), bytes(20)):
+        store.put(Draft(topic, 0, b"body", b"a\x01b\x02", born_host=host, store_host=host))
+    store.dispatch()
+    result = store.get(topic, 0, 0, 32, match=lambda properties: properties == b"a\x01b\x02")
+    assert offsets(result) == [0, 1]
+
+
+def test_entries_of_deleted_records_are_passed_over_a_file_at_a_time(opened: Any) -> None:
+    store = opened(segment_bytes=1024, queue_segment_bytes=20_000)
+    fill(store, 40)
+    first_kept = store.log.run.segments[2].start
+    queue = store.queues.get("T", 0)
+    kept = next(n for n in range(40) if queue.entry(n)[0] >= first_kept)
+    for _ in range(2):
+        segment = store.log.run.drop_first()
+        segment.retire(0)
+        assert segment.free(0, 0)
+    assert queue.min_offset == 0, "nobody has told the queue yet"
+    result = store.get("T", 0, 0, 32)
+    assert result.status is GetStatus.FOUND
+    assert offsets(result)[0] == kept
+    gone = store.get("T", 0, 0, 32, tag_codes=frozenset({5}))
+    assert gone.status is GetStatus.NO_MATCHED_MESSAGE
+
+
+def test_only_unreadable_entries_mean_being_removed(opened: Any) -> None:
+    store = opened(segment_bytes=1024, queue_segment_bytes=100)
+    fill(store, 40)
+    for _ in range(3):
+        segment = store.log.run.drop_first()
+        segment.retire(0)
+        assert segment.free(0, 0)
+    result = store.get("T", 0, 0, 32)
+    assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 5)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(1 << 40, 100, 0), (10, 100, 0), (0, 50, 0), (0, 91, 0), (0, 0x7FFFFFFE, 0)],
+)
+def test_entry_that_points_at_no_record_is_never_served(
+    opened: Any, entry: tuple[int, ...]
+) -> None:
+    store = opened()
+    fill(store, 3)
+    queue = store.queues.get("T", 0)
+    file = next(iter(store.queues.cache.mapped))
+    struct.pack_into(">qiq", store.queues.cache.view(file), 20, *entry)
+    result = store.get("T", 0, 1, 1)
+    assert (result.status, result.next_offset) in (
+        (GetStatus.FOUND, 3),
+        (GetStatus.MESSAGE_WAS_REMOVING, 3),
+    )
+    assert 1 not in offsets(result)
+    assert queue.max_offset == 3
+
+
+def test_blank_entries_in_the_middle_do_not_hide_what_follows(opened: Any) -> None:
+    store = opened()
+    fill(store, 3)
+    placed = store.put(Draft("T", 0, b"later"))
+    store.queues.get("T", 0).put(placed.offset, placed.size, 0, 7)
+    assert offsets(store.get("T", 0, 0, 32)) == [0, 1, 2]  # a blank looks larger than any limit
+    result = store.get("T", 0, 3, 32)
+    assert (result.status, result.next_offset, result.count) == (GetStatus.FOUND, 8, 1)
+    assert decode(result.records[0]).body == b"later"
+    result.records.clear()
