@@ -24,6 +24,7 @@ from storage import fastjson
 log = logging.getLogger(__name__)
 
 RETRY_MS_MIN: Final = 500
+ANNOUNCED_MS: Final = 3_000  # how long what made a topic waits for name servers to know it
 FIRST_ROUND_MS: Final = 1_000  # how long a start waits for name servers that do not answer
 UNREGISTER_MS: Final = 1_000
 
@@ -112,6 +113,7 @@ class NameServerLink:
         self._changed: set[str] = set()
         self._everything = True
         self._woken = asyncio.Event()
+        self._told: list[asyncio.Future[None]] = []  # who waits for the next round's end
         self._failures = 0
         self._odd = once_per(30)
 
@@ -135,6 +137,14 @@ class NameServerLink:
         self._everything = True
         self._woken.set()
 
+    async def told(self) -> None:
+        """Wait until the changes so far were sent and answered; not for a name server that is away."""
+        if self.registered:
+            waiting = asyncio.get_running_loop().create_future()
+            self._told.append(waiting)
+            self._woken.set()
+            await waiting
+
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         everything_at = 0.0
@@ -142,7 +152,13 @@ class NameServerLink:
             self._woken.clear()
             if self._everything:
                 everything_at = loop.time() + self._config.register_interval_ms / 1000
-            retry_ms = await self._round()
+            told, self._told = self._told, []
+            try:
+                retry_ms = await self._round()
+            finally:
+                for waiting in told:
+                    if not waiting.done():
+                        waiting.set_result(None)
             self.tried.set()
             if retry_ms:
                 # Not before its time, whatever wakes us: a dead name server must not cost more the
@@ -158,6 +174,8 @@ class NameServerLink:
     async def _round(self) -> int:
         """Register what is due; ms to wait before the next try, 0 when it went well."""
         everything, changed = self._everything, frozenset(self._changed)
+        if not everything and not changed:
+            return 0
         self._everything = False
         self._changed.clear()
         try:
@@ -227,6 +245,7 @@ class Registration:
             for host, port in config.name_servers
         ]
         topics.on_change = self.topics_changed
+        topics.announced = self.announced
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Ask one name server, over a new connection if need be.
@@ -248,6 +267,18 @@ class Registration:
         names = [topic.topic_name for topic in changed]
         for link in self.links:
             link.topics_changed(names)
+
+    def announced(self) -> Awaitable[None] | None:
+        """Waits until every name server that is there knows the changes so far; None: there is none."""
+        links = [link for link in self.links if link.registered]
+        return self._all_told(links) if links else None
+
+    async def _all_told(self, links: list[NameServerLink]) -> None:
+        try:
+            async with asyncio.timeout(ANNOUNCED_MS / 1000):
+                await asyncio.gather(*(link.told() for link in links))
+        except TimeoutError:
+            log.warning("new topics are used before every name server knows them")
 
     def all_changed(self) -> None:
         for link in self.links:

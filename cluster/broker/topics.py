@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,16 @@ def _ignored(changed: list[TopicConfig]) -> None:
     """No one listens yet."""
 
 
+def _no_one_to_tell() -> None:
+    """No one has to be told."""
+
+
 class TopicTable:
     """Topics by name, kept in config/topics.json.
 
     `on_change` is called with every topic that was made or changed: the name servers must hear.
+    `announced` waits until they did, None when there is no one: who reads the answer to what made a
+    topic may ask for its route next, and a client that finds none looks again only after 20 s.
     A topic is on disk before anything sent to it is acknowledged, so a restart forgets no topic that
     holds messages.
     Source: spec "Topic configuration: model and validation".
@@ -64,6 +70,7 @@ class TopicTable:
         self.version = DataVersion(timestamp=clock.now_ms())
         self.system_topics: set[str] = set(names.SYSTEM_TOPICS)
         self.on_change: Callable[[list[TopicConfig]], None] = _ignored
+        self.announced: Callable[[], Awaitable[None] | None] = _no_one_to_tell
 
     # -- reading -----------------------------------------------------------------------
 
@@ -209,7 +216,7 @@ class TopicTable:
         return made
 
     async def put(self, *topics: TopicConfig) -> None:
-        """Make or replace topics; returns when they are on disk.
+        """Make or replace topics; returns when they are on disk and the name servers know.
 
         Names were checked by the caller.
         """
@@ -218,6 +225,8 @@ class TopicTable:
             self._add(changed)
             await self.file.saved()
             self.on_change(changed)
+            if (told := self.announced()) is not None:
+                await told
 
     async def delete(self, name: str) -> bool:
         """Forget a topic; True when there was one. Its queues are the store's business."""

@@ -8,7 +8,7 @@ hands and must give the same answers and the same bytes
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -103,7 +103,9 @@ class SendHandler:
             RequestCode.SEND_BATCH_MESSAGE: self.handle_send_batch_message,
         }
 
-    def handle_send_message(self, request: Command, connection: Connection) -> Command | None:
+    def handle_send_message(
+        self, request: Command, connection: Connection
+    ) -> Command | Awaitable[Command] | None:
         """One message or, when the header says so, a batch; the code does not decide which."""
         try:
             header = SendHeader.of(request)
@@ -113,15 +115,17 @@ class SendHandler:
             return refusal(request, error)
         try:
             self._check_serving(connection)
+            made = self._topics.get(header.topic) is None
             topic = self._topic(header)
             if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
                 raise InvalidParameter(
                     f"request queueId[{header.queue_id}] is illegal, {described(topic)}"
                     f" Producer: {connection.peer[0]}:{connection.peer[1]}"
                 )
-            if header.batch:
-                return self._send_batch(request, header, topic, connection)
-            return self._send_one(request, header, topic, connection)
+            send = self._send_batch if header.batch else self._send_one
+            answer = send(request, header, topic, connection)
+            told = self._topics.announced() if made and answer is not None else None
+            return answer if told is None or answer is None else _after(told, answer)
         except RequestMalformed as error:  # where RocketMQ fails with an exception, without marks
             return refusal(request, error)
         except REFUSALS as error:
@@ -378,3 +382,9 @@ def described(topic: TopicConfig) -> str:
         f" topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag},"
         f" order={str(topic.order).lower()}, attributes={{{attributes}}}]"
     )
+
+
+async def _after(told: Awaitable[None], answer: Command) -> Command:
+    """The answer to the message that made a topic: its reader may ask for the route next."""
+    await told
+    return answer

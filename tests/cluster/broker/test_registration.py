@@ -139,6 +139,29 @@ async def test_start_registers_everything_and_a_new_topic_only_itself(
         assert linked.link.registered
 
 
+async def test_who_waits_for_an_announcement_goes_on_when_the_name_server_knows(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    async with Linked(config, topics) as linked:
+        await linked.server.next()
+        async with asyncio.timeout(5):
+            await linked.link.tried.wait()
+            topics.create_for_send("Fresh", "TBW102", 4)
+            waiting = asyncio.create_task(linked.link.told())
+            assert await linked.server.next() == {"Fresh"}
+            await waiting
+            await linked.link.told()  # nothing new: nothing is sent
+        assert linked.server.heard.empty()
+
+
+async def test_nobody_waits_for_a_name_server_that_is_away(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    linked = Linked(config, topics)
+    topics.create_for_send("Fresh", "TBW102", 4)
+    await linked.link.told()
+
+
 async def test_lost_connection_registers_everything_again_at_once(
     config: BrokerConfig, topics: TopicTable
 ) -> None:
