@@ -193,6 +193,12 @@ def _check_config(parser: argparse.ArgumentParser) -> None:
     _json(parser)
 
 
+def _audit(parser: argparse.ArgumentParser) -> None:
+    """The audit has commands and exit codes of its own: all its words go to tandemmq.audit as they are."""
+    parser.prefix_chars = "\0"
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="tandem audit --help tells them")
+
+
 def _directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
@@ -277,6 +283,14 @@ COMMANDS: Final = (
         "say what is in a store directory and whether it is sound; read-only",
         "  tandem inspect ./tandem-data/store/broker-a",
         _inspect,
+    ),
+    _Command(
+        "audit",
+        "audit",
+        "run_audit",
+        "find and explain differences between replicas of a broker's log",
+        "  tandem audit run ./store/master ./store/slave",
+        _audit,
     ),
     _Command(
         "check-config",

@@ -24,7 +24,6 @@ from storage.errors import CorruptFile
 
 FINDINGS_MAX: Final = 10_000  # of one check in one store
 RESIDUE_MS: Final = 3_600_000  # half or delayed messages this long overdue are residue
-_CHECKPOINT_SLACK_MS: Final = 0
 HALF_GROUP: Final = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"
 
 _QUEUE_CODES: Final = (ledger.GAP, ledger.REPEAT)
@@ -151,7 +150,7 @@ def conclude(
         _shelf_marks(whole, number, shelf, causes, found)
         _dangling(whole, shelf, causes, found)
         _index(whole, number, shelf, found)
-        _checkpoint(whole, shelf.replica, found)
+        _checkpoint(whole, shelf, shelves[0].replica.end, found)
         if shelf.replica.queues is not None:
             for path in shelf.replica.queues.strays:
                 found.add(
@@ -376,10 +375,15 @@ def _index(whole: Whole, number: int, shelf: Shelf, found: Findings) -> None:
         )
 
 
-def _checkpoint(whole: Whole, replica: Replica, found: Findings) -> None:
+def _checkpoint(whole: Whole, shelf: Shelf, shelf_end: int, found: Findings) -> None:
+    """shelf_end: where the log that was read ends."""
+    replica = shelf.replica
     checkpoint = replica.checkpoint
     if checkpoint is None:
         return
+    own_tail = any(mask.end >= replica.end for mask in shelf.masks)
+    if own_tail or replica.end > shelf_end:
+        return  # its newest records are not the ones that were read
     last_ms = whole.end_store_ms.get(replica.name, whole.last_store_ms)
     times = {
         "log": checkpoint.physic_ms,
@@ -387,7 +391,7 @@ def _checkpoint(whole: Whole, replica: Replica, found: Findings) -> None:
         "index": checkpoint.index_ms,
     }
     for name, ms in times.items():
-        if ms > last_ms + _CHECKPOINT_SLACK_MS:
+        if ms > last_ms:
             found.add(
                 replica.name, "checkpoint", Severity.WARN,
                 f"the {name} time {ms} is later than the last record, stored {last_ms}",

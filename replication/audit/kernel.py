@@ -140,8 +140,7 @@ def body_crc_right(view: Bytes, at: int, parts: Parts) -> bool:
     with memoryview(view) as whole, whole[start:end] as body:
         stored: int = _INT.unpack_from(view, at + 8)[0]
         computed: int = crc32(body)
-        right: bool = computed & CRC_MASK == stored
-        return right
+        return computed & CRC_MASK == stored
 
 
 def kind_at(view: Bytes, offset: int, base: int, limit: int) -> tuple[int, int]:
@@ -177,7 +176,8 @@ def _size_credible(view: Bytes, at: int, size: int, room: int) -> bool:
     head = 72 + (20 if sys_flag & 0x10 else 8) + (20 if sys_flag & 0x20 else 8)
     if room < head:
         return True
-    rest = size - head - max(0, _INT.unpack_from(view, at + head - 4)[0])
+    body: int = _INT.unpack_from(view, at + head - 4)[0]
+    rest = size - head - max(0, body)
     return 3 <= rest <= TAIL_BYTES_MAX
 
 

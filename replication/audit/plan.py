@@ -132,6 +132,7 @@ class _Audit:
     records: int = 0
     blocks: list[BlockRow] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
+    strangers: set[str] = field(default_factory=set)  # share no record with the reference
     damage: dict[str, list[Interval]] = field(default_factory=dict)  # by replica, from L1 and L2
 
 
@@ -251,7 +252,14 @@ def _compare(state: _Audit, replica: Replica) -> None:
         state.divergences.append(_divergence(state, replica, interval, verdict))
     if 2 in state.options.levels:
         wanted = [piece for piece in ranges if piece.segment not in absent]
+        equal_before = state.compared.records
         islands = engine.islands(reference, replica, wanted, end, state.compared)
+        same = (
+            state.compared.records > equal_before
+            or sum(piece.end - piece.start for piece in ranges) < end - state.start
+        )
+        if not same and len(wanted) == len(ranges) and any(row.records_b for row in islands):
+            state.strangers.add(replica.name)
         state.divergences += _name_islands(state, replica, islands, end)
         damage += [Interval(island.start, island.end) for island in islands]
     else:
@@ -349,15 +357,11 @@ def _divergence(
 def _refuse_strangers(state: _Audit) -> None:
     """Logs that share not one record are no replicas of one broker, unless their epochs say so."""
     for replica in state.replicas:
-        end = min(state.reference.end, replica.end)
-        whole = [
-            row
-            for row in state.divergences
-            if row.replica == replica.name
-            and row.kind == DivergenceClass.FORK.value
-            and (row.start, row.end) == (state.start, end)
-        ]
-        if whole and state.start == 0 and not (replica.epochs and replica.epochs.entries):
+        if (
+            replica.name in state.strangers
+            and state.start == 0
+            and not (replica.epochs and replica.epochs.entries)
+        ):
             raise BadInput(
                 f"{state.reference.name} and {replica.name} share not one record: they are no"
                 " replicas of one broker"
@@ -416,6 +420,8 @@ def _outcome(
         replicas=",".join(replica.name for replica in state.replicas),
         places=json.dumps({name: str(Path(p).absolute()) if "://" not in p else p
                            for name, p in state.places.items()}),
+        options=json.dumps({"index_slots": state.options.index_slots,
+                            "delay_levels": state.options.delay_levels}),
         segment_bytes=state.reference.segment_bytes,
         start_offset=state.start,
         end_offset=state.reference.end,

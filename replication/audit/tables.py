@@ -24,6 +24,7 @@ class AuditRun:
     reference: str
     replicas: str  # names, comma separated
     places: str  # JSON: name -> directory or URI
+    options: str  # JSON: what was asked for
     segment_bytes: int
     start_offset: int
     end_offset: int

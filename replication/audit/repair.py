@@ -1,0 +1,207 @@
+"""Re-fetching damaged ranges of a stopped replica from one that is sound.
+
+A range is taken only from a side whose records there all have right checksums, where the epochs of both
+sides name the same reign, and only onto a side that fails itself: no divergence in which both sides are
+readable is ever "repaired", because bytes cannot tell who is right. Replaced bytes are kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from replication.audit.classes import DivergenceClass, Side
+from replication.audit.errors import AuditIncomplete, BadInput
+from replication.audit.kernels import Ledger
+from replication.audit.ledger import CRC_WRONG
+from replication.audit.source import segment_name
+from replication.audit.stores import Replica, open_replica
+from replication.audit.tables import AuditRun, Divergence, read_parquet
+from replication.audit.windows import limit_of, read
+
+REPAIRABLE: Final = frozenset(
+    kind.value
+    for kind in (
+        DivergenceClass.MISSING_SEGMENT,
+        DivergenceClass.SHORT_FILE,
+        DivergenceClass.HOLE,
+        DivergenceClass.CRC_SLAVE,
+        DivergenceClass.CRC_MASTER,
+        DivergenceClass.FRAMING,
+        DivergenceClass.GARBAGE,
+    )
+)
+_RANGE_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(slots=True)
+class Step:
+    """One range that can be fetched, or why it cannot."""
+
+    row: Divergence
+    source: str
+    target: str
+    why_not: str = ""
+
+
+@dataclass(slots=True)
+class Done:
+    """One range that was replaced; `kept` holds the former bytes."""
+
+    start: int
+    end: int
+    target: str
+    kept: Path
+
+
+def load_run(directory: Path) -> tuple[AuditRun, list[Divergence]]:
+    """A run's own row and its divergences. Raises BadInput."""
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is no directory of a run (tandem audit run --out)")
+    runs = [row for row in read_parquet(directory, "audit_run") if isinstance(row, AuditRun)]
+    if len(runs) != 1:
+        raise BadInput(f"{directory} holds no audit_run.parquet of one run")
+    rows = [row for row in read_parquet(directory, "divergence") if isinstance(row, Divergence)]
+    return runs[0], rows
+
+
+def plan_repair(run: AuditRun, rows: Sequence[Divergence]) -> list[Step]:
+    """What can be fetched, read from the stores as they are now. Raises BadInput, AuditIncomplete."""
+    places: dict[str, str] = json.loads(run.places)
+    opened: dict[str, Replica] = {}
+    try:
+        for name, place in places.items():
+            opened[name] = open_replica(place, name, run.segment_bytes)
+        return [_step(row, opened) for row in rows]
+    finally:
+        for replica in opened.values():
+            replica.close()
+
+
+def _step(row: Divergence, opened: dict[str, Replica]) -> Step:
+    if row.side == Side.REFERENCE.value:
+        step = Step(row, row.replica, row.reference)
+    else:
+        step = Step(row, row.reference, row.replica)
+    source, target = opened[step.source], opened[step.target]
+    if row.kind not in REPAIRABLE or row.side not in (Side.REFERENCE, Side.REPLICA):
+        step.why_not = f"{row.kind} on side {row.side}: bytes cannot tell which side is right"
+    elif target.root is None:
+        step.why_not = f"{step.target} is not a directory of this machine"
+    elif not target.clean:
+        step.why_not = f"{step.target} runs or did not stop in order: stop its broker first"
+    elif row.end - row.start > _RANGE_BYTES_MAX:
+        step.why_not = f"{row.end - row.start} bytes: copy the whole store instead"
+    elif not _same_reign(source, target, row.start, row.end):
+        step.why_not = "the epochs of the two sides differ there"
+    else:
+        step.why_not = _why_unsound(source, row.start, row.end)
+    return step
+
+
+def _same_reign(source: Replica, target: Replica, start: int, end: int) -> bool:
+    mine = source.epochs.at(start) if source.epochs is not None else None
+    theirs = target.epochs.at(start) if target.epochs is not None else None
+    if mine != theirs:
+        return False
+    return (source.epochs.at(end - 1) if source.epochs is not None else None) == (
+        target.epochs.at(end - 1) if target.epochs is not None else None
+    )
+
+
+def _why_unsound(source: Replica, start: int, end: int) -> str:
+    """Why the source cannot give [start, end); "" when all its records there have right checksums."""
+    at = start
+    while at < end:
+        limit = limit_of(source, at)
+        stop = min(end, limit)
+        view = read(source, at, limit - at if stop == limit else stop - at)
+        ledger = Ledger(0, lambda *_: (0, b""), lambda *_: 0)
+        came, _ = ledger.walk(view, at, stop, at, limit, 0)
+        if came < stop:
+            return f"{source.name} holds no record at {came}"
+        if ledger.counts[CRC_WRONG][0]:
+            return f"{source.name} has wrong checksums there, too"
+        at = stop
+    return ""
+
+
+def apply_repair(run: AuditRun, steps: Sequence[Step], kept_directory: Path) -> list[Done]:
+    """Replace the ranges of the steps that can be. The stores must not be in use.
+
+    The former bytes are written to kept_directory and flushed before anything is overwritten; a range is
+    flushed before the next one begins. Stopped half-way, a repair can be run again.
+    Raises BadInput (a broker holds the store), AuditIncomplete, OSError.
+    """
+    places: dict[str, str] = json.loads(run.places)
+    done: list[Done] = []
+    targets = sorted({step.target for step in steps if not step.why_not})
+    for target_name in targets:
+        target = open_replica(places[target_name], target_name, run.segment_bytes)
+        try:
+            assert target.root is not None
+            with _locked(target.root):
+                for step in steps:
+                    if step.target == target_name and not step.why_not:
+                        source = open_replica(places[step.source], step.source, run.segment_bytes)
+                        try:
+                            done += _fetch(source, target, step.row, kept_directory)
+                        finally:
+                            source.close()
+        finally:
+            target.close()
+    return done
+
+
+def _fetch(source: Replica, target: Replica, row: Divergence, kept: Path) -> Iterator[Done]:
+    assert target.root is not None
+    at = row.start
+    while at < row.end:
+        limit = limit_of(source, at)
+        end = min(row.end, limit)
+        data = read(source, at, end - at)
+        if len(data) < end - at:
+            raise AuditIncomplete(f"{source.name} holds only {len(data)} bytes at {at}")
+        segment = limit - target.segment_bytes
+        path = target.root / "commitlog" / segment_name(segment)
+        former = kept / target.name / f"{at:020d}-{end:020d}"
+        _write_durably(former, bytes(read(target, at, end - at)))
+        if not path.exists():
+            (kept / target.name / f"{segment:020d}.was-missing").touch()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < target.segment_bytes:
+                os.ftruncate(descriptor, target.segment_bytes)
+            written = os.pwrite(descriptor, data, at - segment)
+            if written < len(data):
+                raise AuditIncomplete(f"{path}: only {written} of {len(data)} bytes were written")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        yield Done(at, end, target.name, former)
+        at = end
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Hold the store's lock file as a broker would. Raises BadInput when one does."""
+    with open(root / "lock", "a+b") as file:
+        try:
+            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as problem:
+            raise BadInput(f"{root} is in use by a broker: stop it first") from problem
+        yield
