@@ -79,7 +79,9 @@ def check_queues(served: Mapping[Queue, QueueContents]) -> Iterator[str]:
             if before != place:
                 yield f"REPEATED: {message.unique_id} at {before} and at {place}"
             if not message.unique_id.endswith(message.body_hash):
-                yield f"DAMAGED: body of {message.unique_id} at {place} has hash {message.body_hash}"
+                yield (
+                    f"DAMAGED: body of {message.unique_id} at {place} has hash {message.body_hash}"
+                )
 
 
 def _gaps(offsets: list[int]) -> str:

@@ -102,7 +102,7 @@ class Clients:
     def push(
         self, topic: str, *, group: str | None = None, driver: Driver | None = None, **options: Any
     ) -> str:
-        """Starts a push consumer and returns its name; the test's end stops it (unless its JVM is another)."""
+        """Starts a push consumer and returns its name; the end of the test stops it."""
         name = self.fresh("push")
         at = driver or self.driver
         at.call("push.start", name=name, topic=topic, group=group or self.fresh("Group"), **options)
@@ -141,7 +141,7 @@ class Clients:
         return [m for q in range(queues) for m in self.ask("pull.drain", topic, q, **more)]
 
     def assigned(self, consumer: str, driver: Driver | None = None) -> set[int]:
-        """Ids of the queues (of the topic itself, not of its retries) that a push consumer reads now."""
+        """Ids of the topic's queues that a push consumer reads now; retries are left out."""
         queues = (driver or self.driver).call("push.queues", name=consumer)
         return {q["queueId"] for q in queues if not q["topic"].startswith("%RETRY%")}
 

@@ -1,7 +1,7 @@
 """One cluster and one JVM of stock clients at a time for the compatibility tests.
 
-TANDEM_COMPAT_AGAINST=5.3.3 (or 4.9.7) runs the same tests against the stock broker and name server: a test that fails
-there asks for something that RocketMQ does not do.
+TANDEM_COMPAT_AGAINST=5.3.3 (or 4.9.7) runs the same tests against the stock broker and name server:
+a test that fails there asks for something that RocketMQ does not do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def cold_broker(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
-    """A second broker that regards no message as fresh in memory, so that new groups start where they ask to."""
+    """A second broker to which no message is fresh: new groups start where they ask to."""
     directory = tmp_path_factory.mktemp("cold")
     settings = {"accessMessageInMemoryMaxRatio": 0}
     with make_broker(

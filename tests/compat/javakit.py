@@ -1,7 +1,8 @@
 """Stock Java clients, tools and servers for the compatibility tests and the demo.
 
-Standard library only; needs `tests/system` on the path for `cluster_processes`. Maven finds the artifacts, javac
-compiles our driver (tests/compat/java) against each release, both once: what they made is kept in .cache/java.
+Standard library only; needs `tests/system` on the path for `cluster_processes`. Maven finds the
+artifacts, javac compiles our driver (tests/compat/java) against each release, both once: what they
+made is kept in .cache/java.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +25,6 @@ from typing import Any, Self
 from cluster_processes import (
     LOOPBACK,
     REPOSITORY,
-    ProcessFailed,
     ServerProcess,
     answers,
     broker_settings,
@@ -72,7 +71,7 @@ def java_missing() -> str | None:
 
 
 def classpath(version: str) -> str:
-    """Class path of client, tools, broker and name server of one release; Maven fetches what is not there."""
+    """Class path of clients, tools and servers of one release; Maven fetches what is not there."""
     pom = (SOURCES / "pom.xml").read_bytes()
     kept = CACHE / f"classpath-{version}-{hashlib.sha256(pom).hexdigest()[:12]}.txt"
     if kept.exists() and all(map(os.path.exists, kept.read_text().split(os.pathsep))):
@@ -84,7 +83,7 @@ def classpath(version: str) -> str:
         f"-Drocketmq.version={version}", f"-Dmdep.outputFile={fresh}",
     ]  # fmt: skip
     for mode in (["-o"], []):  # what the local repository holds is enough most times
-        run = subprocess.run([*command, *mode], capture_output=True, text=True)
+        run = subprocess.run([*command, *mode], capture_output=True, text=True, check=False)
         if run.returncode == 0 and fresh.exists():
             fresh.write_text(fresh.read_text().strip())
             fresh.replace(kept)
@@ -95,7 +94,7 @@ def classpath(version: str) -> str:
 
 
 def compiled(version: str) -> Path:
-    """Directory of our driver's classes for one release; compiled once per content of the sources."""
+    """Directory of our driver's classes for one release; compiled once per content of sources."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(version.encode())
     for source in sources:
@@ -115,7 +114,9 @@ def compiled(version: str) -> Path:
         "-cp",
         classpath(version),
     ]
-    run = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True)
+    run = subprocess.run(
+        [*command, *map(str, sources)], capture_output=True, text=True, check=False
+    )
     if run.returncode:
         raise AssertionError(f"javac: {run.stdout}{run.stderr}")
     with contextlib.suppress(OSError):  # another process was first
@@ -129,7 +130,8 @@ def java_command(
     """Command line of one JVM whose home directory (logs, local offsets, settings) is `home`."""
     prepare_home(version, home)
     return [
-        "java", *LEAN, *OPENS, f"-Xmx{heap_mb}m", f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
+        "java", *LEAN, *OPENS, f"-Xmx{heap_mb}m",
+        f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
         "-Drocketmq.client.logLevel=WARN", f"-Drocketmq.client.logRoot={home}/logs",
         "-Djava.net.preferIPv4Stack=true", "-Dio.netty.allocator.type=unpooled", *options,
         "-cp", os.pathsep.join([str(compiled(version)), classpath(version)]), main, *arguments,
@@ -137,7 +139,7 @@ def java_command(
 
 
 def prepare_home(version: str, home: Path) -> None:
-    """What a release expects below ROCKETMQ_HOME: settings of its logs (4.x does not start without)."""
+    """What is expected below ROCKETMQ_HOME: settings of logs (4.x does not start without)."""
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     prefix = "" if version.startswith("4.") else "org.apache.rocketmq.logging."
@@ -252,7 +254,7 @@ class DriverError(AssertionError):
 
 
 class Driver:
-    """One JVM with stock clients of one release and header serialization, ordered about line by line."""
+    """One JVM with stock clients of one release and header form, ordered about line by line."""
 
     def __init__(self, version: str, serialization: str, name_servers: str, home: Path) -> None:
         self.version = version
@@ -396,36 +398,3 @@ def sha_of(body: bytes) -> str:
 def encoded(body: bytes) -> dict[str, str]:
     """The field of a message to send that carries any bytes."""
     return {"body64": base64.b64encode(body).decode()}
-
-
-def drain(
-    driver: Driver, name: str, topic: str, queues: Iterable[tuple[str, int]]
-) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Every message of the queues (broker name, id) of a topic, pulled by the stock pull consumer `name`."""
-    return {
-        (broker, queue_id): driver.call(
-            "pull.drain", name=name, topic=topic, broker=broker, queueId=queue_id
-        )
-        for broker, queue_id in queues
-    }
-
-
-def run_java(
-    version: str, main: str, home: Path, *arguments: str, timeout_s: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """Runs one Java program to its end."""
-    return subprocess.run(
-        java_command(version, main, home, *arguments, heap_mb=256),
-        capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **java_env(home)},
-    )  # fmt: skip
-
-
-def since_ms(start_ms: float) -> float:
-    return time.time() * 1000 - start_ms
-
-
-__all__: Sequence[str] = (
-    "NEWEST", "SERIALIZATIONS", "VERSIONS", "Driver", "DriverError", "JavaBroker", "JavaNameServer",
-    "ProcessFailed", "body_of", "classpath", "compiled", "drain", "encoded", "java_missing", "run_java",
-    "sha_of", "text_of",
-)  # fmt: skip

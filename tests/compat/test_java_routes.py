@@ -20,7 +20,7 @@ def java_name_server(
 
 
 def exchange(driver: Driver, name_server: str, topic: str, count: int) -> set[str]:
-    """Sends `count` messages, waits until a push consumer has them; the names of the brokers they went through."""
+    """Sends `count` messages and consumes them; the names of the brokers they went through."""
     at = {"namesrv": name_server, "topic": topic}
     word = f"{topic}-{name_server}"
     driver.call("producer.start", name=word, group=f"PG-{topic}", **at)

@@ -1,7 +1,7 @@
-"""A store written by either side is served whole by the other, after a clean stop and after kill -9.
+"""A store written by either side is served whole by the other, after a stop and after kill -9.
 
-"Served" is what stock clients get: the same messages at the same queue and log offsets, with the same bodies, ids and
-properties; "whole" includes every message whose send was acknowledged before a kill.
+"Served" is what stock clients get: the same messages at the same queue and log offsets, with the
+same bodies, ids and properties; "whole" includes every message whose send was acknowledged before a kill.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyNameSer
 
 
 class Reader:
-    """Reads a broker group through stock clients; its route may move to another broker of the same name."""
+    """Reads one broker name through stock clients; another broker may take the name over."""
 
     def __init__(self, driver: Driver, name_server: str) -> None:
         self.driver = driver
@@ -140,7 +140,7 @@ def fill(reader: Reader, broker: AnyBroker) -> None:
 
 
 def load_until_killed(reader: Reader, broker: AnyBroker, after: int) -> dict[Place, str]:
-    """Synchronous sends from one thread; kill -9 once `after` were acknowledged. Returns what was."""
+    """Sends from one thread, kill -9 once `after` were acknowledged. Returns what was."""
     acknowledged: dict[Place, str] = {}
     failed: list[DriverError] = []
 
@@ -224,9 +224,9 @@ def check_serves(make: BrokerMaker, written: Written, directory: Path, reader: R
         broker.start()
         reader.renew()
         wait_until(lambda: routed(reader.name_server, "Plain"), 10, "routes")
+        expected = len(written.served) + len(written.acknowledged)
         wait_until(
-            lambda: len(reader.everything(TOPICS)) >= len(written.served) + len(written.acknowledged),
-            20, "every message readable",
+            lambda: len(reader.everything(TOPICS)) >= expected, 20, "every message readable",
         )  # fmt: skip
         found = reader.everything(TOPICS)
         for place, message in written.served.items():
@@ -302,7 +302,7 @@ def test_queues_and_index_that_a_stock_broker_rebuilds_are_ours(
 
 
 def check_rebuild(make: BrokerMaker, written: Written, reader: Reader, directory: Path) -> None:
-    """Takes queues and index away; what the broker makes from the log alone is the same, byte by byte."""
+    """Takes queues and index away; what is made from the log alone is the same in every byte."""
     store = directory / "copied"
     copy_store(written.store, store)
     shutil.rmtree(store / "consumequeue")
@@ -383,7 +383,7 @@ def test_we_serve_every_message_of_a_recorded_store(
 
 
 def read_log(directory: Path) -> Callable[[int, int], bytes]:
-    """A function that returns bytes of the log by physical offset, read before any broker opens it."""
+    """A function that returns bytes of the log by physical offset."""
     files = {int(path.name): path for path in directory.iterdir()}
 
     def read(offset: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Our name server and broker as real processes: free ports, a directory, ready when they answer, logs kept.
+"""Our name server and broker as real processes: free ports, ready when they answer, logs kept.
 
 Standard library only, so that the Java harness and the demo can use it too.
 """
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
-# Below the ephemeral range of Linux (32768), so that no outgoing connection takes a port before its server does.
+# Below the ephemeral range of Linux (32768): no outgoing connection takes a port first.
 PORTS = range(20_000, 32_000)
 PORT_STEP = 10
 BROKER_NOT_LISTENING_OFFSETS = (-2, 0, 1)  # fast port, listen port, port of the replication
@@ -31,7 +31,7 @@ TOPIC_NOT_EXIST = 17
 
 
 class ProcessFailed(AssertionError):
-    """A server did not become ready, ended by itself or did not stop; the text carries the end of its log."""
+    """A server did not become ready, ended by itself or did not stop; carries the end of its log."""
 
 
 def wait_until(
@@ -277,7 +277,8 @@ def broker_settings(
 ) -> dict[str, object]:
     """Settings that our broker and a Java broker both read."""
     return {
-        "brokerClusterName": cluster, "brokerName": name, "brokerId": 0, "brokerRole": "ASYNC_MASTER",
+        "brokerClusterName": cluster, "brokerName": name, "brokerId": 0,
+        "brokerRole": "ASYNC_MASTER",
         "brokerIP1": LOOPBACK, "listenPort": port, "haListenPort": port + 1,
         "storePathRootDir": store, "storePathCommitLog": store / "commitlog",
         "flushDiskType": "ASYNC_FLUSH", "autoCreateTopicEnable": "true", "defaultTopicQueueNums": 4,
@@ -293,10 +294,17 @@ class Broker(ServerProcess):
     STOP_S = 10
 
     def __init__(
-        self, directory: Path, name_servers: str, *, name: str = "broker-a", cluster: str = "TestCluster",
-        store: Path | None = None, port: int | None = None, settings: Mapping[str, object] | None = None,
+        self,
+        directory: Path,
+        name_servers: str,
+        *,
+        name: str = "broker-a",
+        cluster: str = "TestCluster",
+        store: Path | None = None,
+        port: int | None = None,
+        settings: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.port = port or free_broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.broker_name = name
