@@ -130,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         "_chunk_active",
         "_close_callbacks",
         "_closed_at_ms",
+        "_deferred",
         "_endpoint",
         "_flush_scheduled",
         "_frame_since_ms",
@@ -168,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: bytearray | None = None  # a frame that has begun
         self._needed = 0  # bytes until _pending is a whole frame, or its size is known
         self._frame_since_ms = 0
+        self._deferred: bytearray | None = None  # received; waits until the peer reads its answers
         self._out: list[bytes | memoryview] = []
         self._spoke = False  # whether a whole frame has come
         self._chunk_active = False
@@ -409,6 +411,9 @@ class Connection(asyncio.BufferedProtocol):
             self._received_ciphertext(self._endpoint.receive_buffer[:nbytes])
 
     def _received(self, view: memoryview, end: int) -> None:
+        if self._deferred is not None:
+            self._deferred += view[:end]
+            return
         self._chunk_active = True
         try:
             self._take(view, end)
@@ -454,6 +459,7 @@ class Connection(asyncio.BufferedProtocol):
         chunk = endpoint.chunk
         limits = endpoint.limits.frame
         begin = start
+        counted = queued = 0  # answers to dispatched frames: how many parts, how many bytes
         while start < end and not self.closed:
             if chunk is not None:
                 start = chunk(view, start, end, self)
@@ -464,9 +470,37 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self.dispatch(view[start : start + size])
             start += size
+            out = self._out
+            queued += sum(map(len, out[counted:]))
+            counted = len(out)
+            if queued > endpoint.limits.output_high_bytes and start < end:
+                # A few hundred pulls in one chunk ask for a hundred MB: first what we have.
+                self._defer(view[start:end])
+                start = end
         if start > begin:
             self._spoke = True
         return start
+
+    def _defer(self, rest: memoryview) -> None:
+        """Leave the rest of a chunk for when the answers so far are on their way."""
+        self._deferred = bytearray(rest)
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._loop.call_soon(self._take_deferred)
+
+    def _take_deferred(self) -> None:
+        if self._deferred is None or self.closed or self._paused_since_ms is not None:
+            return  # resume_writing comes back to it
+        deferred, self._deferred = self._deferred, None
+        self._received(memoryview(deferred), len(deferred))
+        if self._deferred is None and self._paused_since_ms is None:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._pending is not None:
+            self._frame_since_ms = self.active_ms  # that it took so long was our doing
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
 
     def _received_ciphertext(self, ciphertext: memoryview) -> None:
         tls = cast(TlsSession, self._tls)
@@ -502,6 +536,11 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if not out or transport is None or self.closed:
             return
+        buffered = transport.get_write_buffer_size()
+        queued = sum(map(len, out))
+        if buffered + queued > self._endpoint.limits.output_bytes_max:
+            self._cut_off(buffered + queued)  # instead of copying more than it may have
+            return
         # join even a lone memoryview: a transport would keep it, and with it a mapped segment
         first = out[0]
         data = first if len(out) == 1 and isinstance(first, bytes) else b"".join(out)
@@ -512,15 +551,17 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._tls.write(data)
             self._send_ciphertext()
-        if transport.get_write_buffer_size() > self._endpoint.limits.output_bytes_max:
-            self._endpoint.stats.slow_readers += 1
-            _slow_readers.warning(
-                log,
-                "slow reader disconnected peer=%s output_bytes=%d",
-                self.address,
-                transport.get_write_buffer_size(),
-            )
-            self.abort("output buffer full: the peer reads too slowly")
+
+    def _cut_off(self, output_bytes: int) -> None:
+        self._endpoint.stats.slow_readers += 1
+        _slow_readers.warning(
+            log,
+            "slow reader disconnected peer=%s output_bytes=%d",
+            self.address,
+            output_bytes,
+        )
+        self._out.clear()
+        self.abort("output buffer full: the peer reads too slowly")
 
     def _send_ciphertext(self) -> None:
         if self._tls is not None and self._transport is not None:
@@ -551,8 +592,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._paused_since_ms = None
         self.active_ms = self._endpoint.clock.monotonic_ms()
-        if self._transport is not None and not self.closed:
-            self._transport.resume_reading()
+        if self._deferred is not None:
+            self._loop.call_soon(self._take_deferred)
+        else:
+            self._resume_reading()
 
     def eof_received(self) -> bool:
         if not self.closed:
@@ -564,6 +607,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._out.clear()
         self._pending = None
+        self._deferred = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -586,9 +630,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             if now_ms - self._closed_at_ms > CLOSING_MS and self._transport is not None:
                 self._transport.abort()
-        elif self._paused_since_ms is not None and now_ms - self._paused_since_ms > limits.drain_ms:
-            self._endpoint.stats.slow_readers += 1
-            self.abort(f"read nothing for {limits.drain_ms} ms while output waited")
+        elif self._paused_since_ms is not None:
+            # We do not read from it either: a frame that has begun cannot go on.
+            if now_ms - self._paused_since_ms > limits.drain_ms:
+                self._endpoint.stats.slow_readers += 1
+                self.abort(f"read nothing for {limits.drain_ms} ms while output waited")
         elif self._pending is not None and now_ms - self._frame_since_ms > limits.frame_ms:
             self._too_slow(f"a frame took longer than {limits.frame_ms} ms")
         elif not self._spoke and now_ms - self._opened_ms > limits.first_frame_ms:

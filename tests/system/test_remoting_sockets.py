@@ -257,7 +257,7 @@ def test_slow_first_frames_and_idle_connections_are_closed_by_the_sweep(on_loop:
 
 
 def test_a_reader_that_never_reads_is_cut_off_while_others_are_served(on_loop: Any) -> None:
-    limits = ConnectionLimits(output_bytes_max=8 << 20)
+    limits = ConnectionLimits(drain_ms=500)
 
     def large(request: Command, _: Connection) -> Command:
         return request.reply(body=bytes(1 << 20))
@@ -271,8 +271,32 @@ def test_a_reader_that_never_reads_is_cut_off_while_others_are_served(on_loop: A
             async with asyncio.timeout(10):
                 while server.stats.slow_readers == 0:
                     assert (await good.request(Command(10), 5000)).code == 0
+                    assert max(c.output_bytes for c in server.connections.values()) < 8 << 20
             good.close()
             deaf.close()
+
+    on_loop(main)
+
+
+def test_many_large_answers_asked_for_at_once_come_at_the_readers_pace(on_loop: Any) -> None:
+    def large(request: Command, _: Connection) -> Command:
+        return request.reply(body=bytes(1 << 20))
+
+    async def main() -> None:
+        async with RemotingServer(Listen(), {10: echo, 11: large}) as server:
+            reader, writer = await asyncio.open_connection(HOST, server.port)
+            asked = 200  # 200 MiB of answers, of which 64 may wait
+            for opaque in range(asked):
+                code = 10 if opaque % 10 == 9 else 11
+                writer.write(Command(code, opaque=opaque).encode())
+            async with asyncio.timeout(30):
+                for opaque in range(asked):
+                    frame = await reader.readexactly(4)
+                    frame += await reader.readexactly(int.from_bytes(frame, "big"))
+                    assert Command.decode(frame).opaque == opaque
+            assert server.stats.slow_readers == 0
+            writer.close()
+            await writer.wait_closed()
 
     on_loop(main)
 

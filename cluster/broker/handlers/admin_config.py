@@ -22,6 +22,7 @@ from storage import Clock
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 256 << 10
+REMARK_MAX = 512
 
 
 class ConfigAdminHandlers:
@@ -60,7 +61,7 @@ class ConfigAdminHandlers:
             changed = change_settings(self._config, wanted)
         except ConfigError as problem:
             log.warning("settings change refused peer=%s why=%s", connection.peer, problem)
-            raise Refused(ResponseCode.NO_PERMISSION, str(problem)) from None
+            raise Refused(ResponseCode.NO_PERMISSION, str(problem)[:REMARK_MAX]) from None
         if not changed:
             return command.reply()
         self._version.advance(self._clock.now_ms())

@@ -392,6 +392,61 @@ async def test_a_chunk_handler_takes_what_it_wants_and_leaves_the_rest() -> None
     assert not peer.connection.closed
 
 
+async def test_requests_behind_large_answers_wait_until_the_peer_reads() -> None:
+    handled: list[int] = []
+
+    def large(request: Command, _: Connection) -> Command:
+        handled.append(request.opaque)
+        return request.reply(body=bytes(600))
+
+    peer = Peer({11: large}, limits=ConnectionLimits(output_high_bytes=1000, drain_ms=60_000))
+    asked = b"".join(Command(11, opaque=n).encode() for n in range(6))
+    peer.sends(asked[:-5])
+    assert handled == [0, 1] and not peer.transport.reading
+    peer.connection.pause_writing()
+    await asyncio.sleep(0)
+    assert handled == [0, 1], "it does not read: nothing more is done for it"
+    peer.clock.ms += 50_000
+    peer.connection.check_deadlines(peer.clock.ms)
+    assert not peer.connection.closed
+    peer.connection.resume_writing()
+    await asyncio.sleep(0)
+    assert handled == [0, 1, 2, 3] and not peer.transport.reading
+    await asyncio.sleep(0)
+    assert handled == [0, 1, 2, 3, 4] and peer.transport.reading
+    peer.sends(asked[-5:])
+    assert handled == [0, 1, 2, 3, 4, 5]
+    assert [answer.opaque for answer in peer.transport.commands()] == handled
+
+
+async def test_a_frame_that_we_stopped_reading_is_not_the_peers_slowness() -> None:
+    peer = Peer({10: echo}, limits=ConnectionLimits(frame_ms=15_000, drain_ms=60_000))
+    whole = Command(10, opaque=1).encode()
+    peer.sends(whole + whole[:9])
+    peer.connection.pause_writing()
+    peer.clock.ms += 20_000
+    peer.connection.check_deadlines(peer.clock.ms)
+    assert not peer.connection.closed
+    peer.connection.resume_writing()
+    peer.clock.ms += 14_000
+    peer.connection.check_deadlines(peer.clock.ms)
+    assert not peer.connection.closed
+    peer.clock.ms += 1_001
+    peer.connection.check_deadlines(peer.clock.ms)
+    assert peer.connection.closed
+
+
+async def test_answers_beyond_the_limit_are_dropped_and_never_copied_together() -> None:
+    peer = Peer(limits=ConnectionLimits(output_bytes_max=1 << 20))
+    huge = memoryview(bytes(1 << 19))
+    for _ in range(3):
+        peer.connection.write(huge)
+    await asyncio.sleep(0)
+    assert peer.transport.ended == "aborted"
+    assert peer.transport.writes == []
+    assert peer.endpoint.stats.slow_readers == 1
+
+
 async def test_a_chunk_handler_may_find_the_protocol_broken() -> None:
     from cluster.remoting.errors import PeerBrokeProtocol
 
