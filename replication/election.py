@@ -791,18 +791,21 @@ class ControllerCore:
         return True
 
     def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
-        """Every copy lost power. When each of them is here again the longest log is the most that is left.
+        """Every copy lost power. The longest log of all that are left is the best there is: who may be elected.
 
-        Replicas that left the set because they lost power are asked too: in a cut that hit all of them the first one
-        to come back was taken out, and may hold more than those whose loss was not known then. A single suspect is
-        not enough where a promise forbids the loss: an operator or another replica must decide.
+        Any replica may hold more than the set now does: one that was taken out because its power cut was known first,
+        or one that was dead at the time. So where a promise forbids the loss all replicas of the group must be here,
+        and a set of one is not enough: then an operator decides.
         """
         record = group.record
-        if not all(self._alive(group, each, now_ms) for each in record.base):
+        needed: Iterable[int] = record.base
+        if record.mode == Mode.S0.value:
+            if len(record.base) < 2:
+                return []
+            needed = record.members
+        if not all(self._alive(group, each, now_ms) for each in needed):
             return []
-        if len(record.base) < 2 and record.mode == Mode.S0.value:
-            return []
-        return sorted({*record.base, *record.suspects})
+        return sorted(record.members)
 
     def _best(self, group: Group, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""

@@ -365,7 +365,11 @@ class SlaveCore:
                 f"master is of epoch {event.epoch}, we know {self.epoch}", now_ms, effects
             )  # INV-26
             return
-        self.epoch = event.epoch
+        if event.epoch > self.epoch:
+            # elected again since the controller told us; whether that lost anything is for the controller to say
+            why = f"master is of epoch {event.epoch}, the controller told us {self.epoch}"
+            self._give_up(why, now_ms, effects)
+            return
         point = self._common_end(event)
         if point is None or point < self.start:
             reason = f"no reign in common with replica {self.master}: must be seeded anew"

@@ -91,6 +91,7 @@ class Broker:
         self._inbox.clear()
         self.paused = False
         self.fuse = 0
+        self.freezes = False
 
     # --- life ---
 
@@ -156,7 +157,7 @@ class Broker:
     def feed(self, event: r.Event) -> None:
         """One event after the other, each list of effects performed to its end."""
         self._events.append(event)
-        if self._running:
+        if self._running or not self.up:
             return
         self._running = True
         events, life = self._events, self.incarnation
@@ -243,6 +244,8 @@ class Broker:
             self.codecs[link.number] = Codec(slave_side=False, rng=self.world.rng)
 
     def on_link_closed(self, link: Link) -> None:
+        if not self.up:
+            return
         if self.paused:
             self._inbox.append((self.on_link_closed, link))
             return
@@ -362,6 +365,9 @@ class Broker:
         self.waiting.append(Waiting(end, record, producer, deadline))
         self.feed(m.Appended(end))
         self._flush_soon()
+        if self.freezes:
+            self.freezes = False
+            self.world.pause(self)
 
     def _expire(self) -> None:
         now_ms = self.local_ms()

@@ -164,15 +164,19 @@ class Checks:
         cuts.append((self.world.now_us, end, before, flushed))
 
     def reign_began(self, broker: Broker, epoch: int) -> None:
-        """A declared loss ends at the new master's log: what was confirmed above it may be written anew."""
+        """A declared loss: what was confirmed behind the point where the new master's log departs is gone."""
         core = broker.core
         assert core is not None
         if core.view.lossy_epoch > self.lossy_seen:
             self.lossy_seen = core.view.lossy_epoch
-            self.lossy_ends.append(broker.disk.end)
+            cells, canon = broker.disk.cells, self.canon
+            departs = min(len(cells), len(canon))
+            if cells[:departs] != canon[:departs]:
+                departs = next(at for at in range(departs) if cells[at] != canon[at])
+            del canon[departs:]
+            self.lossy_ends.append(departs)
             for replica in self.checked:
-                self.checked[replica] = min(self.checked[replica], broker.disk.end)
-            del self.canon[broker.disk.end :]
+                self.checked[replica] = min(self.checked[replica], departs)
 
     def broker(self, broker: Broker) -> None:
         """One broker after one event."""

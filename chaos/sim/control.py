@@ -105,6 +105,8 @@ class Controller:
         self.links[link.number] = link
 
     def on_link_closed(self, link: Link) -> None:
+        if not self.up:
+            return
         if self.paused:
             self._inbox.append((self.on_link_closed, link))
             return

@@ -205,6 +205,8 @@ class World:
         if producer.message < 0:
             self._messages += 1
             producer.message = self._messages
+            if self.rng.random() < 0.1:  # its route is stale
+                producer.target = self.rng.randint(1, self.plan.replicas)
         target = self.brokers[producer.target]
         if target.powered:
             self.after(self.network.delay(), target.put, producer.number, producer.message)
@@ -349,11 +351,18 @@ class World:
         self.fail(broker, power=True)
 
     def _fault_pause(self) -> None:
-        broker = self._somebody()
+        self.pause(self._somebody())
+
+    def pause(self, broker: Broker) -> None:
         if broker.up and not broker.paused:
+            self.note("pause", broker.replica)
             broker.pause(True)
             duration = self.rng.choice((20_000, 150_000, 400_000, 900_000))
             self.after(self.rng.randrange(1000, duration), broker.pause, False)
+
+    def _fault_freeze(self) -> None:
+        """A pause that begins right behind an append, while its acknowledgement is being waited for."""
+        self._somebody().freezes = True
 
     def _fault_cut(self) -> None:
         links = list(self.network.links.values())
@@ -434,6 +443,7 @@ class World:
         self.controller.pause(False)
         for broker in self.brokers.values():
             broker.fuse = 0
+            broker.freezes = False
             broker.slow_us = 0
             if broker.paused:
                 broker.pause(False)
