@@ -29,7 +29,8 @@ from storage.codec import (
 )
 from storage.commitlog import BatchPlaced, CommitLog, Placed
 from storage.config import FlushMode, StorageConfig
-from storage.consumequeue import ConsumeQueue, ConsumeQueues
+from storage.consumequeue import ConsumeQueue
+from storage.consumequeues import ConsumeQueues
 from storage.dispatch import parse_delay_levels
 from storage.dump import Report, inspect_store
 from storage.errors import (

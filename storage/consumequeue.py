@@ -1,30 +1,26 @@
-"""Consume queues: for each (topic, queue id) the places of its messages in the log, by queue
-offset.
-"""
+"""One consume queue: the places of its messages in the log, by queue offset."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage.checkpoint import QueueMark
-from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
+from storage.config import QUEUE_ENTRY_BYTES
 from storage.derivation import QUEUE_ENTRY, QueueEnd
 from storage.errors import CorruptFile, FlushFailed, NotAStore
-from storage.queuefiles import FileCache, QueueFile
-from storage.segment import fsync_directory
+from storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile, sync_directories
 from storage.segments import NAME_DIGITS, segment_name
+
+if TYPE_CHECKING:
+    from storage.consumequeues import ConsumeQueues
 
 log = logging.getLogger(__name__)
 
 MAX_LONG: Final = (1 << 63) - 1
-BLANK_SIZE: Final = 0x7FFFFFFF
-BLANK_ENTRY: Final = QUEUE_ENTRY.pack(0, BLANK_SIZE, 0)
 GAP_ENTRIES_MAX: Final = 300_000
-TOPIC_BYTES_MAX: Final = 255  # a directory name
 
 Entry = tuple[int, int, int]  # physical offset, record size, tags code
 
@@ -276,9 +272,7 @@ class ConsumeQueue:
         if dirty_pages < pages_min:
             return False
         try:
-            if self._new_names:
-                self._new_names = False
-                self._sync_names()
+            sync_directories(self.take_new_names())
             for file in list(self._files):
                 start, stop = flushed * QUEUE_ENTRY_BYTES, reached * QUEUE_ENTRY_BYTES
                 if file.end > start and file.start < stop:
@@ -290,12 +284,12 @@ class ConsumeQueue:
         self.flushed = reached
         return True
 
-    def _sync_names(self) -> None:
-        try:
-            for directory in (self.directory, self.directory.parent, self.directory.parent.parent):
-                fsync_directory(directory)
-        except FileNotFoundError:
-            log.debug("queue deleted before it was flushed topic=%s", self.topic)
+    def take_new_names(self) -> list[Path]:
+        """Directories whose names are not on the disk yet; the caller syncs them."""
+        if not self._new_names:
+            return []
+        self._new_names = False
+        return [self.directory, self.directory.parent, self.directory.parent.parent]
 
     # --- recovery, truncation, retention ---
 
@@ -345,62 +339,40 @@ class ConsumeQueue:
 
     def look(self) -> None:
         """Find the end without changing anything, for inspection. Raises OSError."""
+        self._find_end(MAX_LONG)
+
+    def _find_end(self, log_end: int) -> int:
+        """Set the end behind the last entry whose record lies below log_end; that entry's file."""
+        count, physical_end, index = 0, -1, 0
         for index in range(len(self._files) - 1, -1, -1):
-            file = self._files[index]
-            count = self._count_valid(file, MAX_LONG)
-            if count or index == 0:
-                self.end.next_offset = file.start // QUEUE_ENTRY_BYTES + count
-                self.end.physical_end = self._last_physical_end(file, count)
-                return
+            count, physical_end = self._files[index].measure(log_end)
+            if count:
+                break
+        first = self._files[index].start // QUEUE_ENTRY_BYTES if self._files else 0
+        self._set_end(first + count, physical_end)
+        return index
 
     def truncate(self, log_end: int) -> None:
         """Remove every entry whose record does not lie below log_end, and zero the rest of the
         file. Raises OSError.
         """
         self._stop_writing()
-        count = 0
-        for index in range(len(self._files) - 1, -1, -1):
-            file = self._files[index]
-            count = self._count_valid(file, log_end)
-            if count or index == 0:
-                self._remove_files(index + 1)
-                break
-        if not self._files:
+        if self._files:
+            self._remove_files(self._find_end(log_end) + 1)
+            self._zero_behind_end()
+        else:
             self._set_end(0, -1)
             self.flushed = 0
-            return
+
+    def _zero_behind_end(self) -> None:
         file = self._files[-1]
         if file.mapping is not None:
             self._cache.unmap(file)
-        first = file.start // QUEUE_ENTRY_BYTES
-        cleared = file.zero_tail(count * QUEUE_ENTRY_BYTES)
-        self._set_end(first + count, self._last_physical_end(file, count))
+        next_offset = self.end.next_offset
+        cleared = file.zero_tail(next_offset * QUEUE_ENTRY_BYTES - file.start)
         # Zeros that are not on the disk must be flushed like entries: step back by one.
-        self.flushed = max(first, first + count - 1) if cleared else first + count
+        self.flushed = max(0, next_offset - 1) if cleared else next_offset
         self._min_known = False
-
-    def _count_valid(self, file: QueueFile, log_end: int) -> int:
-        low, high = 0, self._file_bytes // QUEUE_ENTRY_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = QUEUE_ENTRY.unpack(
-                file.read(middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
-            )
-            if physical >= 0 and size > 0 and (physical + size <= log_end or size == BLANK_SIZE):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _last_physical_end(self, file: QueueFile, count: int) -> int:
-        """End of the last record that is not blank."""
-        for index in range(count - 1, -1, -1):
-            physical, size, _ = QUEUE_ENTRY.unpack(
-                file.read(index * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
-            )
-            if size != BLANK_SIZE:
-                return int(physical + size)
-        return -1
 
     def _set_end(self, next_offset: int, physical_end: int) -> None:
         self._stop_writing()
@@ -410,23 +382,13 @@ class ConsumeQueue:
 
     def drop_last(self) -> None:
         """Recovery found that the last entry is not what the log says. Raises OSError."""
-        assert self._files
-        file = self._files[-1]
-        count = self.end.next_offset - 1 - file.start // QUEUE_ENTRY_BYTES
-        if count < 0:
+        next_offset = self.end.next_offset - 1
+        if next_offset * QUEUE_ENTRY_BYTES == self._files[-1].start and len(self._files) > 1:
             self._remove_files(len(self._files) - 1)
-            if not self._files:
-                self.reset()
-                return
-            file = self._files[-1]
-            count = self._file_bytes // QUEUE_ENTRY_BYTES - 1
-        if file.mapping is not None:
-            self._cache.unmap(file)
-        file.zero_tail(count * QUEUE_ENTRY_BYTES)
-        first = file.start // QUEUE_ENTRY_BYTES
-        self._set_end(first + count, self._last_physical_end(file, count))
-        self.flushed = min(self.flushed, max(first, first + count - 1))
-        self._min_known = False
+        previous = self.entry(next_offset - 1)
+        known = previous is not None and previous[1] != BLANK_SIZE
+        self._set_end(next_offset, previous[0] + previous[1] if previous and known else -1)
+        self._zero_behind_end()
 
     def correct_min_offset(self, log_start: int) -> None:
         """Find the first entry that is not blank and whose record is not below log_start. Raises
@@ -507,156 +469,3 @@ class ConsumeQueue:
             self._cache.unmap(file)
             self._files.pop()
             file.path.unlink(missing_ok=True)
-
-
-def _directories(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    with os.scandir(parent) as entries:
-        return [entry for entry in entries if entry.is_dir()]
-
-
-class ConsumeQueues:
-    """All consume queues of a store. Files appear with the first entry of a queue, not before.
-
-    ends        for the inner loop of dispatch: QueueEnd by topic bytes and queue id
-    incomplete  a set only while recovery reads the log: queues that lack entries before what the
-    log offers them
-    log_start   below it the log has been deleted
-    """
-
-    def __init__(self, config: StorageConfig, *, read_only: bool = False) -> None:
-        self.directory = Path(config.root) / "consumequeue"
-        self.file_bytes = config.queue_segment_bytes
-        self.cache = FileCache(read_only=read_only)
-        self.ends: dict[bytes, dict[int, QueueEnd]] = {}
-        self.log_start = 0
-        self.incomplete: set[ConsumeQueue] | None = None
-        self.torn: set[ConsumeQueue] = set()
-        #: (queue, queue offset, entry) -> does the log have that record there? Given by the store.
-        self.log_agrees: Callable[[ConsumeQueue, int, Entry], bool] = lambda *_: True
-        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
-
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        for queues in list(self._queues.values()):
-            yield from list(queues.values())
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        queues = self._queues.get(topic)
-        return None if queues is None else queues.get(queue_id)
-
-    def topics(self) -> list[str]:
-        return list(self._queues)
-
-    def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        return list(self._queues.get(topic, {}).values())
-
-    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, new and without files when it is not known. Raises ValueError for a name that
-        is no directory.
-        """
-        queue = self.get(topic, queue_id)
-        if queue is None:
-            name = topic.encode()
-            if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or queue_id < 0:
-                raise ValueError(f"no queue can be called {topic!r}, {queue_id}")
-            if len(name) > TOPIC_BYTES_MAX:
-                raise ValueError(f"topic of {len(name)} bytes, directories take {TOPIC_BYTES_MAX}")
-            queue = ConsumeQueue(self, topic, queue_id)
-            self._queues.setdefault(topic, {})[queue_id] = queue
-            self.ends.setdefault(name, {})[queue_id] = queue.end
-        return queue
-
-    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
-        """For dispatch: the end of a queue, made when needed; None when the log names an impossible
-        one.
-        """
-        try:
-            return self.make(topic.decode("utf-8"), queue_id).end
-        except ValueError as error:  # UnicodeDecodeError is one
-            log.warning("record without queue why=%s", error)
-            return None
-
-    def load(self) -> None:
-        """Find the queues on disk without opening their files. Raises NotAStore, OSError."""
-        if not self.directory.is_dir():
-            return
-        for topic in _directories(self.directory):
-            for queue in _directories(topic):
-                if queue.name.isascii() and queue.name.isdigit():
-                    with os.scandir(queue) as files:
-                        names = [file.name for file in files]
-                    if names:
-                        self.make(topic.name, int(queue.name)).load(names)
-
-    def compare(self, queue: ConsumeQueue, entry: Entry, queue_offset: int) -> None:
-        """While recovering: does the queue hold what the log says? If not it is torn."""
-        if self.incomplete is None or queue in self.torn:
-            return
-        held = queue.entry(queue_offset)
-        if held == entry:
-            return
-        if held is None or held[0] <= entry[0] or not self.log_agrees(queue, queue_offset, held):
-            log.warning(
-                "queue entry differs from the log topic=%s queue=%d offset=%d",
-                queue.topic, queue.queue_id, queue_offset,
-            )  # fmt: skip
-            self.torn.add(queue)
-
-    def truncate(self, log_end: int) -> None:
-        """Remove every entry whose record does not lie below log_end. Raises OSError."""
-        for queue in self:
-            if queue.physical_end > log_end:
-                queue.truncate(log_end)
-
-    def start_at(self, log_start: int) -> None:
-        """The log begins here now."""
-        if log_start != self.log_start:
-            self.log_start = log_start
-            for queue in self:
-                queue.log_start_moved()
-
-    def drop_before(self, log_start: int) -> list[Path]:
-        """Delete files that only describe deleted records. Raises OSError."""
-        return [path for queue in self for path in queue.drop_before(log_start)]
-
-    def flush(self, pages_min: int = 0) -> bool:
-        """True when every entry written before the call is on the disk. [thread] Raises
-        FlushFailed.
-        """
-        complete = True
-        for queue in self:
-            complete = queue.flush(pages_min) and complete
-        return complete
-
-    def marks(self) -> dict[str, dict[int, QueueMark]]:
-        """Where every queue with entries stands."""
-        return {
-            topic: {
-                queue_id: QueueMark(queue.first_offset, queue.max_offset, queue.physical_end)
-                for queue_id, queue in list(queues.items())
-                if queue.max_offset
-            }
-            for topic, queues in list(self._queues.items())
-        }
-
-    def delete_queue(self, topic: str, queue_id: int) -> None:
-        """Raises OSError."""
-        queue = self.get(topic, queue_id)
-        if queue is None:
-            return
-        queue.destroy()
-        del self._queues[topic][queue_id]
-        del self.ends[topic.encode()][queue_id]
-        if not self._queues[topic]:
-            del self._queues[topic]
-            del self.ends[topic.encode()]
-            directory = self.directory / topic
-            if directory.exists() and not any(directory.iterdir()):
-                directory.rmdir()
-
-    def delete_topic(self, topic: str) -> None:
-        """Raises OSError."""
-        for queue in self.of_topic(topic):
-            self.delete_queue(topic, queue.queue_id)
-
-    def close(self) -> None:
-        self.cache.close()

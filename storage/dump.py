@@ -12,11 +12,13 @@ from storage.checkpoint import Checkpoint, load_checkpoint, load_queue_state
 from storage.codec import SysFlag, queue_tags_code, scan
 from storage.commitlog import CommitLog
 from storage.config import StorageConfig
-from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from storage.consumequeue import ConsumeQueue
+from storage.consumequeues import ConsumeQueues
 from storage.derivation import NOTHING_WRITTEN, check
 from storage.dispatch import parse_delay_levels
 from storage.errors import CorruptFile, NotAStore
 from storage.keyindex import IndexFile
+from storage.queuefiles import BLANK_SIZE
 
 TEXTS_MAX: Final = 1000
 

@@ -4,22 +4,34 @@ in use.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import mmap
 import os
 import resource
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from storage.config import PAGE_BYTES, QUEUE_ENTRY_BYTES
-from storage.derivation import QueueEnd
+from storage.derivation import QUEUE_ENTRY, QueueEnd
+from storage.segment import fsync_directory
 
 log = logging.getLogger(__name__)
 
+BLANK_SIZE: Final = 0x7FFFFFFF  # of an entry that describes no record
+BLANK_ENTRY: Final = QUEUE_ENTRY.pack(0, BLANK_SIZE, 0)
 MAPPED_FILES_MAX: Final = 4096  # each mapping costs a file descriptor and a kernel map entry
 ALLOCATE_BYTES_MIN: Final = 64 << 10
 _ZERO_STEP_BYTES: Final = 64 << 10
+
+
+def sync_directories(directories: Iterable[Path]) -> None:
+    """Make names durable. [thread] Raises OSError; a directory deleted meanwhile needs no sync."""
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError):
+            fsync_directory(directory)
 
 
 class QueueFile:
@@ -76,6 +88,39 @@ class QueueFile:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             return os.pread(descriptor, size, position)
+        finally:
+            os.close(descriptor)
+
+    def measure(self, log_end: int) -> tuple[int, int]:
+        """(entries whose records lie below log_end, end of the last of these records, -1 if all are blank).
+
+        A binary search: the entries counted must be whole and in order. Raises OSError.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+
+            def entry(number: int) -> tuple[int, int, int]:
+                data = os.pread(descriptor, QUEUE_ENTRY_BYTES, number * QUEUE_ENTRY_BYTES)
+                found: tuple[int, int, int] = QUEUE_ENTRY.unpack(data)
+                return found
+
+            low, high = 0, self.size // QUEUE_ENTRY_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                physical, size, _ = entry(middle)
+                if (
+                    physical >= 0
+                    and size > 0
+                    and (physical + size <= log_end or size == BLANK_SIZE)
+                ):
+                    low = middle + 1
+                else:
+                    high = middle
+            for number in range(low - 1, -1, -1):
+                physical, size, _ = entry(number)
+                if size != BLANK_SIZE:
+                    return low, physical + size
+            return low, -1
         finally:
             os.close(descriptor)
 

@@ -11,8 +11,10 @@ from typing import Final
 
 from storage.commitlog import CommitLog
 from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
-from storage.consumequeue import BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from storage.consumequeue import ConsumeQueue
+from storage.consumequeues import ConsumeQueues
 from storage.derivation import QUEUE_ENTRY
+from storage.queuefiles import BLANK_SIZE
 from storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 try:

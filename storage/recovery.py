@@ -23,7 +23,8 @@ from storage.checkpoint import Checkpoint, QueueState
 from storage.codec import SysFlag, scan
 from storage.commitlog import CommitLog
 from storage.config import StorageConfig
-from storage.consumequeue import ConsumeQueue, ConsumeQueues, Entry
+from storage.consumequeue import ConsumeQueue, Entry
+from storage.consumequeues import ConsumeQueues
 from storage.derivation import Checked, QueueEnd, check
 from storage.dispatch import Dispatcher
 from storage.errors import CorruptRecord, StoreIsFull

@@ -26,7 +26,7 @@ from storage.clock import Clock, SystemClock
 from storage.codec import BatchItem, Draft, QueueTail
 from storage.commitlog import BatchPlaced, CommitLog, Placed
 from storage.config import FlushMode, StorageConfig
-from storage.consumequeue import ConsumeQueues
+from storage.consumequeues import ConsumeQueues
 from storage.dispatch import Dispatcher, parse_delay_levels
 from storage.errors import (
     FlushFailed,

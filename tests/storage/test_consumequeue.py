@@ -12,8 +12,9 @@ import pytest
 
 from storage import CorruptFile, FlushFailed, NotAStore, StorageConfig
 from storage.checkpoint import QueueMark
-from storage.consumequeue import BLANK_ENTRY, GAP_ENTRIES_MAX, ConsumeQueue, ConsumeQueues
-from storage.queuefiles import ALLOCATE_BYTES_MIN, FileCache, QueueFile
+from storage.consumequeue import GAP_ENTRIES_MAX, ConsumeQueue
+from storage.consumequeues import ConsumeQueues
+from storage.queuefiles import ALLOCATE_BYTES_MIN, BLANK_ENTRY, FileCache, QueueFile
 
 FILE_BYTES = 400  # twenty entries
 RECORD = 100
@@ -240,13 +241,13 @@ def test_mark_of_a_clean_stop_saves_the_search_only_when_the_file_agrees(
         return found
 
     searched: list[int] = []
-    real = ConsumeQueue._count_valid
+    real = QueueFile.measure
 
-    def noted(self: ConsumeQueue, file: QueueFile, log_end: int) -> int:
+    def noted(self: QueueFile, log_end: int) -> tuple[int, int]:
         searched.append(log_end)
-        return real(self, file, log_end)
+        return real(self, log_end)
 
-    monkeypatch.setattr(ConsumeQueue, "_count_valid", noted)
+    monkeypatch.setattr(QueueFile, "measure", noted)
     queue = loaded()
     queue.recover(9999, QueueMark(0, 25, 2500))
     assert (queue.max_offset, queue.physical_end, searched) == (25, 2500, [])

@@ -22,7 +22,7 @@ from storage import (
     open_store,
 )
 from storage.checkpoint import load_queue_state
-from storage.consumequeue import BLANK_ENTRY
+from storage.queuefiles import BLANK_ENTRY
 from storage.recovery import Recovery
 
 SEGMENT_BYTES = 4096
