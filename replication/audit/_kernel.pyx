@@ -111,6 +111,7 @@ cdef enum:
 cdef const unsigned char* RECORD_WORD = b"\xda\xa3\x20"
 cdef const unsigned char* BLANK_WORD = b"\xcb\xd4\x31\x94"
 cdef long long KEPT_MAX = MARKS_MAX
+cdef long long EXTENSION_ADDRESS_MAX = -4611686018427387904
 cdef set SPECIALS = set(SPECIAL_TOPICS)
 cdef bytes DELAY = b"SCHEDULE_TOPIC_XXXX"
 
@@ -807,7 +808,7 @@ cdef class Ledger:
         found_size = get32(entry + 8)
         found_code = get64(entry + 12)
         if found_offset == offset and found_size == head.size:
-            if found_code != code and (found_code > -2147483649 or topic == DELAY):
+            if found_code != code and (found_code > EXTENSION_ADDRESS_MAX or topic == DELAY):
                 self._mark(
                     M_ENTRY_TAGS, shelf, topic, head.queue_id, head.queue_offset, offset,
                     found_code, code,

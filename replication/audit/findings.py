@@ -24,6 +24,7 @@ from storage.errors import CorruptFile
 
 FINDINGS_MAX: Final = 10_000  # of one check in one store
 RESIDUE_MS: Final = 3_600_000  # half or delayed messages this long overdue are residue
+CHECKPOINT_LATE_MS: Final = 60_000
 HALF_GROUP: Final = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"
 
 _QUEUE_CODES: Final = (ledger.GAP, ledger.REPEAT)
@@ -137,20 +138,28 @@ class Findings:
 
 
 def conclude(
-    whole: Whole, shelves: Sequence[Shelf], islands: Sequence[Interval], found: Findings
+    whole: Whole,
+    shelves: Sequence[Shelf],
+    islands: Sequence[Interval],
+    start: int,
+    found: Findings,
 ) -> None:
     """Turn what was marked into findings.
 
+    start    where the log that was read begins: nothing is said of what lies before
     shelves  the reference first; islands  every divergence of any replica from the reference
     Raises AuditIncomplete, OSError.
     """
     causes = sorted(islands)
+    # what the log's last records say of times and progress holds only if they are not in dispute
+    tail_in_doubt = any(gap.end >= shelves[0].replica.end for gap in causes)
     _log_marks(whole, shelves, causes, found)
     for number, shelf in enumerate(shelves):
         _shelf_marks(whole, number, shelf, causes, found)
-        _dangling(whole, shelf, causes, found)
-        _index(whole, number, shelf, found)
-        _checkpoint(whole, shelf, shelves[0].replica.end, found)
+        _dangling(whole, shelf, causes, start, found)
+        _index(whole, number, shelf, causes, found)
+        if not tail_in_doubt:
+            _checkpoint(whole, shelf, shelves[0].replica.end, found)
         if shelf.replica.queues is not None:
             for path in shelf.replica.queues.strays:
                 found.add(
@@ -159,6 +168,7 @@ def conclude(
     reference = shelves[0].replica
     if reference.root is not None:
         _consumer_offsets(whole, reference, found)
+    if reference.root is not None and not tail_in_doubt:
         _transactions(whole, reference, found)
         _delays(whole, reference, found)
 
@@ -246,12 +256,17 @@ def _shelf_marks(
     """Entries and keys that are not as the log says."""
     replica = shelf.replica
     undispatched = 0
+    consequences: Counter[str] = Counter()
     for mark in whole.marks:
         if mark.shelf != number or mark.code in _KEY_CODES:
             continue
         key = (mark.topic, mark.queue_id)
         if whole.restarts.get(key, -1) > mark.physical_offset:
             continue  # the queue was deleted since, and began anew
+        inside = _covering(causes, mark.physical_offset)
+        if inside is not None:
+            consequences[f"{inside.start}-{inside.end}"] += 1
+            continue
         queue = replica.queues.by_name.get(key) if replica.queues is not None else None
         behind = queue is None or mark.queue_offset >= queue.max_offset
         if mark.code == ledger.ENTRY_MISSING and behind and not replica.clean:
@@ -269,6 +284,14 @@ def _shelf_marks(
             _add(found, replica.name, mark, Severity.CRITICAL, detail)
         else:
             _add(found, replica.name, mark, Severity.CRITICAL, "no entry for this record")
+    for cause_name, count in consequences.items():
+        found.add(
+            replica.name,
+            "cq_consequence",
+            Severity.INFO,
+            f"{count} queue entries do not match records that differ there",
+            caused_by=cause_name,
+        )
     if undispatched:
         found.add(
             replica.name,
@@ -278,7 +301,9 @@ def _shelf_marks(
         )
 
 
-def _dangling(whole: Whole, shelf: Shelf, causes: list[Interval], found: Findings) -> None:
+def _dangling(
+    whole: Whole, shelf: Shelf, causes: list[Interval], start: int, found: Findings
+) -> None:
     """Entries that no record of the log stands behind."""
     replica = shelf.replica
     consequences: Counter[str] = Counter()
@@ -287,7 +312,7 @@ def _dangling(whole: Whole, shelf: Shelf, causes: list[Interval], found: Finding
         if name.startswith("%LMQ%"):
             continue  # its entries point at records of other topics
         span = whole.spans.get((queue.topic, queue.queue_id))
-        for queue_offset, entry in _unclaimed(queue, span, replica, shelf):
+        for queue_offset, entry in _unclaimed(queue, span, replica, max(start, replica.start)):
             physical = entry[0]
             cause = _covering(shelf.masks, physical) or _covering(causes, physical)
             cause = cause or _covering(whole.damaged, physical)
@@ -319,10 +344,9 @@ def _dangling(whole: Whole, shelf: Shelf, causes: list[Interval], found: Finding
 
 
 def _unclaimed(
-    queue: Queue, span: Span | None, replica: Replica, shelf: Shelf
+    queue: Queue, span: Span | None, replica: Replica, start: int
 ) -> Iterable[tuple[int, tuple[int, int, int]]]:
-    """Entries outside what the log knows of a queue, in the comparable part of the log."""
-    start = max(replica.start, shelf.replica.start)
+    """Entries outside what the log knows of a queue, of records at or behind `start`."""
     low, high = queue.min_offset, queue.max_offset
     if span is None:
         pieces = [(low, high)]
@@ -343,7 +367,9 @@ def _unclaimed(
 # --- index, checkpoint ----------------------------------------------------------------------------
 
 
-def _index(whole: Whole, number: int, shelf: Shelf, found: Findings) -> None:
+def _index(
+    whole: Whole, number: int, shelf: Shelf, causes: list[Interval], found: Findings
+) -> None:
     index = shelf.index
     if index is None:
         return
@@ -355,8 +381,11 @@ def _index(whole: Whole, number: int, shelf: Shelf, found: Findings) -> None:
         )  # fmt: skip
     for name, what in index.problems:
         found.add(replica.name, "index_broken", Severity.WARN, f"index file {name}: {what}")
+    known = sorted([*causes, *whole.damaged])
     for mark in whole.marks:
-        if mark.shelf == number and mark.code in _KEY_CODES:
+        if mark.shelf != number or mark.code not in _KEY_CODES:
+            continue
+        if _covering(known, mark.physical_offset) is None:
             _add(found, replica.name, mark, Severity.WARN, f"hash {mark.first}")
     beyond = sum(1 for offset in reversed(index.physical) if offset >= replica.end)
     if beyond:
@@ -365,13 +394,16 @@ def _index(whole: Whole, number: int, shelf: Shelf, found: Findings) -> None:
             f"{beyond} index entries name offsets at or behind the log's end {replica.end}",
         )  # fmt: skip
     behind = whole.unindexed[number] if whole.unindexed else 0
+    first = whole.first_unindexed[number] if behind else -1
+    if _covering(known, first) is not None:
+        behind = 0
     if behind and (index.physical or index.problems) and replica.end >= shelf.replica.end:
         found.add(
             replica.name,
             "index_behind",
             Severity.WARN if replica.clean else Severity.INFO,
             f"{behind} records with keys are not in the index",
-            physical_offset=whole.first_unindexed[number],
+            physical_offset=first,
         )
 
 
@@ -396,8 +428,12 @@ def _checkpoint(whole: Whole, shelf: Shelf, shelf_end: int, found: Findings) -> 
                 replica.name, "checkpoint", Severity.WARN,
                 f"the {name} time {ms} is later than the last record, stored {last_ms}",
             )  # fmt: skip
-    if replica.clean and whole.records and checkpoint.physic_ms == 0:
-        found.add(replica.name, "checkpoint", Severity.WARN, "it is missing, empty or damaged")
+    if replica.clean and whole.records and checkpoint.physic_ms < last_ms - CHECKPOINT_LATE_MS:
+        found.add(
+            replica.name, "checkpoint", Severity.WARN,
+            f"the broker stopped in order, yet the log time {checkpoint.physic_ms} is"
+            f" {last_ms - checkpoint.physic_ms} ms before the last record",
+        )  # fmt: skip
     for name, offset in (
         ("flushed", checkpoint.master_flushed),
         ("confirmed", checkpoint.confirmed),
@@ -437,8 +473,10 @@ def _consumer_offsets(whole: Whole, replica: Replica, found: Findings) -> None:
             name = (topic.encode(), int(queue_id))
             span = whole.spans.get(name)
             queue = replica.queues.by_name.get(name) if replica.queues is not None else None
-            end = span.last + 1 if span is not None else queue.max_offset if queue else None
-            if end is not None and int(offset) > end:
+            if span is None and queue is None:
+                continue
+            end = max(span.last + 1 if span else 0, queue.max_offset if queue else 0)
+            if int(offset) > end:
                 found.add(
                     replica.name, "consumer_beyond", Severity.WARN,
                     f"group {group} is at {offset}, the queue ends at {end}",

@@ -50,7 +50,9 @@ SPECIAL_TOPICS: Final = frozenset({DELAY_TOPIC, HALF_TOPIC, OP_TOPIC})
 
 _ENTRY_BYTES: Final = 20
 _NOT_INDEXED: Final = (4, 12)  # transaction bits of records that never reach a queue
-_EXTENSION_ADDRESS_MAX: Final = -2_147_483_649  # such a tags code is an address in consumequeue_ext
+# An address in consumequeue_ext is -2**63 plus a file position. RocketMQ takes everything below -2**31
+# for one; a flipped bit makes such numbers, so only credible positions count here.
+_EXTENSION_ADDRESS_MAX: Final = -(1 << 62)
 
 
 class Mark(NamedTuple):

@@ -389,7 +389,7 @@ def _check(state: _Audit, found: Findings) -> None:
         reports = state.engine.checks(reference, shelves, islands, state.start, options)
         whole = join(reports)
         state.records = whole.records
-        conclude(whole, shelves, islands, found)
+        conclude(whole, shelves, islands, state.start, found)
     except OSError as problem:
         raise AuditIncomplete(f"cannot read {problem.filename}: {problem.strerror}") from problem
 
