@@ -18,6 +18,7 @@ from typing import Final
 from tandemmq.exits import CommandFailed, ExitCode
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+ADMIN: Final = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return ExitCode.OPTIMIZED
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
-        module = importlib.import_module(f"tandemmq.{arguments.module}")
-        code: int = getattr(module, arguments.function)(arguments)
+        code = _run(given)
         sys.stdout.flush()
         return code
     except CommandFailed as problem:
@@ -58,7 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def _run(argv: list[str]) -> int:
+    if argv[:1] == [ADMIN]:  # mqadmin's names and options: a parser of its own
+        code: int = importlib.import_module("tandemmq.admin").run_admin(argv[1:])
+        return code
+    arguments = command_parser().parse_args(argv)
+    module = importlib.import_module(f"tandemmq.{arguments.module}")
+    code = getattr(module, arguments.function)(arguments)
+    return code
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Every command but the options of `tandem admin NAME`, which tandemmq.admin knows."""
     parser = argparse.ArgumentParser(
         prog="tandem",
         description="TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.",
@@ -68,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         _add(commands, command)
+    commands.add_parser(ADMIN, help="mqadmin's commands, by their own names", add_help=False)
     local = commands.add_parser(
         "local",
         help="a whole cluster on this machine: name server and two masters",
@@ -134,16 +146,20 @@ def _broker(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _name_server(parser: argparse.ArgumentParser) -> None:
+def reach_options(parser: argparse.ArgumentParser) -> None:
+    """How a client reaches the cluster: tandemmq.reach reads these."""
     parser.add_argument(
         "-n",
         "--namesrv",
         metavar="HOST:PORT[;HOST:PORT]",
         help=f"name servers; default NAMESRV_ADDR of the environment, else {DEFAULT_NAME_SERVER}",
     )
+    parser.add_argument("--tls", action="store_true", help="encrypt, trusting any certificate")
+    parser.add_argument("--ca", metavar="FILE", help="encrypt, trusting these certificates (PEM)")
 
 
-def _json(parser: argparse.ArgumentParser) -> None:
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """--json."""
     parser.add_argument("--json", action="store_true", help="output for programs")
 
 
@@ -152,12 +168,28 @@ def _send(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "body", metavar="BODY", nargs="?", help="the message; without it, each line of stdin is one"
     )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="the whole file is one message")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the whole file is one message; may be repeated",
+    )
+    parser.add_argument("--lines", action="store_true", help="each line of --file is a message")
+    parser.add_argument("--hex", action="store_true", help="BODY and stdin are hexadecimal digits")
     parser.add_argument("--key", action="append", default=[], help="business key; may be repeated")
     parser.add_argument("--tag", help="tag that consumers filter by")
+    parser.add_argument(
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
+    )
+    parser.add_argument(
+        "--delay-level", type=int, default=0, metavar="N", help="deliver later: 1 is 1 s, 3 is 10 s"
+    )
+    parser.add_argument("--queue", metavar="BROKER:ID", help="to this queue, e.g. broker-a:0")
     parser.add_argument("--group", default="TANDEM_SEND", help="producer group")
-    _name_server(parser)
-    _json(parser)
+    reach_options(parser)
+    json_option(parser)
 
 
 def _tail(parser: argparse.ArgumentParser) -> None:
@@ -169,18 +201,58 @@ def _tail(parser: argparse.ArgumentParser) -> None:
         metavar="first|last|TIME",
         help="TIME: 2025-09-19T08:30:00 (local), milliseconds since 1970, or 10m for 10m ago",
     )
+    parser.add_argument("--to", dest="end", metavar="TIME", help="stop at what was stored then")
     parser.add_argument("--tag", default="*", metavar="EXPRESSION", help='e.g. "TagA || TagB"')
+    parser.add_argument("--key", action="append", default=[], help="only with this key")
+    parser.add_argument(
+        "--property", action="append", default=[], metavar="NAME[=VALUE]", help="only with this"
+    )
+    parser.add_argument(
+        "--queue", action="append", default=[], metavar="BROKER[:ID]", help="only of this queue"
+    )
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     parser.add_argument(
         "--until-end", action="store_true", help="stop at the end that each queue has now"
     )
-    _name_server(parser)
-    _json(parser)
+    parser.add_argument(
+        "--body",
+        dest="style",
+        choices=["auto", "text", "hex", "json", "none"],
+        default="auto",
+        help="how to show bodies; auto: text, or hex when it is none. They come decompressed",
+    )
+    parser.add_argument("--hex", action="store_true", help="the same as --body hex")
+    parser.add_argument("--verbose", action="store_true", help="ids, hosts, properties, flags too")
+    reach_options(parser)
+    json_option(parser)
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic", default="TandemBench", help="default TandemBench; made if needed"
+    )
+    parser.add_argument("--count", type=int, default=100_000, help="messages, default 100000")
+    parser.add_argument("--seconds", type=float, metavar="S", help="for so long instead of --count")
+    parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="default 1024")
+    parser.add_argument(
+        "--in-flight", type=int, default=256, metavar="N", help="sends under way, default 256"
+    )
+    parser.add_argument(
+        "--rate", type=float, metavar="N", help="messages a second; default: as fast as it goes"
+    )
+    parser.add_argument("--queues", type=int, default=4, help="per broker, default 4")
+    parser.add_argument("--no-read", action="store_true", help="send only, read nothing back")
+    reach_options(parser)
+    json_option(parser)
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"])
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", type=Path, help="storePathRootDir of a broker")
-    _json(parser)
+    json_option(parser)
 
 
 def _check_config(parser: argparse.ArgumentParser) -> None:
@@ -190,7 +262,7 @@ def _check_config(parser: argparse.ArgumentParser) -> None:
         choices=["broker", "nameserver"],
         help="default: nameserver when the file's name says namesrv, else broker",
     )
-    _json(parser)
+    json_option(parser)
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:
@@ -218,7 +290,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
         default=10911,
         help="of broker-a, default 10911; broker-b: 10 more; each also takes the port 2 below",
     )
-    _json(parser)
+    json_option(parser)
 
 
 def _down(parser: argparse.ArgumentParser) -> None:
@@ -227,12 +299,16 @@ def _down(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=15.0, metavar="S", help="seconds to wait, default 15"
     )
     parser.add_argument("--kill", action="store_true", help="kill what has not stopped by then")
-    _json(parser)
+    json_option(parser)
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
-    _json(parser)
+    parser.add_argument("--watch", action="store_true", help="again and again until Ctrl-C")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="S", help="of --watch, default 2"
+    )
+    json_option(parser)
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
@@ -264,7 +340,8 @@ COMMANDS: Final = (
         "run_send",
         "send messages from the command line, a file or stdin",
         '  tandem send Orders "order 17" --key order-17 --tag created\n'
-        "  seq 1000 | tandem send Orders",
+        "  seq 1000 | tandem send Orders --property source=test\n"
+        "  tandem send Pictures --file a.png --file b.png",
         _send,
     ),
     _Command(
@@ -273,8 +350,17 @@ COMMANDS: Final = (
         "run_tail",
         "print a topic's messages as they come, without touching any group",
         "  tandem tail Orders --from first --count 10\n"
-        '  tandem tail Orders --tag "created || paid" --json',
+        '  tandem tail Orders --tag "created || paid" --json\n'
+        "  tandem tail Orders --from 1h --to 30m --key order-17 --verbose",
         _tail,
+    ),
+    _Command(
+        "bench",
+        "load",
+        "run_bench",
+        "send as fast as it goes, read it back, say how long it took",
+        "  tandem bench --count 200000 --size 512\n  tandem bench --seconds 30 --rate 5000 --json",
+        _bench,
     ),
     _Command(
         "inspect",
@@ -300,6 +386,16 @@ COMMANDS: Final = (
         "  tandem check-config broker.conf",
         _check_config,
     ),
+    _Command(
+        "completion",
+        "completion",
+        "run_completion",
+        "print what makes a shell complete commands and options",
+        "  tandem completion bash > ~/.local/share/bash-completion/completions/tandem\n"
+        "  tandem completion zsh > ~/.zfunc/_tandem\n"
+        "  tandem completion fish > ~/.config/fish/completions/tandem.fish",
+        _completion,
+    ),
 )
 
 LOCAL_ACTIONS: Final = (
@@ -324,7 +420,7 @@ LOCAL_ACTIONS: Final = (
         "local",
         "run_status",
         "say which processes run and whether brokers are registered",
-        "  tandem local status --json",
+        "  tandem local status --watch",
         _status,
     ),
     _Command(

@@ -20,6 +20,7 @@ class ExitCode(enum.IntEnum):
     STORE_UNUSABLE = 9  # locked by another broker, not a store, or unreadable
     DISK_FAILED = 10  # fdatasync failed: what the disk holds is unknown, see docs/operations.md
     MISSING = 11  # something that must be installed or given is not there
+    NOT_FOUND = 12  # the message, group or setting that was asked for does not exist
     BUG = 70  # a failed assertion: the log holds the story
     OPTIMIZED = 71  # started with python -O
     INTERRUPTED = 130  # Ctrl-C

@@ -24,13 +24,14 @@ from typing import Final
 
 from cluster.client import Admin, ClientError
 from tandemmq.exits import CommandFailed, ExitCode
-from tandemmq.screen import coloured, table
+from tandemmq.screen import coloured, refresh, table
 
 LOOPBACK: Final = "127.0.0.1"
 CLUSTER: Final = "TandemCluster"
 NAME_SERVER: Final = "namesrv"
 BROKERS: Final = ("broker-a", "broker-b")
 READY_S: Final = 30.0
+_COLOURS: Final = {"running": "green", "died": "red"}
 LOOK_S: Final = 0.05  # between two looks at a process that is starting
 EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
 
@@ -118,9 +119,30 @@ def run_down(arguments: argparse.Namespace) -> ExitCode:
 def run_status(arguments: argparse.Namespace) -> ExitCode:
     """Say who runs. Exit code NOT_RUNNING unless everything does and is registered."""
     layout = _open(arguments.dir.absolute())
+    if arguments.watch:
+        try:
+            asyncio.run(_watch(layout, arguments))
+        except KeyboardInterrupt:
+            return ExitCode.OK  # that is how it is meant to end
     conditions = asyncio.run(_conditions(layout))
     _print_conditions(layout, conditions, as_json=arguments.json)
     return ExitCode.OK if all(map(_well, conditions)) else ExitCode.NOT_RUNNING
+
+
+async def _watch(layout: Layout, arguments: argparse.Namespace) -> None:
+    """Until Ctrl-C or a broken pipe."""
+    if arguments.interval <= 0:
+        raise CommandFailed(
+            f"--interval must be above 0, got {arguments.interval:g}", ExitCode.USAGE
+        )
+    while True:
+        conditions = await _conditions(layout)
+        if arguments.json:
+            _print_conditions(layout, conditions, as_json=True)
+            sys.stdout.flush()
+        else:
+            refresh(_condition_table(conditions))
+        await asyncio.sleep(arguments.interval)
 
 
 def run_logs(arguments: argparse.Namespace) -> ExitCode:
@@ -387,18 +409,22 @@ def _print_conditions(layout: Layout, conditions: Sequence[Condition], *, as_jso
         members = [asdict(condition) for condition in conditions]
         print(json.dumps({"directory": str(layout.directory), "members": members}))
         return
+    print(_condition_table(conditions))
+
+
+def _condition_table(conditions: Sequence[Condition]) -> str:
     rows = [
         (
             each.name,
             each.address,
-            each.state,
+            coloured(each.state, _COLOURS.get(each.state, "yellow")),
             each.pid or "-",
             {None: "-", True: "yes", False: "no"}[each.registered],
             each.log,
         )
         for each in conditions
     ]
-    print(table(["NAME", "ADDRESS", "STATE", "PID", "REGISTERED", "LOG"], rows))
+    return table(["NAME", "ADDRESS", "STATE", "PID", "REGISTERED", "LOG"], rows)
 
 
 def _last_lines(path: Path, count: int) -> list[str]:

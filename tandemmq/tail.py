@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import json
-import re
 import sys
 import time
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cluster.client import MessageQueue, PullConsumer, ReceivedMessage
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.outcome import client_errors
+from tandemmq.output import body_text, to_json
+from tandemmq.reach import reach
 from tandemmq.screen import coloured
-from tandemmq.send import name_server
+from tandemmq.times import clock_text, moment_ms
 
 GROUP: Final = "TOOLS_CONSUMER"  # exists on every broker, for tools
 POLL_MS: Final = 1_000
-_AGO = re.compile(r"(\d+)([smhd])")
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def run_tail(arguments: argparse.Namespace) -> ExitCode:
-    """Print messages until --count, the end (--until-end) or Ctrl-C."""
-    start = start_ms(arguments.start, time.time_ns() // 1_000_000)
+    """Print messages until --count, the end (--until-end, --to) or Ctrl-C."""
+    now_ms = time.time_ns() // 1_000_000
+    start = start_ms(arguments.start, now_ms)
+    end_ms = moment_ms("--to", arguments.end, now_ms) if arguments.end is not None else None
     if arguments.count is not None and arguments.count < 1:
         raise CommandFailed(f"--count must be at least 1, got {arguments.count}", ExitCode.USAGE)
+    wanted = _Wanted(arguments)
     with client_errors():
         try:
-            shown = asyncio.run(_tail(arguments, start))
+            shown = asyncio.run(_tail(arguments, start, end_ms, wanted))
         except KeyboardInterrupt:
             return ExitCode.OK
     if not arguments.json:
@@ -44,38 +43,72 @@ def start_ms(text: str, now_ms: int) -> int | None:
     """--from as milliseconds since 1970: 0 for first, None for last. Raises CommandFailed."""
     if text == "first":
         return 0
-    if text == "last":
-        return None
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if ago := _AGO.fullmatch(text):
-        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise CommandFailed(
-            f"--from takes first, last, a time like 2025-09-19T08:30:00, milliseconds or 10m, "
-            f"got {text!r}",
-            ExitCode.USAGE,
-        ) from None
+    return None if text == "last" else moment_ms("--from (first, last)", text, now_ms)
 
 
-async def _tail(arguments: argparse.Namespace, start: int | None) -> int:
+class _Wanted:
+    """What --key and --property let through; the broker looks at tags only."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._keys = set(arguments.key)
+        self._properties: dict[str, str | None] = {}
+        for text in arguments.property:
+            name, equals, value = text.partition("=")
+            self._properties[name] = value if equals else None
+
+    def __call__(self, message: ReceivedMessage) -> bool:
+        if self._keys and self._keys.isdisjoint(message.keys):
+            return False
+        return all(
+            name in message.properties and value in (None, message.properties[name])
+            for name, value in self._properties.items()
+        )
+
+
+async def _tail(
+    arguments: argparse.Namespace, start: int | None, end_ms: int | None, wanted: _Wanted
+) -> int:
     shown = 0
-    consumer = PullConsumer(GROUP, namesrv=name_server(arguments.namesrv), auto_commit=False)
+    where = reach(arguments)
+    consumer = PullConsumer(GROUP, namesrv=where.namesrv, tls=where.tls, auto_commit=False)
     async with consumer:
-        queues = await consumer.queues(arguments.topic)
+        queues = _chosen(await consumer.queues(arguments.topic), arguments.queue)
         await consumer.assign(queues, arguments.tag)
         await asyncio.gather(*(_seek(consumer, queue, start) for queue in queues))
-        ends = await _ends(consumer, queues) if arguments.until_end else {}
+        ends = await _ends(consumer, queues, arguments.until_end, end_ms)
         while arguments.count is None or shown < arguments.count:
             if ends and all(consumer.position(queue) >= end for queue, end in ends.items()):
                 break
-            left = 32 if arguments.count is None else min(32, arguments.count - shown)
-            for message in await consumer.poll(left, POLL_MS):
-                print(as_json(message) if arguments.json else as_text(message), flush=True)
-                shown += 1
+            for message in await consumer.poll(_room(arguments.count, shown), POLL_MS):
+                if message.queue_offset >= ends.get(message.queue, message.queue_offset + 1):
+                    continue  # came while we read
+                if wanted(message):
+                    text = to_json(message) if arguments.json else as_text(message, arguments)
+                    print(text, flush=True)
+                    shown += 1
     return shown
+
+
+def _room(count: int | None, shown: int) -> int:
+    return 32 if count is None else min(32, count - shown)
+
+
+def _chosen(queues: Sequence[MessageQueue], texts: Iterable[str]) -> list[MessageQueue]:
+    """The queues of --queue BROKER:ID or BROKER, or all."""
+    wanted = list(texts)
+    if not wanted:
+        return list(queues)
+    found = [
+        queue
+        for queue in queues
+        if queue.broker_name in wanted or f"{queue.broker_name}:{queue.queue_id}" in wanted
+    ]
+    if not found:
+        raise CommandFailed(
+            f"no queue {' or '.join(wanted)}; there are {', '.join(map(str, queues))}",
+            ExitCode.USAGE,
+        )
+    return found
 
 
 async def _seek(consumer: PullConsumer, queue: MessageQueue, start: int | None) -> None:
@@ -88,41 +121,40 @@ async def _seek(consumer: PullConsumer, queue: MessageQueue, start: int | None) 
     await consumer.seek(queue, offset)
 
 
-async def _ends(consumer: PullConsumer, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
-    ends = await asyncio.gather(*map(consumer.max_offset, queues))
+async def _ends(
+    consumer: PullConsumer, queues: Sequence[MessageQueue], until_end: bool, end_ms: int | None
+) -> Mapping[MessageQueue, int]:
+    """Where to stop in each queue: its end now, or the first message stored at end_ms or later."""
+    if end_ms is not None:
+        ends = await asyncio.gather(*(consumer.offset_for_time(q, end_ms) for q in queues))
+    elif until_end:
+        ends = await asyncio.gather(*map(consumer.max_offset, queues))
+    else:
+        return {}
     return dict(zip(queues, ends, strict=True))
 
 
-def as_text(message: ReceivedMessage) -> str:
-    """One message for people: place, time, tag, keys, body."""
-    stored = datetime.fromtimestamp(message.store_ms / 1000).isoformat(" ", "milliseconds")
+def as_text(message: ReceivedMessage, arguments: argparse.Namespace) -> str:
+    """One message for people: place, time, tag, keys, body; everything else with --verbose."""
     place = f"{message.queue.broker_name}:{message.queue.queue_id} {message.queue_offset}"
     marks = [f"[{message.tags}]"] if message.tags else []
     if message.keys:
         marks.append(f"keys={','.join(message.keys)}")
-    body = message.body.decode(errors="backslashreplace")
-    return " ".join([coloured(f"{stored} {place}", "dim"), *marks, body])
+    if message.reconsume_times:
+        marks.append(coloured(f"retry={message.reconsume_times}", "yellow"))
+    body = body_text(message.body, "hex" if arguments.hex else arguments.style)
+    head = coloured(f"{clock_text(message.store_ms)} {place}", "dim")
+    line = " ".join([head, *marks, body])
+    return f"{line}\n{_more(message)}" if arguments.verbose else line
 
 
-def as_json(message: ReceivedMessage) -> str:
-    """One message as a JSON line; a body that is not UTF-8 comes as body_base64."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
-    return json.dumps(
-        {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue_id": message.queue.queue_id,
-            "queue_offset": message.queue_offset,
-            "message_id": message.message_id,
-            "offset_message_id": message.offset_message_id,
-            "store_ms": message.store_ms,
-            "tags": message.tags,
-            "keys": list(message.keys),
-            "properties": dict(message.properties),
-            **body,
-        },
-        ensure_ascii=False,
-    )
+def _more(message: ReceivedMessage) -> str:
+    pairs = {
+        "message id": message.message_id,
+        "offset id": message.offset_message_id,
+        "born": f"{clock_text(message.born_ms)} at {message.born_host}",
+        "stored at": f"{message.store_host}, CommitLog offset {message.physical_offset}",
+        "system flag": f"{message.sys_flag}{' (compressed)' if message.sys_flag & 1 else ''}",
+        **message.properties,
+    }
+    return "\n".join(coloured(f"  {name}: {value}", "dim") for name, value in pairs.items())

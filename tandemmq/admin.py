@@ -1,0 +1,150 @@
+"""`tandem admin NAME`: mqadmin's commands under their own names, with their own options."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from cluster.client.admin import Admin
+from tandemmq import admin_brokers, admin_groups, admin_messages, admin_sends, admin_topics
+from tandemmq.admin_absent import ABSENT
+from tandemmq.admin_command import AdminCommand, Call, Shown
+from tandemmq.cli import json_option, reach_options
+from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.outcome import client_errors
+from tandemmq.output import to_json
+from tandemmq.reach import reach
+from tandemmq.screen import refresh, table
+
+SECTIONS: Final = (
+    ("cluster, brokers and name servers", admin_brokers.COMMANDS),
+    ("topics", admin_topics.COMMANDS),
+    ("groups", admin_groups.COMMANDS),
+    ("messages", (*admin_messages.COMMANDS, *admin_sends.COMMANDS)),
+)
+COMMANDS: Final = {each.name: each for _, commands in SECTIONS for each in commands}
+RELEASE: Final = "5.3.3"  # whose mqadmin this follows
+NAME: Final = "mqadmin_name"  # no option of a command is called that
+
+_EPILOG: Final = """examples:
+  tandem admin clusterList
+  tandem admin updateTopic -c TandemCluster -t Orders -r 8 -w 8
+  tandem admin consumerProgress -g billing --json
+  tandem admin updateTopic --help
+  tandem admin --list"""
+
+
+def run_admin(argv: Sequence[str]) -> ExitCode:
+    """Run one of mqadmin's commands, or list them."""
+    named = _named(argv)
+    if named is None and argv and not argv[0].startswith("-"):
+        raise CommandFailed(_unknown(argv[0]), ExitCode.USAGE)
+    arguments = admin_parser(named).parse_args(argv)
+    if arguments.list:
+        return _list(as_json=arguments.json)
+    if arguments.command is None:
+        raise CommandFailed(_unknown(None), ExitCode.USAGE)
+    command: AdminCommand = arguments.command
+    with client_errors():
+        try:
+            return asyncio.run(_run(command, arguments))
+        except KeyboardInterrupt:
+            if getattr(arguments, "interval", None):
+                return ExitCode.OK  # that is how it is meant to end
+            raise
+
+
+def _named(argv: Sequence[str]) -> AdminCommand | None:
+    """The command that the arguments name; only its own options are then built."""
+    return next((COMMANDS[each] for each in argv[:1] if each in COMMANDS), None)
+
+
+def admin_parser(command: AdminCommand | None) -> argparse.ArgumentParser:
+    """The options of one command, or of `tandem admin` itself."""
+    if command is not None:
+        parser = argparse.ArgumentParser(
+            prog=f"tandem admin {command.name}",
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            epilog=f"example:\n  tandem admin {command.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument(NAME, help=argparse.SUPPRESS, metavar=command.name)
+        command.arguments(parser)
+        reach_options(parser)
+        json_option(parser)
+        parser.set_defaults(command=command, list=False)
+        return parser
+    listed = "\n".join(
+        f"\n{title}:\n" + "\n".join(f"  {each.name:24} {each.summary}" for each in commands)
+        for title, commands in SECTIONS
+    )
+    parser = argparse.ArgumentParser(
+        prog="tandem admin",
+        description=f"mqadmin's commands (RocketMQ {RELEASE}), with its names and options.\n{listed}",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(NAME, nargs="?", metavar="NAME", help="the command; it has its own --help")
+    text = "which of mqadmin's commands are here, and which are not"
+    parser.add_argument("--list", action="store_true", help=text)
+    json_option(parser)
+    parser.set_defaults(command=None)
+    return parser
+
+
+def _unknown(name: str | None) -> str:
+    if name is None:
+        return "which command? `tandem admin --list` names them"
+    if name in ABSENT:
+        return f"{name} is not here: {ABSENT[name]}"
+    near = [each for each in COMMANDS if each.lower() == name.lower()]
+    hint = f"; did you mean {near[0]}?" if near else "; `tandem admin --list` names them"
+    return f"The sub command {name} not exist{hint}"
+
+
+def _list(*, as_json: bool) -> ExitCode:
+    if as_json:
+        here = {each.name: each.summary for each in COMMANDS.values()}
+        print(to_json({"release": RELEASE, "here": here, "absent": ABSENT}))
+        return ExitCode.OK
+    rows = [(each.name, "yes", each.summary) for each in COMMANDS.values()]
+    rows += [(name, "no", why) for name, why in ABSENT.items()]
+    print(table(["COMMAND", "HERE", "WHAT IT DOES, OR WHY NOT"], rows))
+    print(f"\n{len(COMMANDS)} of the {len(rows)} commands of RocketMQ {RELEASE}'s mqadmin")
+    return ExitCode.OK
+
+
+async def _run(command: AdminCommand, arguments: argparse.Namespace) -> ExitCode:
+    where = reach(arguments)
+    interval_s: float | None = getattr(arguments, "interval", None)
+    if interval_s is not None and interval_s <= 0:
+        raise CommandFailed(f"-i must be above 0, got {interval_s:g}", ExitCode.USAGE)
+    async with Admin(where.namesrv, tls=where.tls) as admin:
+        while True:
+            call = Call(admin, arguments, where, time.time_ns() // 1_000_000)
+            found = command.run(call)
+            if not inspect.isawaitable(found):
+                code = ExitCode.OK
+                async for shown in found:
+                    code = _print(shown, arguments, live=False)
+                return code
+            code = _print(await found, arguments, live=interval_s is not None)
+            if interval_s is None:
+                return code
+            await asyncio.sleep(interval_s)
+
+
+def _print(shown: Shown, arguments: argparse.Namespace, *, live: bool) -> ExitCode:
+    if arguments.json:
+        print(to_json(shown.value), flush=live)
+    elif live:
+        refresh(shown.text)
+    else:
+        print(shown.text)
+    sys.stdout.flush()
+    return shown.code

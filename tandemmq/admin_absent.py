@@ -1,0 +1,49 @@
+"""mqadmin's commands that `tandem admin` does not have, each with the reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_CONTROLLER: Final = "the controller's own commands are not here: use stock mqadmin"
+_ACCESS: Final = "users and ACL 2.0: TandemMQ's brokers have none; for RocketMQ's use stock mqadmin"
+_COLD: Final = "cold data control: TandemMQ's store reads through the page cache alone"
+_ROCKSDB: Final = "RocksDB: TandemMQ keeps its settings in JSON files, as RocketMQ does by default"
+_STATIC: Final = "static topics are not here"
+_CONTAINER: Final = "broker containers: run one `tandem broker` per broker"
+
+ABSENT: Final[dict[str, str]] = {
+    "setConsumeMode": "POP consumption is not here",
+    "exportPopRecord": "POP consumption is not here",
+    "startMonitoring": "use the metrics and dashboards, docs/metrics.md",
+    "updateStaticTopic": _STATIC,
+    "remappingStaticTopic": _STATIC,
+    "addBroker": _CONTAINER,
+    "removeBroker": _CONTAINER,
+    "dumpCompactionLog": "compacted topics are not here; `tandem inspect` reads a store",
+    "getSyncStateSet": _CONTROLLER,
+    "getBrokerEpoch": _CONTROLLER,
+    "getControllerMetaData": _CONTROLLER,
+    "getControllerConfig": _CONTROLLER,
+    "updateControllerConfig": _CONTROLLER,
+    "electMaster": _CONTROLLER,
+    "cleanBrokerMetadata": _CONTROLLER,
+    "getColdDataFlowCtrInfo": _COLD,
+    "updateColdDataFlowCtrGroupConfig": _COLD,
+    "removeColdDataFlowCtrGroupConfig": _COLD,
+    "setCommitLogReadAheadMode": _COLD,
+    "createUser": _ACCESS,
+    "updateUser": _ACCESS,
+    "deleteUser": _ACCESS,
+    "getUser": _ACCESS,
+    "listUser": _ACCESS,
+    "copyUser": _ACCESS,
+    "createAcl": _ACCESS,
+    "updateAcl": _ACCESS,
+    "deleteAcl": _ACCESS,
+    "getAcl": _ACCESS,
+    "listAcl": _ACCESS,
+    "copyAcl": _ACCESS,
+    "exportMetadataInRocksDB": _ROCKSDB,
+    "rocksDBConfigToJson": _ROCKSDB,
+    "checkRocksdbCqWriteProgress": _ROCKSDB,
+}
