@@ -727,8 +727,7 @@ cdef class Ledger:
         cdef QueueSpan span
         self.records += 1
         self.bytes += head.size
-        if head.store_ms > self.last_store_ms:
-            self.last_store_ms = head.store_ms
+        self.last_store_ms = head.store_ms
         if not _body_crc_right(view, head):
             self._mark(M_CRC_WRONG, -1, topic, head.queue_id, head.queue_offset, offset, 0, 0)
         if self.indexed and transaction != 12:

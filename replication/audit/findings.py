@@ -55,10 +55,9 @@ def join(reports: Iterable[RangeReport]) -> Whole:
     whole = Whole()
     for report in sorted(reports, key=lambda report: report.start):
         whole.records += report.records
-        whole.last_store_ms = max(whole.last_store_ms, report.last_store_ms)
-        whole.end_store_ms |= {
-            name: max(ms, whole.last_store_ms) for name, ms in report.end_store_ms.items()
-        }
+        before_ms = whole.last_store_ms
+        whole.last_store_ms = report.last_store_ms or before_ms
+        whole.end_store_ms |= {name: ms or before_ms for name, ms in report.end_store_ms.items()}
         for topic, queue_id, span in report.spans:
             _join_span(whole, (topic, queue_id), span)
         for mark in report.marks:

@@ -162,7 +162,7 @@ class Ledger:
         sys_flag = int.from_bytes(view[at + 36 : at + 40], "big", signed=True)
         store_at = at + 48 + parts.hosts[0]
         store_ms = int.from_bytes(view[store_at : store_at + 8], "big", signed=True)
-        self.last_store_ms = max(self.last_store_ms, store_ms)
+        self.last_store_ms = store_ms  # not the highest: a damaged one would win
         if not body_crc_right(view, at, parts):
             self._mark(CRC_WRONG, -1, topic, queue_id, queue_offset, offset)
         transaction = sys_flag & 0xC
