@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,7 +102,13 @@ class ConsumeQueue:
         if at < 0:
             return None
         index, position = divmod(at, self._file_bytes)
-        entry: Entry = QUEUE_ENTRY.unpack_from(self._cache.view(self._files[index]), position)
+        file = self._files[index]
+        if file.view is None and not file.used:
+            # A first look does not pay for a mapping: starting asks each of ten thousand queues once.
+            file.used = True
+            entry: Entry = QUEUE_ENTRY.unpack(file.read(position, QUEUE_ENTRY_BYTES))
+        else:
+            entry = QUEUE_ENTRY.unpack_from(self._cache.view(file), position)
         return entry
 
     def chunk(self, queue_offset: int, count_max: int) -> memoryview:
@@ -245,11 +253,14 @@ class ConsumeQueue:
     def _new_file(self, start: int) -> QueueFile:
         if not self._files:
             self.directory.mkdir(parents=True, exist_ok=True)
-        file = QueueFile(self.directory / segment_name(start), start, self._file_bytes)
+        file = QueueFile(self._name_of_file(start), start, self._file_bytes)
         file.create()
         self._files.append(file)
         self._new_names = True
         return file
+
+    def _name_of_file(self, start: int) -> str:
+        return f"{self.directory}/{segment_name(start)}"
 
     def _stop_writing(self) -> None:
         self.end.close()
@@ -301,17 +312,17 @@ class ConsumeQueue:
         """
         starts = sorted(int(name) for name in names if name.isdigit() and len(name) == NAME_DIGITS)
         for index, start in enumerate(starts):
-            path = self.directory / segment_name(start)
-            size = path.stat().st_size
+            name = self._name_of_file(start)
+            size = os.stat(name).st_size
             if size == 0 and index == len(starts) - 1:
-                path.unlink()  # a crash while it was made
+                os.unlink(name)  # a crash while it was made
                 break
             if size != self._file_bytes or start % self._file_bytes:
-                raise NotAStore(f"{path} has {size} bytes, queue files have {self._file_bytes}")
+                raise NotAStore(f"{name} has {size} bytes, queue files have {self._file_bytes}")
             if self._files and self._files[-1].end != start:
-                log.warning("queue file out of line path=%s", self._files[-1].path)
+                log.warning("queue file out of line path=%s", self._files[-1].name)
                 self._files.clear()
-            self._files.append(QueueFile(path, start, size))
+            self._files.append(QueueFile(name, start, size))
 
     def recover(self, log_end: int, mark: QueueMark | None = None) -> None:
         """Find the last entry whose record lies below log_end; remove everything behind it. Raises
@@ -402,7 +413,12 @@ class ConsumeQueue:
         if not self._files or high == 0:
             self._min_offset = high
             return
-        low = self._skip_blanks(self._files[0].start // QUEUE_ENTRY_BYTES)
+        low = self._files[0].start // QUEUE_ENTRY_BYTES
+        first = self.entry(low)
+        if first is not None and first[1] != BLANK_SIZE and first[0] >= log_start:
+            self._min_offset = low
+            return
+        low = self._skip_blanks(low)
         if self._min_offset > low and self._min_offset <= high:
             low = self._min_offset  # the log's start only grows
         while low < high:
@@ -447,8 +463,8 @@ class ConsumeQueue:
                 break
             self._cache.unmap(file)
             self._files.pop(0)
-            file.path.unlink()
-            dropped.append(file.path)
+            os.unlink(file.name)
+            dropped.append(Path(file.name))
         return dropped
 
     def expired(self, log_start: int) -> bool:
@@ -468,4 +484,5 @@ class ConsumeQueue:
             file = self._files[-1]
             self._cache.unmap(file)
             self._files.pop()
-            file.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.name)

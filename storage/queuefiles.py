@@ -25,6 +25,7 @@ BLANK_ENTRY: Final = QUEUE_ENTRY.pack(0, BLANK_SIZE, 0)
 MAPPED_FILES_MAX: Final = 4096  # each mapping costs a file descriptor and a kernel map entry
 ALLOCATE_BYTES_MIN: Final = 64 << 10
 _ZERO_STEP_BYTES: Final = 64 << 10
+_ZEROS: Final = bytes(_ZERO_STEP_BYTES)
 
 
 def sync_directories(directories: Iterable[Path]) -> None:
@@ -37,10 +38,10 @@ def sync_directories(directories: Iterable[Path]) -> None:
 class QueueFile:
     """One file of a queue. `view` is None while it is not mapped; ask FileCache.view() for it."""
 
-    __slots__ = ("mapping", "path", "size", "start", "used", "view", "writer")
+    __slots__ = ("mapping", "name", "size", "start", "used", "view", "writer")
 
-    def __init__(self, path: Path, start: int, size: int) -> None:
-        self.path = path
+    def __init__(self, name: str, start: int, size: int) -> None:
+        self.name = name  # the whole path; ten thousand Path objects would cost a quarter second
         self.start = start  # byte offset in the queue
         self.size = size
         self.used = False  # read since the cache last looked
@@ -54,11 +55,11 @@ class QueueFile:
 
     def create(self) -> None:
         """Make the file: full length, nothing allocated. Raises OSError; no file is left then."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.ftruncate(descriptor, self.size)
         except OSError:
-            self.path.unlink()
+            os.unlink(self.name)
             raise
         finally:
             os.close(descriptor)
@@ -76,7 +77,7 @@ class QueueFile:
             limit *= 2
         limit = min(limit, self.size)
         start -= start % PAGE_BYTES
-        descriptor = os.open(self.path, os.O_RDWR)
+        descriptor = os.open(self.name, os.O_RDWR)
         try:
             os.posix_fallocate(descriptor, start, limit - start)
         finally:
@@ -85,7 +86,7 @@ class QueueFile:
 
     def read(self, position: int, size: int) -> bytes:
         """Without mapping the file. Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDONLY)
+        descriptor = os.open(self.name, os.O_RDONLY)
         try:
             return os.pread(descriptor, size, position)
         finally:
@@ -96,7 +97,7 @@ class QueueFile:
 
         A binary search: the entries counted must be whole and in order. Raises OSError.
         """
-        descriptor = os.open(self.path, os.O_RDONLY)
+        descriptor = os.open(self.name, os.O_RDONLY)
         try:
 
             def entry(number: int) -> tuple[int, int, int]:
@@ -131,7 +132,7 @@ class QueueFile:
         Raises OSError.
         """
         found = False
-        descriptor = os.open(self.path, os.O_RDWR)
+        descriptor = os.open(self.name, os.O_RDWR)
         try:
             # What is read ahead would count as data in the next round, up to the end of the file.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -145,7 +146,7 @@ class QueueFile:
                 data = os.pread(descriptor, _ZERO_STEP_BYTES, position)
                 if not data:
                     break
-                if data.count(0) != len(data):
+                if data != _ZEROS[: len(data)]:
                     os.pwrite(descriptor, bytes(len(data)), position)
                     found = True
                 position += len(data)
@@ -156,7 +157,7 @@ class QueueFile:
     def sync(self) -> None:
         """[thread] Raises OSError; a file that was deleted meanwhile needs no sync."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = os.open(self.name, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -187,7 +188,7 @@ class FileCache:
     def _map(self, file: QueueFile) -> None:
         if len(self.mapped) >= self.limit:
             self._evict()
-        descriptor = os.open(file.path, os.O_RDONLY if self._read_only else os.O_RDWR)
+        descriptor = os.open(file.name, os.O_RDONLY if self._read_only else os.O_RDWR)
         access = mmap.ACCESS_READ if self._read_only else mmap.ACCESS_DEFAULT
         try:
             file.mapping = mmap.mmap(descriptor, file.size, access=access)
