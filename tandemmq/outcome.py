@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cluster.client import BrokerUnreachable, ClientError, NoNameServer, NoRoute
+from cluster.client.admin_calls import UnknownCluster
 from tandemmq.exits import CommandFailed, ExitCode
 
 _UNREACHABLE = (BrokerUnreachable, NoNameServer, NoRoute)
@@ -18,5 +19,7 @@ def client_errors() -> Iterator[None]:
         yield
     except _UNREACHABLE as problem:
         raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
+    except UnknownCluster as problem:
+        raise CommandFailed(str(problem), ExitCode.NOT_FOUND) from problem
     except (ClientError, ValueError, OSError) as problem:
         raise CommandFailed(str(problem)) from problem

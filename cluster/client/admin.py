@@ -21,7 +21,7 @@ class Admin(MessageAdmin):
 
     Raises, everywhere: NoNameServer, BrokerUnreachable, CallTimedOut, BrokerRefused (with the
     broker's code and words), BrokerAnswerBroken, NotRunning outside `async with`; NoRoute where a
-    topic, group or cluster must exist.
+    topic or group must exist, UnknownCluster where a cluster must.
 
     Example:
         async with Admin("127.0.0.1:9876") as admin:

@@ -12,7 +12,7 @@ from cluster.client import calls
 from cluster.client import instance as instances
 from cluster.client.admin_values import BrokerMembers
 from cluster.client.config import ClientConfig, name_servers
-from cluster.client.errors import BrokerRefused, BrokerUnreachable, NoRoute, NotRunning
+from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, NoRoute, NotRunning
 from cluster.client.instance import ClientInstance
 from cluster.client.message import MessageQueue
 from cluster.client.routes import MASTER_ID, TopicRoute
@@ -24,6 +24,19 @@ RELAY_TIMEOUT_MS: Final = 15_000  # the broker itself waits 10 s for the member 
 REPORT_TIMEOUT_MS: Final = 50_000  # a broker with many groups takes its time
 
 Value = TypeVar("Value")
+
+
+class UnknownCluster(ClientError):
+    """No broker of a cluster of that name is registered at the name server.
+
+    Attributes: cluster, known (the names that are).
+    """
+
+    def __init__(self, cluster: str, known: Sequence[str]) -> None:
+        names = ", ".join(known) or "none: is a broker running and registered there?"
+        super().__init__(f"no cluster {cluster!r} at the name server; there is {names}")
+        self.cluster = cluster
+        self.known = tuple(known)
 
 
 class AdminCalls:
@@ -76,8 +89,7 @@ class AdminCalls:
     async def cluster(self, cluster: str | None = None) -> dict[str, BrokerMembers]:
         """Every broker name with its members, or those of one cluster; sorted by cluster and name.
 
-        Raises NoNameServer, BrokerRefused, BrokerAnswerBroken; NoRoute for a cluster that is not
-        there.
+        Raises NoNameServer, BrokerRefused, BrokerAnswerBroken, UnknownCluster.
 
         Example:
             for broker in (await admin.cluster()).values():
@@ -91,8 +103,7 @@ class AdminCalls:
             return found
         chosen = {name: each for name, each in found.items() if each.cluster == cluster}
         if not chosen:
-            known = ", ".join(sorted({each.cluster for each in found.values()})) or "none"
-            raise NoRoute(cluster, f"no broker of such a cluster is registered; clusters: {known}")
+            raise UnknownCluster(cluster, sorted({each.cluster for each in found.values()}))
         return chosen
 
     async def brokers(self) -> dict[str, dict[int, str]]:
@@ -145,8 +156,8 @@ class AdminCalls:
     async def _queue_address(self, queue: MessageQueue) -> str:
         brokers = await self._topic_brokers(queue.topic)
         if queue.broker_name not in brokers:
-            raise BrokerUnreachable(
-                queue.broker_name, f"no broker of that name has topic {queue.topic}"
+            raise NoRoute(
+                queue.topic, f"{queue.broker_name} does not have it; {', '.join(brokers)} does"
             )
         return brokers[queue.broker_name]
 

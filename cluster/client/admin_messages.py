@@ -16,7 +16,7 @@ from cluster.client.admin_values import (
     TrackState,
 )
 from cluster.client.calls import number
-from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, NoRoute
+from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError
 from cluster.client.message import MessageQueue, ReceivedMessage
 from cluster.client.records import read_records
 from cluster.remoting import RequestCode, ResponseCode
@@ -237,10 +237,7 @@ class MessageAdmin(GroupAdmin):
 
     async def _name_of(self, address: str) -> str:
         """The broker name at an address; the address itself when the name server does not know."""
-        try:
-            members = await self.cluster()
-        except (NoRoute, BrokerRefused):
-            return address
+        members = await self.cluster()
         names = (each.name for each in members.values() if address in each.addresses.values())
         return next(names, address)
 
