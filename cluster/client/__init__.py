@@ -6,8 +6,36 @@ Applications import these names from tandemmq.
 from __future__ import annotations
 
 from cluster.client.admin import Admin
+from cluster.client.admin_calls import UnknownCluster
+from cluster.client.admin_values import (
+    BrokerMembers,
+    ClientConnection,
+    ConsumeRates,
+    ConsumeSpan,
+    DirectResult,
+    GroupMembers,
+    GroupProgress,
+    GroupSettings,
+    GroupSubscription,
+    HeldQueue,
+    MemberState,
+    MessageTrack,
+    QueueEntries,
+    QueueEntry,
+    QueueProgress,
+    QueueRange,
+    ReplicaState,
+    SlaveState,
+    StatsWindow,
+    StatsWindows,
+    TopicSettings,
+    TopicStats,
+    TrackState,
+)
+from cluster.client.compression import Compression
 from cluster.client.config import ClientConfig
-from cluster.client.consumer import ConsumeResult, PushConsumer
+from cluster.client.consumer import PushConsumer
+from cluster.client.credentials import Credentials
 from cluster.client.errors import (
     BrokerAnswerBroken,
     BrokerRefused,
@@ -22,28 +50,55 @@ from cluster.client.errors import (
     QueueNotAssigned,
     SendFailed,
 )
+from cluster.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
+from cluster.client.listening import ConsumeResult, RetryLater
 from cluster.client.membership import MessageModel, StartFrom
 from cluster.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from cluster.client.pipeline import SendFuture
 from cluster.client.producer import Producer
 from cluster.client.pull_consumer import PullConsumer
 from cluster.client.queue_cache import CacheLimits
-from cluster.client.rebalance import allocate_averagely
-from cluster.client.selection import by_key
+from cluster.client.rebalance import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_hash,
+    allocate_by_machine_room,
+    allocate_fixed,
+    allocate_nearby,
+)
+from cluster.client.routes import QueueCounts, TopicRoute
+from cluster.client.selection import at_random, by_key, by_machine_room
 
 __all__ = [
     "Admin",
     "BrokerAnswerBroken",
+    "BrokerMembers",
     "BrokerRefused",
     "BrokerUnreachable",
     "CacheLimits",
     "CallTimedOut",
     "ClientConfig",
+    "ClientConnection",
     "ClientError",
+    "Compression",
+    "ConsumeContext",
+    "ConsumeHook",
+    "ConsumeRates",
     "ConsumeResult",
+    "ConsumeSpan",
+    "Credentials",
+    "DirectResult",
+    "GroupMembers",
+    "GroupProgress",
+    "GroupSettings",
+    "GroupSubscription",
+    "HeldQueue",
+    "MemberState",
     "Message",
     "MessageModel",
     "MessageQueue",
     "MessageRefused",
+    "MessageTrack",
     "NoNameServer",
     "NoRoute",
     "NotRunning",
@@ -51,12 +106,37 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueCounts",
+    "QueueEntries",
+    "QueueEntry",
     "QueueNotAssigned",
+    "QueueProgress",
+    "QueueRange",
     "ReceivedMessage",
+    "ReplicaState",
+    "RetryLater",
+    "SendContext",
     "SendFailed",
+    "SendFuture",
+    "SendHook",
     "SendResult",
     "SendStatus",
+    "SlaveState",
     "StartFrom",
+    "StatsWindow",
+    "StatsWindows",
+    "TopicRoute",
+    "TopicSettings",
+    "TopicStats",
+    "TrackState",
+    "UnknownCluster",
     "allocate_averagely",
+    "allocate_by_circle",
+    "allocate_by_hash",
+    "allocate_by_machine_room",
+    "allocate_fixed",
+    "allocate_nearby",
+    "at_random",
     "by_key",
+    "by_machine_room",
 ]

@@ -8,10 +8,12 @@ from typing import Protocol
 
 import msgspec
 
+from cluster.client.connections import subject
 from cluster.client.errors import BrokerAnswerBroken, BrokerRefused
 from cluster.client.message import MessageQueue
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import ONEWAY_FLAG, Command
+from storage import fastjson
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -36,7 +38,7 @@ async def call(
     """Send a request; BrokerRefused unless the answer's code is one of `accepted`."""
     answer = await caller.request(address, command, timeout_ms)
     if answer.code not in accepted:
-        raise BrokerRefused(answer.code, answer.remark, address)
+        raise BrokerRefused(answer.code, answer.remark, address, subject(command))
     return answer
 
 
@@ -156,6 +158,56 @@ async def offset_for_time(
     return number(await call(caller, address, command, timeout_ms), "offset", address)
 
 
+async def lock_queues(
+    caller: Caller,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Collection[MessageQueue],
+    timeout_ms: int,
+) -> set[MessageQueue]:
+    """LOCK_BATCH_MQ: the queues that the broker granted or renewed, for 60 s."""
+    command = Command(RequestCode.LOCK_BATCH_MQ, body=_lock_body(group, client_id, queues))
+    answer = await call(caller, address, command, timeout_ms)
+    try:
+        granted = fastjson.loads(bytes(answer.body or b"{}")).get("lockOKMQSet") or []
+        return {
+            MessageQueue(str(each["topic"]), str(each["brokerName"]), int(each["queueId"]))
+            for each in granted
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise BrokerAnswerBroken(
+            f"the lock answer of {address} does not parse: {problem!r}"
+        ) from problem
+
+
+async def unlock_queues(
+    caller: Caller,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Collection[MessageQueue],
+    timeout_ms: int,
+) -> None:
+    """UNLOCK_BATCH_MQ: others may have these queues now."""
+    command = Command(RequestCode.UNLOCK_BATCH_MQ, body=_lock_body(group, client_id, queues))
+    await call(caller, address, command, timeout_ms)
+
+
+def _lock_body(group: str, client_id: str, queues: Collection[MessageQueue]) -> bytes:
+    return to_json(
+        {
+            "clientId": client_id,
+            "consumerGroup": group,
+            "mqSet": [
+                {"brokerName": each.broker_name, "queueId": each.queue_id, "topic": each.topic}
+                for each in sorted(queues)
+            ],
+            "onlyThisBroker": False,
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SendBack:
     """A message that failed. delay_level 0: broker decides, -1: dead letters, else the level."""
@@ -167,6 +219,7 @@ class SendBack:
     topic: str
     delay_level: int
     reconsume_times_max: int
+    unit_mode: bool = False
 
 
 async def send_back(caller: Caller, address: str, what: SendBack, timeout_ms: int) -> None:
@@ -177,7 +230,7 @@ async def send_back(caller: Caller, address: str, what: SendBack, timeout_ms: in
         "delayLevel": str(what.delay_level),
         "originMsgId": what.offset_message_id,
         "originTopic": what.topic,
-        "unitMode": "false",
+        "unitMode": "true" if what.unit_mode else "false",
         "maxReconsumeTimes": str(what.reconsume_times_max),
         "bname": what.queue.broker_name,
     }

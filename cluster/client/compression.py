@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import zlib
 from typing import Final
 
@@ -20,16 +21,35 @@ BODY_BYTES_MAX: Final = (
 )  # a decompressed body beyond this is an attack or damage, not a message
 
 
-def compress(body: bytes, level: int = 5) -> tuple[bytes, int]:
-    """Return (body, flags to set): zlib when it gets smaller, else the body as it is and 0.
+class Compression(enum.Enum):
+    """How producers compress large bodies. Every RocketMQ client reads ZLIB; LZ4 and ZSTD need 5.x.
 
+    Example: Producer("shop", compression=Compression.ZSTD)
+    """
+
+    ZLIB = TYPE_ZLIB
+    LZ4 = TYPE_LZ4
+    ZSTD = TYPE_ZSTD
+
+
+def compress(
+    body: bytes, level: int = 5, kind: Compression = Compression.ZLIB
+) -> tuple[bytes, int]:
+    """Return (body, flags to set): compressed when it gets smaller, else the body as it is and 0.
+
+    level  zlib's 0 to 9; LZ4 and Zstandard take it as their own
     zlib with its type bits set is what every client can read: old ones look at bit 0 only and
     always use zlib.
     """
-    smaller = zlib.compress(body, level)
+    if kind is Compression.ZLIB:
+        smaller = zlib.compress(body, level)
+    elif kind is Compression.LZ4:
+        smaller = lz4.frame.compress(body, compression_level=level)
+    else:
+        smaller = zstandard.ZstdCompressor(level=level).compress(body)
     if len(smaller) >= len(body):
         return body, 0
-    return smaller, COMPRESSED | TYPE_ZLIB
+    return smaller, COMPRESSED | kind.value
 
 
 def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> bytes:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import enum
-import functools
-import inspect
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
-from cluster.client import calls
+from msgspec.structs import replace
+
 from cluster.client import instance as instances
-from cluster.client.config import ClientConfig, name_servers
-from cluster.client.errors import (
-    BrokerUnreachable,
-    ClientError,
-    MessageRefused,
-    NotRunning,
-    OffsetUnknown,
-)
+from cluster.client.config import ClientConfig, one_config
+from cluster.client.errors import MessageRefused, NotRunning, OffsetUnknown
+from cluster.client.hooks import ConsumeHook
 from cluster.client.instance import ClientInstance
 from cluster.client.jobs import Jobs
+from cluster.client.listening import BatchListener, Calls, Failed, Listener
 from cluster.client.membership import ConsumeType, Membership, MessageModel, Policy, StartFrom
 from cluster.client.message import (
     RETRY_PREFIX,
@@ -35,36 +28,24 @@ from cluster.client.message import (
     check_group,
     check_topic,
 )
+from cluster.client.namespaces import unwrap, wrap
 from cluster.client.offsets import BrokerOffsets, FileOffsets, OffsetStore
 from cluster.client.queue_cache import CacheLimits, QueueCache, ReadyQueues
 from cluster.client.rebalance import Allocation, allocate_averagely
-from cluster.client.sending import Prepared, send_command, send_result
+from cluster.client.requests import DirectOutcome, DirectResult
+from cluster.client.sendback import Returns
 from cluster.client.subscriptions import parse_subscription
-from storage import encode_properties
 
 log = logging.getLogger(__name__)
 
-SEND_BACK_TIMEOUT_MS: Final = 5_000
 LOCAL_RETRY_S: Final = 5.0
-INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+TIMED_OUT_LEVEL: Final = 3  # the delay of a message whose listener takes too long, as RocketMQ's
+TURN_COUNT_MAX: Final = 64  # messages that one worker takes at a time, while they are quick
+QUICK_S: Final = 0.002  # a turn below this lets the next one be larger
+RECONSUME_TIMES_MAX: Final = 16
 DEFAULT_START_AGE_MS: Final = (
     30 * 60 * 1_000
 )  # StartFrom.TIMESTAMP without a time: RocketMQ's half an hour ago
-
-
-class ConsumeResult(enum.Enum):
-    """What a listener says of a message.
-
-    Returning None means SUCCESS, raising means RECONSUME_LATER.
-    """
-
-    SUCCESS = "CONSUME_SUCCESS"
-    RECONSUME_LATER = "RECONSUME_LATER"
-
-
-Listener: TypeAlias = Callable[
-    [ReceivedMessage], "Awaitable[ConsumeResult | None] | ConsumeResult | None"
-]
 
 
 class PushConsumer:
@@ -74,22 +55,33 @@ class PushConsumer:
                  tags
     on_message   async function (runs on the event loop), or plain function (runs in a thread of its
                  own pool)
+    on_batch     instead of on_message: gets up to batch_count messages of one queue; may return how
+                 many of the first are consumed
     namesrv      "host:9876;host:9876", a sequence of addresses, or None for the environment's
                  NAMESRV_ADDR
     subscribe    topic -> tag expression: "*", "TagA", "TagA || TagB"; more by subscribe()
     model        CLUSTERING: a failed message comes again later, after reconsume_times_max tries it
                  goes to %DLQ%group. BROADCASTING: every member reads everything; a failed message
                  is logged and skipped
+    orderly      one message after the other in each queue, under a lock at its broker; a failed
+                 message blocks its queue and comes again after suspend_ms
     start        where to begin in a queue the group has never committed; start_ms with
                  StartFrom.TIMESTAMP (wall, ms)
-    concurrency  messages handled at once, of all queues together; order is not kept
+    concurrency  messages (or batches) handled at once, of all queues together; order is not kept
+                 unless orderly
+    reconsume_times_max  None: 16, and no limit when orderly
+    consume_timeout_ms   a message that its listener has for longer is sent back (not when orderly):
+                 it comes again, though the listener goes on
     limits       when pulling of a queue pauses (1,000 messages, 100 MiB, 2,000 entries between
                  oldest and newest)
+    allocation   how the members share the queues; all must use the same
     offsets_dir  BROADCASTING: where positions are kept, default ~/.rocketmq_offsets
     stop_timeout_ms  how long stop() waits for listeners at work
+    hooks        see ConsumeHook
+    instance_name, tls, config  see ClientConfig
 
-    Delivery is at least once: positions are committed every 5 s and at stop, so a crash brings
-    messages again.
+    Delivery is at least once: positions are committed with the pulls, every 5 s and at stop, so a
+    crash brings messages again.
 
     Example:
         async def handle(message: ReceivedMessage) -> None:
@@ -103,41 +95,64 @@ class PushConsumer:
     def __init__(
         self,
         group: str,
-        on_message: Listener,
+        on_message: Listener | None = None,
         *,
+        on_batch: BatchListener | None = None,
         namesrv: str | Sequence[str] | None = None,
         subscribe: Mapping[str, str] | None = None,
         model: MessageModel = MessageModel.CLUSTERING,
+        orderly: bool = False,
         start: StartFrom = StartFrom.LAST,
         start_ms: int | None = None,
         concurrency: int = 20,
-        reconsume_times_max: int = 16,
+        batch_count: int = 32,
+        reconsume_times_max: int | None = None,
+        suspend_ms: int = 1_000,
+        consume_timeout_ms: int = 15 * 60 * 1_000,
         pull_count: int = 32,
         limits: CacheLimits | None = None,
         allocation: Allocation = allocate_averagely,
         offsets_dir: Path | None = None,
         stop_timeout_ms: int = 10_000,
+        hooks: Sequence[ConsumeHook] = (),
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
+        config: ClientConfig | None = None,
     ) -> None:
         _check_consumer_group(group)
-        if concurrency < 1 or not 1 <= pull_count <= 1_024:
+        if (on_message is None) == (on_batch is None):
+            raise ValueError("give on_message or on_batch, one of the two")
+        if concurrency < 1 or not 1 <= pull_count <= 1_024 or not 1 <= batch_count <= 1_024:
             raise ValueError(
-                f"concurrency must be >= 1, pull_count 1 to 1024, got {concurrency}, {pull_count}"
+                "concurrency must be >= 1, pull_count and batch_count 1 to 1024, "
+                f"got {concurrency}, {pull_count}, {batch_count}"
             )
-        if model is MessageModel.BROADCASTING and not instance_name:
+        if not 10 <= suspend_ms <= 30_000 or consume_timeout_ms < 1:
+            raise ValueError(
+                "suspend_ms must be 10 to 30000, consume_timeout_ms >= 1, "
+                f"got {suspend_ms}, {consume_timeout_ms}"
+            )
+        broadcasting = model is MessageModel.BROADCASTING
+        if broadcasting and not instance_name and config is None:
             instance_name = (
                 "DEFAULT"  # the offset file is found by the client id, so it must not change
             )
         self.group = group
-        self._config = ClientConfig(name_servers(namesrv), instance_name, tls)
-        self._on_message = on_message
-        self._plain = not _is_async(on_message)
+        self._config = one_config(config, namesrv, instance_name if config is None else "", tls)
+        self._namespace = self._config.namespace
+        self._wire_group = wrap(self._namespace, group)
+        self._calls = Calls(group, on_message, on_batch, hooks)
+        self._batch_count = batch_count if on_batch is not None else 0
         self._model = model
+        self._orderly = orderly
         self._start = start
         self._start_ms = start_ms
         self._concurrency = concurrency
+        if reconsume_times_max is None and not orderly:
+            reconsume_times_max = RECONSUME_TIMES_MAX
         self._reconsume_times_max = reconsume_times_max
+        self._suspend_s = suspend_ms / 1000
+        self._consume_timeout_s = consume_timeout_ms / 1000
         self._pull_count = pull_count
         self._limits = limits or CacheLimits()
         self._allocation = allocation
@@ -146,11 +161,12 @@ class PushConsumer:
         self._wanted: dict[str, str] = {}
         self._instance: ClientInstance | None = None
         self._membership: Membership | None = None
+        self._returns: Returns | None = None
         self._workers = Jobs()
         self._ready = ReadyQueues()
-        self._busy = 0
+        self._turn_count = 1
+        self._busy: dict[int, tuple[float, QueueCache, list[ReceivedMessage]]] = {}
         self._quiet = asyncio.Event()
-        self._threads: ThreadPoolExecutor | None = None
         for topic, expression in (subscribe or {}).items():
             self.subscribe(topic, expression)
 
@@ -167,17 +183,23 @@ class PushConsumer:
         parse_subscription(topic, expression, 0)  # refuse a bad one here, where the caller sees it
         self._wanted[topic] = expression
         if self._membership is not None and self._instance is not None:
-            self._membership.subscriptions[topic] = parse_subscription(
-                topic, expression, self._instance.clock.now_ms()
-            )
+            self._add_subscription(self._membership, topic, expression)
             self._instance.heartbeat_soon()
             self._membership.wake()
 
+    def _add_subscription(self, membership: Membership, topic: str, expression: str) -> None:
+        wired = wrap(self._namespace, topic)
+        now_ms = membership.instance.clock.now_ms()
+        membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
+
     def unsubscribe(self, topic: str) -> None:
-        """Stop reading a topic. Its position is committed."""
+        """Stop reading a topic. Its position is committed.
+
+        Example: consumer.unsubscribe("Orders")
+        """
         self._wanted.pop(topic, None)
         if self._membership is not None and self._instance is not None:
-            self._membership.subscriptions.pop(topic, None)
+            self._membership.subscriptions.pop(wrap(self._namespace, topic), None)
             self._instance.heartbeat_soon()
             self._membership.wake()
 
@@ -187,7 +209,27 @@ class PushConsumer:
 
         Example: print([str(queue) for queue in consumer.assignment])
         """
-        return tuple(sorted(self._membership.held)) if self._membership is not None else ()
+        if self._membership is None:
+            return ()
+        return tuple(sorted(self._shown_queue(queue) for queue in self._membership.held))
+
+    def suspend(self) -> None:
+        """Pull nothing and hand nothing over until resume(); the group's share is kept.
+
+        Example: consumer.suspend(); await maintenance(); consumer.resume()
+        """
+        self._pause(True)
+
+    def resume(self) -> None:
+        """Go on after suspend()."""
+        self._pause(False)
+
+    def _pause(self, paused: bool) -> None:
+        membership = self._membership
+        if membership is None or self._instance is None:
+            raise NotRunning(f"consumer {self.group} is not running: use `async with`")
+        membership.paused = paused
+        membership.pause(list(membership.held), paused)
 
     # Life
 
@@ -205,27 +247,26 @@ class PushConsumer:
             raise ValueError(
                 f"consumer {self.group} subscribes to nothing: call subscribe(topic) before start"
             )
-        self._workers, self._ready = Jobs(), ReadyQueues()
-        instance = self._instance = await instances.lease(self._config, consumer_group=self.group)
+        self._workers, self._ready, self._busy = Jobs(), ReadyQueues(), {}
+        instance = self._instance = await instances.lease(self._config, self._wire_group)
+        policy = self._policy(instance)
         membership = self._membership = Membership(
             instance,
-            self.group,
-            self._policy(instance),
+            self._wire_group,
+            policy,
             self._store(instance),
             self._ready.announce,
+            self._consume_directly,
+        )
+        self._returns = Returns(
+            instance, self._wire_group, self._reconsume_times_max, policy.unit_mode
         )
         for topic, expression in self._wanted.items():
-            membership.subscriptions[topic] = parse_subscription(
-                topic, expression, instance.clock.now_ms()
-            )
+            self._add_subscription(membership, topic, expression)
         if self._model is MessageModel.CLUSTERING:
-            retry_topic = RETRY_PREFIX + self.group
-            membership.subscriptions[retry_topic] = parse_subscription(
-                retry_topic, "*", instance.clock.now_ms()
-            )
+            self._add_subscription(membership, RETRY_PREFIX + self._wire_group, "*")
         instance.add_consumer(membership)
-        if self._plain:
-            self._threads = ThreadPoolExecutor(self._concurrency, f"consumer {self.group}")
+        self._calls.open(self._concurrency)
         try:
             await membership.join()
         except BaseException:
@@ -234,32 +275,45 @@ class PushConsumer:
         membership.start_commits()
         for number in range(self._concurrency):
             self._workers.start(f"consume {self.group} {number}", self._work())
+        if not self._orderly:
+            self._workers.start(f"consume timeout {self.group}", self._watch_time())
 
     async def stop(self) -> None:
-        """Stop pulling, let listeners finish (stop_timeout_ms), commit, leave the group."""
+        """Stop pulling, let listeners finish (stop_timeout_ms), commit, leave the group.
+
+        Cancelled, it leaves at once: what was not committed comes again.
+        """
         instance, membership = self._instance, self._membership
         if instance is None or membership is None:
             return
         self._instance = None
-        await membership.leave()
-        self._ready.clear()
-        if self._busy:
-            self._quiet.clear()
-            try:
-                async with asyncio.timeout(self._stop_timeout_ms / 1000):
-                    await self._quiet.wait()
-            except TimeoutError:
-                log.warning("listeners still at work group=%s count=%d", self.group, self._busy)
-        await self._workers.stop()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
         try:
+            await membership.leave()
+            self._ready.clear()
+            await self._until_quiet()
+            await self._workers.stop()
             await membership.commit()
+            await membership.unlock_all()
         except OffsetUnknown as problem:
             log.warning("stopping without a commit, messages will come again: %s", problem)
         finally:
-            await instance.remove_consumer(membership)
-            await instances.release(instance)
+            membership.jobs.cancel()
+            self._workers.cancel()
+            self._calls.close()
+            try:
+                await instance.remove_consumer(membership)
+            finally:
+                await instances.release(instance, self._wire_group)
+
+    async def _until_quiet(self) -> None:
+        if not self._busy:
+            return
+        self._quiet.clear()
+        try:
+            async with asyncio.timeout(self._stop_timeout_ms / 1000):
+                await self._quiet.wait()
+        except TimeoutError:
+            log.warning("listeners still at work group=%s count=%d", self.group, len(self._busy))
 
     async def wait(self) -> None:
         """Return after stop(); raise when a part of the consumer failed and it works no more.
@@ -299,139 +353,212 @@ class PushConsumer:
         )
         return Policy(
             ConsumeType.PUSH, self._model, self._start, start_ms, self._limits, self._pull_count,
-            allocation=self._allocation,
+            allocation=self._allocation, ordered=self._orderly,
+            unit_mode=bool(self._config.unit_name),
         )  # fmt: skip
 
     def _store(self, instance: ClientInstance) -> OffsetStore:
         if self._model is MessageModel.CLUSTERING:
-            return BrokerOffsets(instance, self.group)
-        return FileOffsets(self._offsets_dir / instance.client_id / self.group / "offsets.json")
+            return BrokerOffsets(instance, self._wire_group)
+        path = self._offsets_dir / instance.client_id / self._wire_group / "offsets.json"
+        return FileOffsets(path)
 
     # Consuming
 
     async def _work(self) -> None:
+        number = id(asyncio.current_task())
         while True:
-            cache, message = await self._ready.take()
-            self._busy += 1
+            cache, messages = await self._ready.take_some(self._batch_count or self._turn_count)
+            began_s = time.monotonic()
+            self._busy[number] = (began_s, cache, messages)
             try:
-                await self._consume(cache, message)
+                if self._orderly:
+                    await self._consume_in_order(cache, messages)
+                else:
+                    await self._consume(cache, messages)
             finally:
-                self._busy -= 1
+                del self._busy[number]
                 if not self._busy:
                     self._quiet.set()
+            took_s = time.monotonic() - began_s
+            if took_s < QUICK_S:
+                self._turn_count = min(2 * self._turn_count, TURN_COUNT_MAX)
+            else:  # others could have worked on the rest meanwhile
+                self._turn_count = 1
+            await asyncio.sleep(0)
 
-    async def _consume(self, cache: QueueCache, message: ReceivedMessage) -> None:
+    async def _call(
+        self,
+        cache: QueueCache,
+        messages: list[ReceivedMessage],
+        finished: list[ReceivedMessage],
+    ) -> list[Failed]:
+        """Call the listener; `finished` holds the messages as they are cached."""
+        began_s = time.monotonic()
+        if self._namespace:
+            inside = {each.queue_offset: each for each in messages}
+            shown: list[ReceivedMessage] = []
+            failed = await self._calls.call([self._shown(each) for each in messages], shown)
+            finished += [inside[each.queue_offset] for each in shown]
+            failed = [
+                Failed(inside[each.message.queue_offset], each.delay_level, each.problem)
+                for each in failed
+            ]
+        else:
+            failed = await self._calls.call(messages, finished)
         assert self._membership is not None
-        if await self._handled(message) or await self._sent_back(message):
-            self._membership.consumed(cache, message)
-            return
-        log.warning("message kept here message_id=%s retry_s=%s", message.message_id, LOCAL_RETRY_S)
-        again = dataclasses.replace(message, reconsume_times=message.reconsume_times + 1)
-        self._workers.start(f"retry {message.message_id}", self._consume_again(cache, again))
+        now_s = time.monotonic()
+        cache.consumed_ms = self._membership.instance.clock.now_ms()
+        self._membership.rates.consumed(
+            cache.queue.topic, len(finished) - len(failed), len(failed), (now_s - began_s) * 1000
+        )
+        return failed
 
-    async def _consume_again(self, cache: QueueCache, message: ReceivedMessage) -> None:
-        await asyncio.sleep(LOCAL_RETRY_S)
-        if not cache.dropped:
-            cache.put_back(message)
-            self._ready.announce(cache)
-
-    async def _handled(self, message: ReceivedMessage) -> bool:
-        """Call the listener; False when the message must come again."""
+    async def _consume(self, cache: QueueCache, messages: list[ReceivedMessage]) -> None:
+        membership = self._membership
+        assert membership is not None
+        finished: list[ReceivedMessage] = []
+        failed: list[Failed] = []
         try:
-            if self._plain:
-                loop = asyncio.get_running_loop()
-                result = await loop.run_in_executor(self._threads, self._on_message, message)
-            else:
-                result = self._on_message(message)
-            if inspect.isawaitable(result):
-                result = await result
-        except (
-            Exception
-        ) as problem:  # the application's code: whatever it raises means "not handled"
-            log.warning(
-                "listener failed group=%s message_id=%s reconsume_times=%d why=%r",
-                self.group, message.message_id, message.reconsume_times, problem, exc_info=problem,
-            )  # fmt: skip
-            return False
-        return result is not ConsumeResult.RECONSUME_LATER
+            failed = await self._call(cache, messages, finished)
+            if len(finished) < len(messages):
+                cache.put_back(*messages[len(finished) :])
+                self._ready.announce(cache)
+        finally:  # cancelled in the middle: what is done is done
+            if failed:
+                again = {each.message.queue_offset for each in failed}
+                finished = [each for each in finished if each.queue_offset not in again]
+            membership.consumed(cache, *finished)
+        for each in failed:
+            await self._give_back(cache, each)
 
-    async def _sent_back(self, message: ReceivedMessage) -> bool:
-        """Give a failed message to the broker for later; False when no broker took it."""
+    async def _give_back(self, cache: QueueCache, failed: Failed) -> None:
+        message = failed.message
+        assert self._membership is not None and self._returns is not None
+        if not cache.holds(message.queue_offset):
+            return  # it took so long that it was sent back already
         if self._model is MessageModel.BROADCASTING:
             log.warning(
                 "message skipped group=%s message_id=%s why=broadcasting",
                 self.group,
                 message.message_id,
             )
-            return True
-        instance = self._instance_at_work()
-        what = calls.SendBack(
-            self.group,
-            message.queue,
-            message.physical_offset,
-            message.offset_message_id,
-            message.topic,
-            delay_level=0,
-            reconsume_times_max=self._reconsume_times_max,
-        )
-        try:
-            address = instance.brokers.master(message.queue.broker_name)
-            if address is None:
-                raise BrokerUnreachable(message.queue.broker_name, "no master is registered now")
-            await calls.send_back(instance.connections, address, what, SEND_BACK_TIMEOUT_MS)
-        except ClientError as problem:
-            log.warning("send-back failed message_id=%s why=%s", message.message_id, problem)
-            return await self._sent_to_retry_topic(instance, message)
-        return True
-
-    async def _sent_to_retry_topic(
-        self, instance: ClientInstance, message: ReceivedMessage
-    ) -> bool:
-        """The broker that has the message is away: store a copy in the retry topic on any other."""
-        topic = RETRY_PREFIX + self.group
-        properties = {
-            **message.properties,
-            "RETRY_TOPIC": message.topic,
-            "ORIGIN_MESSAGE_ID": message.properties.get(
-                "ORIGIN_MESSAGE_ID", message.offset_message_id
-            ),
-            "DELAY": str(3 + message.reconsume_times),
-        }
-        copy = Prepared(
-            topic,
-            message.body,
-            encode_properties(properties).decode(),
-            message.message_id,
-            message.born_ms,
-            message.flag,
-            reconsume_times=message.reconsume_times + 1,
-            reconsume_times_max=self._reconsume_times_max,
-        )
-        try:
-            queue = instance.rng.choice(await instance.publish_queues(topic))
-            address = await instance.master_address(queue.broker_name, topic)
-            command = send_command(copy, queue, INNER_PRODUCER)
-            answer = await instance.connections.request(address, command, SEND_BACK_TIMEOUT_MS)
-            send_result(answer, copy, queue, address)
-        except ClientError as problem:
+        elif not await self._returns.send_back(message, failed.delay_level):
             log.warning(
-                "message not sent to retry topic message_id=%s why=%s", message.message_id, problem
+                "message kept here message_id=%s retry_s=%s", message.message_id, LOCAL_RETRY_S
             )
+            again = replace(message, reconsume_times=message.reconsume_times + 1)
+            name = f"retry {message.message_id}"
+            self._workers.start(name, self._put_back_later(cache, LOCAL_RETRY_S, again))
+            return
+        self._membership.consumed(cache, message)
+
+    async def _put_back_later(
+        self, cache: QueueCache, pause_s: float, *messages: ReceivedMessage
+    ) -> None:
+        await asyncio.sleep(pause_s)
+        cache.suspended = False
+        if not cache.dropped:
+            cache.put_back(*messages)
+            self._ready.announce(cache)
+
+    async def _watch_time(self) -> None:
+        """Send messages back that their listener has had for too long; they are done here."""
+        while True:
+            await asyncio.sleep(min(self._consume_timeout_s, 60.0))
+            now_s = time.monotonic()
+            for began_s, cache, messages in list(self._busy.values()):
+                if now_s - began_s < self._consume_timeout_s:
+                    continue
+                for message in messages:
+                    if cache.holds(message.queue_offset):
+                        log.warning(
+                            "listener takes too long group=%s message_id=%s",
+                            self.group,
+                            message.message_id,
+                        )
+                        await self._give_back(cache, Failed(message, TIMED_OUT_LEVEL, None))
+
+    async def _consume_in_order(self, cache: QueueCache, messages: list[ReceivedMessage]) -> None:
+        """Message by message (or batch by batch); the first that fails stops this queue."""
+        membership = self._membership
+        assert membership is not None
+        rest = messages
+        try:
+            while rest and not cache.dropped:
+                if asyncio.get_running_loop().time() >= cache.locked_until_s:
+                    membership.relock()  # it announces the queue when the lock is ours again
+                    break
+                part = rest[: self._batch_count or 1]
+                finished: list[ReceivedMessage] = []
+                failed = await self._call(cache, part, finished)
+                again = [each.message for each in failed]
+                membership.consumed(cache, *[each for each in part if each not in again])
+                rest = rest[len(part) :]
+                again = [each for each in again if not await self._buried(cache, each)]
+                if again:
+                    rest = again + rest
+                    self._suspend(cache, rest, len(again))
+                    rest = []
+        finally:
+            if rest and not cache.dropped:
+                cache.put_back(*rest)
+            cache.work_ends()
+            if asyncio.get_running_loop().time() < cache.locked_until_s:
+                self._ready.announce(cache)
+
+    def _suspend(self, cache: QueueCache, rest: list[ReceivedMessage], failed_count: int) -> None:
+        """The queue waits; then it goes on with the messages that failed."""
+        again = [
+            replace(each, reconsume_times=each.reconsume_times + 1) for each in rest[:failed_count]
+        ]
+        cache.suspended = True
+        self._workers.start(
+            f"suspend {cache.queue}",
+            self._put_back_later(cache, self._suspend_s, *again, *rest[failed_count:]),
+        )
+
+    async def _buried(self, cache: QueueCache, message: ReceivedMessage) -> bool:
+        """A message that failed too often: away with it, and the queue goes on."""
+        assert self._membership is not None and self._returns is not None
+        limit = self._reconsume_times_max
+        if limit is None or message.reconsume_times < limit:
             return False
+        if self._model is MessageModel.CLUSTERING:
+            if not await self._returns.send_to_retry_topic(message):
+                return False
+        else:
+            log.warning("message skipped group=%s message_id=%s", self.group, message.message_id)
+        self._membership.consumed(cache, message)
         return True
 
-    def _instance_at_work(self) -> ClientInstance:
-        """Workers outlive `_instance` while stop() waits for them."""
-        assert self._membership is not None
-        return self._membership.instance
+    async def _consume_directly(self, message: ReceivedMessage) -> DirectResult:
+        """A tool wants to see what the listener does with this message; nothing is committed."""
+        finished: list[ReceivedMessage] = []
+        began_s = time.monotonic()
+        failed = await self._calls.call([self._shown(message)], finished)
+        took_ms = int((time.monotonic() - began_s) * 1000)
+        problem = failed[0].problem if failed else None
+        if problem is not None:
+            outcome = DirectOutcome.RAISED
+        else:
+            outcome = DirectOutcome.LATER if failed else DirectOutcome.SUCCESS
+        remark = f"{type(problem).__name__}: {problem}" if problem is not None else ""
+        return DirectResult(outcome, remark, took_ms, self._orderly)
 
+    # Names with and without the namespace
 
-def _is_async(listener: Listener) -> bool:
-    target = listener
-    while isinstance(target, functools.partial):
-        target = target.func
-    # an instance of a class with `async def __call__` counts too
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
+    def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
+        if not self._namespace:
+            return message
+        topic = unwrap(self._namespace, message.topic)
+        return replace(message, topic=topic, queue=self._shown_queue(message.queue))
+
+    def _shown_queue(self, queue: MessageQueue) -> MessageQueue:
+        if not self._namespace:
+            return queue
+        topic = unwrap(self._namespace, queue.topic)
+        return MessageQueue(topic, queue.broker_name, queue.queue_id)
 
 
 def _check_consumer_group(group: str) -> None:

@@ -5,7 +5,8 @@ Texts keep RocketMQ's words and add what to do; every class is a ClientError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 
 class ClientError(Exception):
@@ -50,29 +51,47 @@ class BrokerUnreachable(ClientError):
 
     Sends may have been stored.
 
-    Attributes: address ("host:port").
+    Attributes: address ("host:port"), topic ("" when the request was about none).
     """
 
-    def __init__(self, address: str, why: str) -> None:
-        super().__init__(f"connect to {address} failed: {why}")
+    def __init__(self, address: str, why: str, topic: str = "") -> None:
+        super().__init__(
+            f"connect to {address} failed: {why}{_about(topic)}. {_unreachable_remedy(why)}"
+        )
         self.address = address
+        self.topic = topic
 
 
 class CallTimedOut(ClientError):
-    """No answer within the time allowed. Whether the broker acted is unknown."""
+    """No answer within the time allowed. Whether the broker acted is unknown.
+
+    Attributes: address ("" when several were tried), topic ("" when it was about none).
+    """
+
+    def __init__(self, text: str, *, address: str = "", topic: str = "") -> None:
+        super().__init__(
+            f"{text}{_about(topic)}. Whether it was carried out is unknown; look at that "
+            "server's load and log, or allow more time (timeout_ms)."
+        )
+        self.address = address
+        self.topic = topic
 
 
 class BrokerRefused(ClientError):
     """The broker answered with an error code.
 
-    Attributes: code (RocketMQ's response code), remark (the broker's words), address ("host:port").
+    Attributes: code (RocketMQ's response code), remark (the broker's words), address ("host:port"),
+    topic ("" when the request was about none), remedy (what to do about that code, "" when unknown).
     """
 
-    def __init__(self, code: int, remark: str | None, address: str) -> None:
-        super().__init__(f"CODE: {code}  DESC: {remark or 'no remark'} (broker {address})")
+    def __init__(self, code: int, remark: str | None, address: str, topic: str = "") -> None:
+        self.remedy = remedy_for(code, remark or "")
+        text = f"CODE: {code}  DESC: {remark or 'no remark'} (broker {address}{_about(topic)})"
+        super().__init__(f"{text}. {self.remedy}" if self.remedy else text)
         self.code = code
         self.remark = remark or ""
         self.address = address
+        self.topic = topic
 
 
 class BrokerAnswerBroken(ClientError):
@@ -94,6 +113,7 @@ class SendFailed(ClientError):
         self, topic: str, brokers: Sequence[str], causes: Sequence[ClientError], cost_ms: int
     ) -> None:
         last = causes[-1] if causes else "none"
+        self.cost_ms = cost_ms
         super().__init__(
             f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, Topic: {topic}, "
             f"BrokersSent: [{', '.join(brokers)}]; last error: {last}"
@@ -109,3 +129,45 @@ class OffsetUnknown(ClientError):
 
 class QueueNotAssigned(ClientError):
     """The queue does not belong to this consumer now: not assigned, or moved to another member."""
+
+
+#: What to do about a response code; shown behind the broker's own words.
+REMEDIES: Final[Mapping[int, str]] = {
+    1: "See that broker's log for the cause.",
+    2: "The broker is busy: send more slowly, or add brokers.",
+    3: "That server does not know this request: it is older than this client, or of another role.",
+    13: "Make the body or the properties smaller, or raise the broker's maxMessageSize.",
+    14: "The broker cannot store now: look at its disk (usually full) and its role.",
+    16: "Check the permission of topic and broker, and the access key in use.",
+    17: "Create the topic (tandem admin updateTopic -t NAME -c CLUSTER), or set "
+    "autoCreateTopicEnable=true.",
+    23: "Check the subscription's expression.",
+    24: "The group has no member with this subscription yet: all members must subscribe alike.",
+    25: "The broker knows an older subscription: all members of the group must subscribe alike.",
+    26: "Create the group (tandem admin updateSubGroup -g NAME -c CLUSTER), or set "
+    "autoCreateSubscriptionGroup=true.",
+    29: "The request does not fit that broker: refresh the route; the topic may have fewer queues.",
+    215: "The broker asks for fewer requests per second.",
+}
+
+
+def remedy_for(code: int, remark: str = "") -> str:
+    """What to do about a broker's response code, "" when there is no general advice.
+
+    Example: remedy_for(17) == "Create the topic (tandem admin updateTopic ..."
+    """
+    if "accesskey" in remark.lower() or "signature" in remark.lower():
+        return "Check access key and secret key: ClientConfig(credentials=Credentials(...))."
+    return REMEDIES.get(code, "")
+
+
+def _about(topic: str) -> str:
+    return f", topic {topic}" if topic else ""
+
+
+def _unreachable_remedy(why: str) -> str:
+    if "certificate" in why.lower():
+        return "Check the certificates of both sides: dates, names and the CA in `tls`."
+    if "ssl" in why.lower() or "tls" in why.lower():
+        return "Check whether that server speaks TLS and which versions."
+    return "Is it running, and is that address reachable from here (brokerIP1, firewall)?"

@@ -24,7 +24,7 @@ class UniqueIds:
         self._address = address
         self._rng = rng
         self._fixed_pid = pid
-        self._prefix = b""
+        self._prefix = ""
         self._pid = -1
         self._counter = rng.getrandbits(16)
         self._month_start_ms = 0
@@ -35,17 +35,14 @@ class UniqueIds:
         pid = os.getpid() if self._fixed_pid is None else self._fixed_pid
         if pid != self._pid:
             self._pid = pid
-            self._prefix = self._address + struct.pack(
-                ">HI", pid & 0xFFFF, self._rng.getrandbits(32)
-            )
+            random_part = struct.pack(">HI", pid & 0xFFFF, self._rng.getrandbits(32))
+            self._prefix = (self._address + random_part).hex().upper()
         if now_ms >= self._next_month_ms or now_ms < self._month_start_ms - 1_000_000:
             self._month_start_ms, self._next_month_ms = month_bounds(now_ms)
         self._counter = (self._counter + 1) & 0xFFFF
         # a clock set back a little must not wrap to a huge number
         since_ms = max(0, now_ms - self._month_start_ms)
-        return (
-            (self._prefix + struct.pack(">IH", since_ms & 0xFFFFFFFF, self._counter)).hex().upper()
-        )
+        return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}{self._counter:04X}"
 
 
 def month_bounds(now_ms: int) -> tuple[int, int]:

@@ -7,23 +7,26 @@ import logging
 import os
 import random
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from cluster.client import calls
-from cluster.client.config import ClientConfig
+from cluster.client.answers import Answers
+from cluster.client.config import ClientConfig, is_lookup
 from cluster.client.connections import Connections, Dial, Wire
 from cluster.client.errors import BrokerUnreachable, ClientError, NoRoute
 from cluster.client.ids import UniqueIds, local_address, packed_address
 from cluster.client.jobs import Jobs
-from cluster.client.message import MessageQueue
+from cluster.client.message import MessageQueue, ReceivedMessage
 from cluster.client.nameservers import NameServers
+from cluster.client.requests import DirectResult, requests_table
 from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC, BrokerTable, TopicRoute
 from cluster.remoting import (
     Channel,
     Command,
-    Connection,
+    ConnectionLimits,
     Endpoint,
     RemotingError,
     RequestCode,
@@ -35,11 +38,13 @@ from storage import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-WAKE_GAP_S = 1.0  # two rounds of one timer are at least this far apart
+RECEIVE_BYTES: Final = 256 << 10
+OUTPUT_BYTES_MAX: Final = 512 << 20  # producers bound what is in flight; this is the last resort
+WAKE_GAP_S: Final = 1.0  # two rounds of one timer are at least this far apart
 
 
 class ConsumerRole(Protocol):
-    """What an instance asks of each consumer it carries."""
+    """What an instance asks of each consumer it carries. group: as brokers know it."""
 
     group: str
 
@@ -51,6 +56,18 @@ class ConsumerRole(Protocol):
 
     def wake(self) -> None:
         """Rebalance now: members or routes changed."""
+
+    def reset_offsets(self, positions: Mapping[MessageQueue, int]) -> None:
+        """An operator wants reading to go on from these positions."""
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where the group's commit stands in the queues held of a topic."""
+
+    def running_state(self, threads: bool) -> bytes:
+        """ConsumerRunningInfo as JSON. threads: with the stacks of threads and tasks."""
+
+    async def consume_directly(self, message: ReceivedMessage) -> DirectResult:
+        """Give the listener one message now, whoever else gets it."""
 
 
 class ClientInstance:
@@ -75,21 +92,29 @@ class ClientInstance:
         self.rng = rng or random.Random()
         self.brokers = BrokerTable()
         self.leases = 0
+        unit = f"@{config.unit_name}" if config.unit_name else ""
         self.client_id = (
-            f"{address}@{config.instance_name or f'{os.getpid()}#{time.monotonic_ns()}'}"
+            f"{address}@{config.instance_name or f'{os.getpid()}#{time.monotonic_ns()}'}{unit}"
         )
         self.ids = UniqueIds(packed_address(address), self.rng)
-        self.connections = Connections(self._greeting(dial or self._dial), _hang_up)
+        sign = config.credentials.sign if config.credentials is not None else None
+        self.connections = Connections(self._greeting(dial or self._dial), _hang_up, sign)
+        self.answers = Answers()
         # brokers send us these; any other code is answered 3 by the channel
-        table = {
-            int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED): self.handle_notify_consumer_ids_changed
-        }
-        self._endpoint = Endpoint(table, clock=self.clock)
+        self._endpoint = Endpoint(
+            requests_table(self._consumers_by_group),
+            clock=self.clock,
+            chunk=self.answers.take,
+            limits=ConnectionLimits(output_bytes_max=OUTPUT_BYTES_MAX),
+            receive_bytes=RECEIVE_BYTES,
+        )
+        self.next_opaque = self._endpoint.next_opaque
         self.name_servers = NameServers(
-            config.namesrv, self.connections, self.rng, config.call_timeout_ms
+            config.name_server_addresses, self.connections, self.rng, config.call_timeout_ms
         )
         self._producers: dict[str, int] = {}
         self._consumers: dict[str, ConsumerRole] = {}
+        self._promised: set[str] = set()
         self._published: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._route_pause_s = config.route_interval_ms / 1000
@@ -99,23 +124,43 @@ class ClientInstance:
 
     # Life
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start the timers. No request is sent yet."""
+        self.answers.begin(self.connections)
         self._jobs.start("client route refresh", self._refresh_routes())
         self._jobs.start("client heartbeat", self._send_heartbeats())
 
     async def close(self) -> None:
-        """Stop the timers and close every connection."""
-        await self._jobs.stop()
+        """Stop the timers and close every connection; also when cancelled in between."""
         fetching = list(self._fetching.values())
         for task in fetching:
             task.cancel()
-        await asyncio.gather(*fetching, return_exceptions=True)
-        await self.connections.close()
+        self.name_servers.close()
+        try:
+            await self._jobs.stop()
+            await asyncio.gather(*fetching, return_exceptions=True)
+        finally:
+            self.answers.close()
+            await self.connections.close()
+            requests = list(self._endpoint.tasks)
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+
+    def _consumers_by_group(self) -> Mapping[str, ConsumerRole]:
+        return self._consumers
 
     def carries_consumer(self, group: str) -> bool:
         """True when it has a consumer of the group: a second one needs another client id."""
-        return group in self._consumers
+        return group in self._consumers or group in self._promised
+
+    def promise_consumer(self, group: str) -> None:
+        """A consumer of the group will be added: nobody else of the group may lease this one."""
+        self._promised.add(group)
+
+    def forget_consumer(self, group: str) -> None:
+        """The consumer is gone, or did not come."""
+        self._promised.discard(group)
 
     # Groups
 
@@ -139,7 +184,7 @@ class ClientInstance:
 
     async def remove_consumer(self, consumer: ConsumerRole) -> None:
         """Leave the group on every connected broker."""
-        del self._consumers[consumer.group]
+        self._consumers.pop(consumer.group, None)
         await self._unregister(consumer_group=consumer.group)
 
     async def _unregister(
@@ -302,7 +347,10 @@ class ClientInstance:
             await self.heartbeat_all()
 
     async def _drop_unknown_brokers(self) -> None:
-        known = {*self.brokers.heartbeat_addresses(with_slaves=True), *self.config.namesrv}
+        known = {
+            *self.brokers.heartbeat_addresses(with_slaves=True),
+            *self.name_servers.addresses,
+        }
         for address in self.connections.connected():
             if address not in known:
                 await self.connections.drop(address, "no route mentions it any more")
@@ -355,6 +403,8 @@ class ClientInstance:
             groups = bool(self._producers or self._consumers)
             if groups and address in self.brokers.heartbeat_addresses(with_slaves=True):
                 hello = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
+                if self.config.credentials is not None:
+                    self.config.credentials.sign(hello)
                 try:
                     await wire.request(hello, self.config.call_timeout_ms)
                 except RemotingError as problem:
@@ -365,11 +415,6 @@ class ClientInstance:
             return wire
 
         return greet
-
-    def handle_notify_consumer_ids_changed(self, request: Command, connection: Connection) -> None:
-        """Members came or went: every consumer here rebalances, whatever group the header names."""
-        for consumer in self._consumers.values():
-            consumer.wake()
 
 
 async def _hang_up(wires: Sequence[Wire], why: str) -> None:
@@ -398,23 +443,45 @@ async def lease(config: ClientConfig, consumer_group: str | None = None) -> Clie
     Two consumers of one group never share an instance: they would be one member of the group.
     """
     instances = _shared.setdefault(asyncio.get_running_loop(), [])
+    found = _fitting(instances, config, consumer_group)
+    if found is None:
+        # in a thread: a host name may have to be looked up
+        address = await asyncio.to_thread(local_address, _towards(config))
+        found = _fitting(instances, config, consumer_group)  # another task may have been faster
+    if found is None:
+        found = ClientInstance(config, address=address)
+        instances.append(found)
+        found.start()
+    found.leases += 1
+    if consumer_group:
+        found.promise_consumer(consumer_group)
+    return found
+
+
+def _fitting(
+    instances: list[ClientInstance], config: ClientConfig, consumer_group: str | None
+) -> ClientInstance | None:
     for instance in instances:
         if instance.config == config and not (
             consumer_group and instance.carries_consumer(consumer_group)
         ):
-            instance.leases += 1
             return instance
-    # in a thread: a host name may have to be looked up
-    address = await asyncio.to_thread(local_address, split_address(config.namesrv[0]))
-    instance = ClientInstance(config, address=address)
-    instance.leases = 1
-    instances.append(instance)
-    await instance.start()
-    return instance
+    return None
 
 
-async def release(instance: ClientInstance) -> None:
+def _towards(config: ClientConfig) -> tuple[str, int]:
+    """Host and port of the first name server, or of the page that lists them."""
+    first = config.name_server_addresses[0]
+    if not is_lookup(first):
+        return split_address(first)
+    page = urlsplit(first)
+    return page.hostname or "127.0.0.1", page.port or 80
+
+
+async def release(instance: ClientInstance, consumer_group: str | None = None) -> None:
     """Give a lease back; the last one closes the instance."""
+    if consumer_group:
+        instance.forget_consumer(consumer_group)
     instance.leases -= 1
     if not instance.leases:
         _shared.get(asyncio.get_running_loop(), []).remove(instance)

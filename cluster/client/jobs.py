@@ -38,6 +38,12 @@ class Jobs:
             self.failure = failure
             self._ended.set()
 
+    def cancel(self) -> None:
+        """Cancel everything that still runs, without waiting."""
+        for task in list(self._tasks):
+            task.cancel()
+        self._ended.set()
+
     async def stop(self) -> None:
         """Cancel everything that still runs and wait for it."""
         tasks = list(self._tasks)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from cluster.client import calls
-from cluster.client.errors import BrokerRefused, ClientError, NoRoute, OffsetUnknown
+from cluster.client.errors import (
+    BrokerRefused,
+    ClientError,
+    NoRoute,
+    NotRunning,
+    OffsetUnknown,
+)
 from cluster.client.instance import ClientInstance
 from cluster.client.jobs import Jobs
+from cluster.client.locking import LOCK_VALID_S, RENEW_INTERVAL_S, QueueLocks
 from cluster.client.message import RETRY_PREFIX, MessageQueue, ReceivedMessage
 from cluster.client.offsets import OffsetStore, OffsetTable
 from cluster.client.queue_cache import CacheLimits, QueueCache
+from cluster.client.rates import Rates
 from cluster.client.reading import QueueReader
 from cluster.client.rebalance import Allocation, Change, allocate_averagely, plan
+from cluster.client.requests import DirectResult
+from cluster.client.running import RunningState, running_info
 from cluster.client.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
@@ -25,6 +35,7 @@ log = logging.getLogger(__name__)
 REBALANCE_INTERVAL_S: Final = 20.0
 REBALANCE_RETRY_S: Final = 1.0  # after a round that could not finish
 COMMIT_INTERVAL_S: Final = 5.0
+LISTENER_WAIT_S: Final = 0.5  # how long a round waits for an ordered listener to finish
 OFFSET_CALL_TIMEOUT_MS: Final = 6_000
 
 
@@ -68,6 +79,18 @@ class Policy:
     pull_count: int = 32
     commits: bool = True  # False: only the application commits
     allocation: Allocation = allocate_averagely
+    ordered: bool = False  # one message after the other in each queue
+    unit_mode: bool = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether the members share the queues."""
+        return self.model is MessageModel.CLUSTERING
+
+    @property
+    def locked(self) -> bool:
+        """Whether a queue is read under a lock at its broker."""
+        return self.ordered and self.shared
 
 
 @dataclass(slots=True)
@@ -82,7 +105,9 @@ class Held:
 class Membership:
     """Keeps the set of queues right. Runs on the event loop; state changes between awaits only.
 
-    on_messages  called when a cache got messages
+    group        as brokers know it
+    on_messages  called when a cache got messages, or may be worked on again
+    directly     gives one message to the listener; None: this consumer has none
     """
 
     def __init__(
@@ -92,8 +117,16 @@ class Membership:
         policy: Policy,
         store: OffsetStore,
         on_messages: Callable[[QueueCache], None],
+        directly: Callable[[ReceivedMessage], Awaitable[DirectResult]] | None = None,
     ) -> None:
         self.group = group
+        self.rates = Rates()
+        self.leaving: dict[MessageQueue, Held] = {}  # ordered: ours until its last message is done
+        self.paused = False  # pulls of all queues
+        self._directly = directly
+        self._locks = QueueLocks(instance, group) if policy.locked else None
+        self._lock_now = asyncio.Event()
+        self._started_ms = instance.clock.now_ms()
         self.held: dict[MessageQueue, Held] = {}
         self.offsets = OffsetTable()
         self.jobs = Jobs()
@@ -119,12 +152,58 @@ class Membership:
             "messageModel": self._policy.model.value,
             "consumeFromWhere": self._policy.start.value,
             "subscriptionDataSet": [each.as_json() for each in self.subscriptions.values()],
-            "unitMode": False,
+            "unitMode": self._policy.unit_mode,
         }
 
     def wake(self) -> None:
         """Rebalance now."""
         self._wakened.set()
+
+    def reset_offsets(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Read these queues from there on, as far as they are held; the positions are committed."""
+        moved = {queue: offset for queue, offset in positions.items() if queue in self.held}
+        for queue, offset in moved.items():
+            self.take(queue, offset)
+        if moved:
+            self.jobs.start(f"commit reset of {self.group}", self._commit_reset(moved))
+
+    async def _commit_reset(self, positions: dict[MessageQueue, int]) -> None:
+        await self._store.write(positions, waiting=True)  # failures are logged there
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Commit positions of the queues held of a topic ("": of all)."""
+        everything = self.offsets.all()
+        return {
+            queue: offset
+            for queue, offset in everything.items()
+            if queue in self.held and topic in ("", queue.topic)
+        }
+
+    async def consume_directly(self, message: ReceivedMessage) -> DirectResult:
+        """Give the listener one message. Raises NotRunning when there is no listener."""
+        if self._directly is None:
+            raise NotRunning(f"consumer {self.group} has no listener: its application pulls")
+        return await self._directly(message)
+
+    def running_state(self, threads: bool) -> bytes:
+        """ConsumerRunningInfo."""
+        return running_info(
+            RunningState(
+                client_id=self.instance.client_id,
+                name_servers=self.instance.name_servers.addresses,
+                consume_type=self._policy.consume_type.value,
+                ordered=self._policy.ordered,
+                started_ms=self._started_ms,
+                subscriptions=[each.as_json() for each in self.subscriptions.values()],
+                queues={queue: held.cache for queue, held in self.held.items()},
+                commits=self.offsets.all(),
+                rates={
+                    topic: self.rates.as_json(topic, self.instance.clock.now_ms())
+                    for topic in self.subscriptions
+                },
+            ),
+            threads=threads,
+        )
 
     # Life
 
@@ -134,13 +213,14 @@ class Membership:
             try:
                 await self.instance.fetch_route(topic)
             except NoRoute:
-                if not topic.startswith(
-                    RETRY_PREFIX
-                ):  # brokers create that one when they see our heartbeat
+                # brokers create the retry topic when they see our heartbeat
+                if not topic.startswith(RETRY_PREFIX):
                     log.warning("topic has no route yet group=%s topic=%s", self.group, topic)
         await self.instance.heartbeat_all()
         finished = await self.rebalance()
         self.jobs.start(f"rebalance {self.group}", self._rebalance_for_ever(finished))
+        if self._locks is not None:
+            self.jobs.start(f"lock {self.group}", self._lock_for_ever(self._locks))
 
     def start_commits(self) -> None:
         """Write positions every 5 s from now on."""
@@ -149,6 +229,11 @@ class Membership:
     async def leave(self) -> None:
         """Stop the timers and the pull loops; what is cached stays for the caller to finish."""
         await self.jobs.stop()
+
+    async def unlock_all(self) -> None:
+        """Ordered: the others may have our queues. Commit first."""
+        if self._locks is not None:
+            await self._locks.unlock([*self.held, *self.leaving])
 
     # Rebalance
 
@@ -168,7 +253,7 @@ class Membership:
     async def rebalance(self) -> bool:
         """One round over all topics. False when something could not be settled: try again soon."""
         async with self._rounds:
-            finished = True
+            finished = await self._let_go()
             for topic in self.topics():
                 try:
                     change = await self._plan(topic)
@@ -193,12 +278,10 @@ class Membership:
                         ",".join(map(str, change.added)),
                         ",".join(map(str, change.removed)),
                     )
-                    await self.release(change.removed)
+                    finished = await self.release(change.removed) and finished
                     finished = await self._acquire(change.added) and finished
-            await self.release(
-                [queue for queue in self.held if queue.topic not in self.subscriptions]
-            )
-            return finished
+            dropped = [queue for queue in self.held if queue.topic not in self.subscriptions]
+            return await self.release(dropped) and finished
 
     async def _plan(self, topic: str) -> Change | None:
         route = await self.instance.read_route(topic)
@@ -231,67 +314,166 @@ class Membership:
         return plan(topic, queues, members, mine, list(self.held), self._policy.allocation)
 
     async def _acquire(self, queues: tuple[MessageQueue, ...]) -> bool:
+        wanted = [queue for queue in queues if queue not in self.leaving]
+        locked_until_s = float("inf")
+        finished = len(wanted) == len(queues)
+        if self._locks is not None and wanted:
+            # counted from before the request: the broker's 60 s began later
+            locked_until_s = asyncio.get_running_loop().time() + LOCK_VALID_S
+            granted = await self._locks.lock(wanted)
+            finished = finished and len(granted) == len(wanted)  # the old owner still works on one
+            wanted = [queue for queue in wanted if queue in granted]
+
         async def begin(queue: MessageQueue) -> bool:
             try:
-                self._read(queue, await self.start_offset(queue))
+                offset = await self.start_offset(queue)
             except ClientError as problem:
                 log.warning(
                     "queue not started group=%s queue=%s why=%s", self.group, queue, problem
                 )
                 return False
+            self._read(queue, offset).locked_until_s = locked_until_s
             return True
 
-        return all(await asyncio.gather(*(begin(queue) for queue in queues)))
+        return all(await asyncio.gather(*(begin(queue) for queue in wanted))) and finished
+
+    async def _lock_for_ever(self, locks: QueueLocks) -> None:
+        """Renew the locks; a queue whose lock is gone is not worked on until it is ours again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(RENEW_INTERVAL_S):
+                    await self._lock_now.wait()
+            except TimeoutError:
+                pass  # the timer's turn
+            began_s = loop.time()
+            caches = {queue: held.cache for queue, held in self.held.items()}
+            granted = await locks.lock(caches)
+            self._lock_now.clear()
+            for queue, cache in caches.items():
+                if queue in granted:
+                    cache.locked_until_s = began_s + LOCK_VALID_S
+                    cache.locked_ms = self.instance.clock.now_ms()
+                    self._on_messages(cache)
+                else:
+                    cache.locked_until_s = 0.0
+                    log.warning("queue lock lost group=%s queue=%s", self.group, queue)
+            if len(granted) < len(caches):
+                await asyncio.sleep(REBALANCE_RETRY_S)
+                self._lock_now.set()
+
+    def relock(self) -> None:
+        """A consumer task found a lock too old: renew now."""
+        self._lock_now.set()
 
     def take(self, queue: MessageQueue, offset: int) -> None:
         """Read a queue from this offset on; restarts it when it is held.
 
-        For assign() and seek().
+        For assign(), seek() and resets.
         """
         held = self.held.pop(queue, None)
         if held is not None:
             held.cache.dropped = True
             held.task.cancel()
         self.offsets.set(queue, offset)
-        self._read(queue, offset)
+        self._read(queue, offset, None if held is None else held.cache)
 
-    def _read(self, queue: MessageQueue, offset: int) -> None:
-        cache = QueueCache(queue, offset, self._policy.limits)
+    def _read(
+        self, queue: MessageQueue, offset: int, before: QueueCache | None = None
+    ) -> QueueCache:
+        cache = QueueCache(queue, offset, self._policy.limits, ordered=self._policy.ordered)
+        if before is not None:
+            cache.locked_until_s, cache.paused = before.locked_until_s, before.paused
+        cache.paused = cache.paused or self.paused
         subscribed = self.subscriptions[queue.topic]
         reader = QueueReader(
             self.instance,
             self.group,
             cache,
             lambda: self.subscriptions.get(queue.topic, subscribed),
-            self._on_messages,
+            self._arrived,
             self._moved,
             self._policy.pull_count,
+            commit=lambda: self._commit_with_pull(queue),
+            on_progress=self._progressed,
+            after=before if self._policy.ordered else None,
         )
         self.held[queue] = Held(cache, reader, self.jobs.start(f"pull {queue}", reader.run()))
+        return cache
+
+    def _arrived(self, cache: QueueCache) -> None:
+        self.rates.pulled(cache.queue.topic, cache.waiting)
+        self._on_messages(cache)
+
+    def _commit_with_pull(self, queue: MessageQueue) -> int | None:
+        """The position, for push consumers that share queues: it saves the timer's request."""
+        if not self._policy.shared or self._policy.consume_type is not ConsumeType.PUSH:
+            return None
+        return self.offsets.get(queue) or None
+
+    def _progressed(self, cache: QueueCache) -> None:
+        """Nothing wanted was found up to the pull position: with an empty cache all is consumed."""
+        if not cache.count and not cache.dropped:
+            self.offsets.advance(cache.queue, cache.pull_offset)
+
+    def pause(self, queues: Iterable[MessageQueue], paused: bool) -> None:
+        """Neither pull nor hand out these queues; or do again."""
+        for queue in queues:
+            held = self.held.get(queue)
+            if held is not None and held.cache.paused != paused:
+                held.cache.paused = paused
+                held.reader.room_made()
+                self._on_messages(held.cache)
 
     def _moved(self, cache: QueueCache, offset: int) -> None:
         """The broker refused our position: forget what is cached, start again where it says."""
         held = self.held.pop(cache.queue)
         held.cache.dropped = True
         self.offsets.set(cache.queue, offset)
-        self._read(cache.queue, offset)
+        self._read(cache.queue, offset, held.cache)
 
-    async def release(self, queues: list[MessageQueue] | tuple[MessageQueue, ...]) -> None:
-        """Stop reading these queues and commit what was consumed: the next owner starts there."""
+    async def release(self, queues: list[MessageQueue] | tuple[MessageQueue, ...]) -> bool:
+        """Stop reading these queues and commit what was consumed: the next owner starts there.
+
+        False when an ordered listener is still at work on one: it stays locked, and is let go of
+        in a later round.
+        """
         stopped = [self.held.pop(queue) for queue in queues if queue in self.held]
-        if not stopped:
-            return
         for held in stopped:
             held.cache.dropped = True
             held.task.cancel()
+            self.leaving[held.cache.queue] = held
+        # cancelled here, they stay in `leaving`, and end with the jobs
         await asyncio.gather(*(held.task for held in stopped), return_exceptions=True)
+        return await self._let_go()
+
+    async def _let_go(self) -> bool:
+        """Commit, unlock and forget the queues that leave; True when none is left."""
+        if not self.leaving:
+            return True
+        if self._policy.ordered:
+            busy = [held.cache.idle() for held in self.leaving.values() if held.cache.at_work]
+            if busy:
+                try:
+                    async with asyncio.timeout(LISTENER_WAIT_S):
+                        await asyncio.gather(*busy)
+                except TimeoutError:
+                    pass  # the others go now
+        free = [queue for queue, held in self.leaving.items() if not held.cache.at_work]
+        if not self._policy.ordered:
+            free = list(self.leaving)
         if self._policy.commits:
-            positions = {held.cache.queue: self.offsets.get(held.cache.queue) for held in stopped}
+            positions = {queue: self.offsets.get(queue) for queue in free}
             known = {queue: offset for queue, offset in positions.items() if offset is not None}
             # a failure is logged there; its messages come again
             await self._store.write(known, waiting=True)
-        for held in stopped:
-            self.offsets.forget(held.cache.queue)
+        if self._locks is not None and free:
+            await self._locks.unlock(free)
+        for queue in free:
+            self.leaving.pop(queue, None)
+            if queue not in self.held:
+                self.offsets.forget(queue)
+        return not self.leaving
 
     async def start_offset(self, queue: MessageQueue) -> int:
         """Where reading this queue begins: the committed position, else by the group's policy.
@@ -317,21 +499,28 @@ class Membership:
 
     # Consumption
 
-    def consumed(self, cache: QueueCache, message: ReceivedMessage) -> None:
-        """This message needs no more work: the position moves, the reader may go on.
+    def consumed(self, cache: QueueCache, *messages: ReceivedMessage) -> None:
+        """These messages need no more work: the position moves, the reader may go on.
 
-        Nothing for a dropped queue.
+        Nothing for a dropped queue; except that an ordered one is ours until it is unlocked.
         """
-        if cache.dropped:
+        if not messages:
             return
-        self.offsets.advance(cache.queue, cache.done(message.queue_offset))
-        self.held[cache.queue].reader.room_made()
+        held = self.held.get(cache.queue)
+        if cache.dropped or held is None or held.cache is not cache:
+            held = self.leaving.get(cache.queue)
+            if held is None or held.cache is not cache or not self._policy.ordered:
+                return
+        offset = cache.done(*[message.queue_offset for message in messages])
+        self.offsets.advance(cache.queue, offset)
+        held.reader.room_made()
 
     # Commits
 
     async def _commit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_INTERVAL_S)
+            self.rates.snapshot(self.instance.clock.now_ms())
             positions = self.offsets.all()
             await self._store.write(
                 {queue: offset for queue, offset in positions.items() if queue in self.held},

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from cluster.client.errors import MessageRefused
 
@@ -45,8 +47,10 @@ RESERVED_PROPERTIES: Final = frozenset(
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
+# These are msgspec structs, not dataclasses: a million of them per second costs a fifth of the time.
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """One queue of a topic on one broker group.
 
     Sorts as RocketMQ's clients sort: topic, broker name, queue id.
@@ -63,8 +67,17 @@ class MessageQueue:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class _Payload(msgspec.Struct, frozen=True):
+    topic: str
+    body: bytes
+
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+_legal_topics: set[str] = set()  # names that passed check_topic; a process uses few
+_LEGAL_TOPICS_MAX: Final = 10_000
+
+
+class Message(_Payload, frozen=True, kw_only=True):
     """A message to send. Immutable: it may be sent again, and by several tasks at once.
 
     topic        letters, digits, `%`, `|`, `-`, `_`; 127 characters at most (no dots)
@@ -86,42 +99,33 @@ class Message:
         "shop"})
     """
 
-    topic: str
-    body: bytes
-    tags: str | None = field(default=None, kw_only=True)
-    keys: str | Iterable[str] = field(default=(), kw_only=True)
-    properties: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    flag: int = field(default=0, kw_only=True)
-    delay_level: int = field(default=0, kw_only=True)
-    wait_stored: bool = field(default=True, kw_only=True)
-    unique_id: str = field(default="", kw_only=True)
+    tags: str | None = None
+    keys: str | Iterable[str] = ()
+    properties: Mapping[str, str] = _NO_PROPERTIES
+    flag: int = 0
+    delay_level: int = 0
+    wait_stored: bool = True
+    unique_id: str = ""
 
     def __post_init__(self) -> None:
-        check_topic(self.topic)
-        if self.topic in SEND_FORBIDDEN:
-            raise MessageRefused(
-                f"Sending message to topic[{self.topic}] is forbidden: the broker owns it."
-            )
-        object.__setattr__(self, "body", _checked_body(self.body))
-        # one text may hold several keys: RocketMQ's own spelling
-        keys = tuple(self.keys.split() if isinstance(self.keys, str) else self.keys)
-        for name, value in [("tags", self.tags or "-"), ("unique_id", self.unique_id or "-")]:
-            _check_text(name, value)
-        for key in keys:
-            _check_text("keys", key)
-            if not key or any(letter.isspace() for letter in key):
-                raise MessageRefused(
-                    f"a key must be one word, got {key!r}; give several keys as a list"
-                )
-        object.__setattr__(self, "keys", keys)
-        object.__setattr__(
-            self, "properties", MappingProxyType(_checked_properties(self.properties))
-        )
-        if not 0 <= self.delay_level <= 1_000:
+        if self.topic not in _legal_topics:
+            _check_topic_to_send(self.topic)
+        if type(self.body) is not bytes or not self.body:
+            force_setattr(self, "body", _checked_body(self.body))
+        if self.keys != ():
+            force_setattr(self, "keys", _checked_keys(self.keys))
+        if self.tags is not None:
+            _check_text("tags", self.tags)
+        if self.unique_id:
+            _check_text("unique_id", self.unique_id)
+        if self.properties is not _NO_PROPERTIES:
+            checked = MappingProxyType(_checked_properties(self.properties))
+            force_setattr(self, "properties", checked)
+        if self.delay_level and not 0 <= self.delay_level <= 1_000:
             raise MessageRefused(
                 f"delay_level must be 0 (none) or a level of the broker, got {self.delay_level}"
             )
-        if not -(1 << 31) <= self.flag < 1 << 31:
+        if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise MessageRefused(f"flag must fit a signed number of 32 bits, got {self.flag}")
 
     def stored_properties(self, unique_id: str) -> dict[str, str]:
@@ -150,8 +154,7 @@ class SendStatus(enum.Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message (or a batch) was stored.
 
     message_id         the client's unique id, what consumers see; a batch has several, joined by
@@ -185,8 +188,7 @@ class SendResult:
         return tuple(self.message_id.split(","))
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
+class ReceivedMessage(msgspec.Struct, frozen=True):
     """A message as a consumer gets it.
 
     topic            the topic it was sent to, also when it comes back through the group's retry
@@ -268,7 +270,27 @@ def _check_name(what: str, name: str, length_max: int) -> None:
         )
 
 
-def _checked_body(body: object) -> bytes:
+def _check_topic_to_send(topic: str) -> None:
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN:
+        raise MessageRefused(f"Sending message to topic[{topic}] is forbidden: the broker owns it.")
+    if len(_legal_topics) < _LEGAL_TOPICS_MAX:
+        _legal_topics.add(topic)
+
+
+def _checked_keys(given: str | Iterable[str]) -> tuple[str, ...]:
+    # one text may hold several keys: RocketMQ's own spelling
+    keys = tuple(given.split() if isinstance(given, str) else given)
+    for key in keys:
+        _check_text("keys", key)
+        if not key or any(letter.isspace() for letter in key):
+            raise MessageRefused(
+                f"a key must be one word, got {key!r}; give several keys as a list"
+            )
+    return keys
+
+
+def _checked_body(body: Any) -> bytes:
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise MessageRefused(
             f"the message body must be bytes, got {type(body).__name__}; encode text first"

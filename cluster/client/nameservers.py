@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from cluster.client.calls import Caller
+from cluster.client.config import is_lookup, name_servers
 from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -20,38 +23,124 @@ from cluster.remoting.command import Command
 
 log = logging.getLogger(__name__)
 
+LOOKUP_INTERVAL_S: Final = 120.0  # RocketMQ's for its address server
+LOOKUP_BYTES_MAX: Final = 64 << 10
+
+Fetch = Callable[[str, int], Awaitable[str]]
+
+
+async def fetch_page(url: str, timeout_ms: int) -> str:
+    """The text at an HTTP address. Raises OSError, TimeoutError, ValueError (not 200, too long).
+
+    aiohttp is imported here: only those who look addresses up pay for it.
+    """
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+            if answer.status != 200:
+                raise ValueError(f"HTTP status {answer.status}")
+            page = await answer.content.read(LOOKUP_BYTES_MAX + 1)
+    except aiohttp.ClientError as problem:
+        raise OSError(str(problem) or type(problem).__name__) from problem
+    if len(page) > LOOKUP_BYTES_MAX:
+        raise ValueError(f"more than {LOOKUP_BYTES_MAX} bytes")
+    return page.decode("utf-8", "replace")
+
 
 class NameServers:
     """Requests to whichever name server answers.
 
     Name servers do not know each other; brokers register with all.
 
-    addresses  "host:port", shuffled once so that many clients spread over them
+    addresses  "host:port", shuffled once so that many clients spread over them; an "http://..."
+               element is asked for a list of them before the first request, and every two minutes
+    fetch      reads such a page; for tests
     """
 
     def __init__(
-        self, addresses: Sequence[str], caller: Caller, rng: random.Random, timeout_ms: int
+        self,
+        addresses: Sequence[str],
+        caller: Caller,
+        rng: random.Random,
+        timeout_ms: int,
+        fetch: Fetch = fetch_page,
     ) -> None:
-        self._addresses = list(addresses)
+        self._fixed = [address for address in addresses if not is_lookup(address)]
+        self._pages = [address for address in addresses if is_lookup(address)]
+        self._fetch = fetch
+        self._rng = rng
+        self._addresses = list(self._fixed)
         rng.shuffle(self._addresses)
         self._caller = caller
         self._timeout_ms = timeout_ms
         self._current = 0
+        self._looked_up_s: float | None = None
+        self._lookup: asyncio.Task[list[str]] | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The name servers known now, looked up ones included."""
+        return tuple(self._addresses)
 
     async def ask(self, command: Command) -> Command:
         """The first answer, whatever its code.
 
         Raises NoNameServer when every address fails, naming each failure.
         """
-        failures: list[str] = []
-        for _ in self._addresses:
-            address = self._addresses[self._current]
+        failures = await self._look_up() if self._pages else []
+        for _ in range(len(self._addresses)):
+            address = self._addresses[self._current % len(self._addresses)]
             try:
                 return await self._caller.request(address, command, self._timeout_ms)
             except (BrokerUnreachable, CallTimedOut) as problem:
                 failures.append(str(problem))
                 self._current = (self._current + 1) % len(self._addresses)
-        raise NoNameServer(f"no name server answers, is one running? {'; '.join(failures)}")
+        raise NoNameServer(
+            f"no name server answers, is one running? {'; '.join(failures) or 'none is known'}"
+        )
+
+    async def _look_up(self) -> list[str]:
+        """Read the pages when it is time; what failed, as text. Old addresses stay in use then."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looked_up_s is not None and now_s - self._looked_up_s < LOOKUP_INTERVAL_S:
+            return []
+        if self._lookup is None:  # callers at the same time share one look
+            self._lookup = asyncio.create_task(self._read_pages(), name="name server lookup")
+            self._lookup.add_done_callback(self._looked_up)
+        return list(await asyncio.shield(self._lookup))
+
+    def _looked_up(self, task: asyncio.Task[list[str]]) -> None:
+        self._lookup = None
+        if not task.cancelled():
+            task.exception()  # every waiter got it
+
+    async def _read_pages(self) -> list[str]:
+        found, failures = list(self._fixed), []
+        for page in self._pages:
+            try:
+                found += name_servers(await self._fetch(page, self._timeout_ms))
+            except (OSError, TimeoutError, ValueError, NoNameServer) as problem:
+                failures.append(
+                    f"{page} gave no address list: {str(problem) or type(problem).__name__}"
+                )
+        if failures:
+            log.warning("name server lookup failed why=%s", "; ".join(failures))
+        if not failures or not self._addresses:
+            found = list(dict.fromkeys(found))
+            if set(found) != set(self._addresses):
+                self._rng.shuffle(found)
+                self._addresses = found
+                log.info("name servers looked up addresses=%s", ",".join(sorted(found)))
+        if not failures:
+            self._looked_up_s = asyncio.get_running_loop().time()
+        return failures
+
+    def close(self) -> None:
+        """Stop a look-up under way."""
+        if self._lookup is not None:
+            self._lookup.cancel()
 
     async def route(self, topic: str) -> TopicRoute:
         """The topic's route.
@@ -60,7 +149,13 @@ class NameServers:
         """
         answer = await self.ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or not (answer.code or answer.body):
-            raise NoRoute(topic, "the name server has no broker for it")
+            raise NoRoute(
+                topic,
+                "the name server has no broker for it: does the topic exist, is its broker "
+                "running and registered there?",
+            )
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(answer.code, answer.remark, "name server")
+            raise BrokerRefused(
+                answer.code, answer.remark, f"name server {self._addresses[self._current]}", topic
+            )
         return parse_route(answer.body or b"")

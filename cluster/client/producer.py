@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from cluster.client import instance as instances
-from cluster.client.config import ClientConfig, name_servers
-from cluster.client.errors import CallTimedOut, ClientError, MessageRefused, NotRunning, SendFailed
+from cluster.client.compression import Compression
+from cluster.client.config import ClientConfig, one_config
+from cluster.client.errors import (
+    BrokerRefused,
+    CallTimedOut,
+    ClientError,
+    MessageRefused,
+    NotRunning,
+    SendFailed,
+)
+from cluster.client.faults import LatencyFaults
+from cluster.client.hooks import SendContext, SendHook, call_hooks
 from cluster.client.instance import ClientInstance
 from cluster.client.message import Message, MessageQueue, SendResult, check_group
+from cluster.client.namespaces import wrap
+from cluster.client.pipeline import SendFuture, SendRules, Sends
+from cluster.client.probing import Prober
 from cluster.client.selection import QueueRing, Selector, worth_retrying
 from cluster.client.sending import (
     Prepared,
@@ -23,14 +37,13 @@ from cluster.client.sending import (
     send_command,
     send_result,
 )
-from cluster.client.turns import Turns
-from cluster.remoting import Command
 
 log = logging.getLogger(__name__)
 
-COMPRESSED_IN_THREAD_BYTES = (
+COMPRESSED_IN_THREAD_BYTES: Final = (
     64 << 10
 )  # zlib at 5 takes about 20 ms per MiB: too long for the event loop
+PIPELINED_BETWEEN_YIELDS: Final = 64  # sends of send_many() between two looks at the event loop
 
 
 class Producer:
@@ -40,13 +53,21 @@ class Producer:
     namesrv            "host:9876;host:9876", a sequence of addresses, or None for the environment's
                        NAMESRV_ADDR
     timeout_ms         for all attempts of one send together
+    attempt_timeout_ms  for each attempt but the last one, or None: all that is left
     retries            further attempts after a failed one, on another broker when there is one; not
                        with a fixed queue or a selector
+    retry_unless_ok    try again also when the broker stored the message but SendStatus is not SEND_OK
     body_bytes_max     larger bodies are refused here; the broker's maxMessageSize counts as well
-    compress_above_bytes  bodies of at least this size travel and are stored compressed (zlib)
-    in_flight_max      sends under way at once; further ones wait for their turn before their time
-                       starts
-    instance_name, tls see ClientConfig
+    compress_above_bytes  bodies of at least this size travel and are stored compressed
+    compression, compression_level  how; ZLIB at 5 is what every RocketMQ client reads
+    in_flight_max, in_flight_bytes_max  sends under way at once; further ones wait for their turn
+                       before their time starts
+    avoid_slow_brokers  RocketMQ's sendLatencyFaultEnable: brokers that were slow or failed get no
+                       messages for up to 30 s while another one can take them
+    probe_brokers      its startDetectorEnable: failed brokers are asked every 2 s whether they are back
+    hooks              see SendHook. Hooks, signatures, namespaces and avoid_slow_brokers cost a task
+                       per send
+    instance_name, tls, config  see ClientConfig
 
     Example:
         async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
@@ -60,44 +81,90 @@ class Producer:
         *,
         namesrv: str | Sequence[str] | None = None,
         timeout_ms: int = 3_000,
+        attempt_timeout_ms: int | None = None,
         retries: int = 2,
+        retry_unless_ok: bool = False,
         body_bytes_max: int = 4 << 20,
         compress_above_bytes: int = 4_096,
-        in_flight_max: int = 1_024,
+        compression: Compression = Compression.ZLIB,
+        compression_level: int = 5,
+        in_flight_max: int = 4_096,
+        in_flight_bytes_max: int = 32 << 20,
+        avoid_slow_brokers: bool = False,
+        probe_brokers: bool = False,
+        hooks: Sequence[SendHook] = (),
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
+        config: ClientConfig | None = None,
     ) -> None:
         check_group(group)
-        if timeout_ms < 1 or retries < 0 or in_flight_max < 1 or body_bytes_max < 1:
-            raise ValueError(
-                "timeout_ms, in_flight_max and body_bytes_max must be at least 1, retries 0, "
-                f"got {timeout_ms}, {in_flight_max}, {body_bytes_max}, {retries}"
-            )
+        for name, value in {
+            "timeout_ms": timeout_ms,
+            "attempt_timeout_ms": attempt_timeout_ms or 1,
+            "in_flight_max": in_flight_max,
+            "in_flight_bytes_max": in_flight_bytes_max,
+            "body_bytes_max": body_bytes_max,
+            "retries + 1": retries + 1,
+        }.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self._config = one_config(config, namesrv, instance_name, tls)
         self.group = group
-        self._config = ClientConfig(name_servers(namesrv), instance_name, tls)
-        self._timeout_ms = timeout_ms
-        self._attempts = 1 + retries
+        self._wire_group = wrap(self._config.namespace, group)
+        self._attempt_timeout_ms = attempt_timeout_ms
+        self._retry_unless_ok = retry_unless_ok
         self._body_bytes_max = body_bytes_max
         self._compress_above_bytes = compress_above_bytes
-        self._turns = Turns(in_flight_max)
+        self._compression = compression
+        self._compression_level = compression_level
+        self._hooks = tuple(hooks)
+        self._faults = LatencyFaults() if avoid_slow_brokers else None
+        self._prober = Prober(self._faults) if self._faults and probe_brokers else None
         self._rings: dict[str, QueueRing] = {}
         self._instance: ClientInstance | None = None
+        self._sends: Sends | None = None
+        self._rules = SendRules(
+            self._wire_group,
+            timeout_ms if attempt_timeout_ms is None else min(timeout_ms, attempt_timeout_ms),
+            1 + retries,
+            in_flight_max,
+            in_flight_bytes_max,
+            min(compress_above_bytes - 1, body_bytes_max),
+            general=bool(
+                hooks or avoid_slow_brokers or self._config.credentials or self._config.namespace
+            ),
+        )
+        self._timeout_ms = timeout_ms
+
+    # Life
 
     async def start(self) -> None:
         """Get ready; `async with` calls it. Connects nowhere yet: the first send does."""
-        if self._instance is None:
-            self._instance = await instances.lease(self._config)
-            self._instance.add_producer(self.group)
+        if self._instance is not None:
+            return
+        instance = self._instance = await instances.lease(self._config)
+        instance.add_producer(self._wire_group)
+        self._sends = Sends(instance, self._rules, self._rings, self._deliver)
+        if self._prober is not None:
+            self._prober.start(instance)
 
     async def stop(self) -> None:
-        """Leave the group and close connections.
+        """Wait for the sends under way (at most their own time), leave the group, close connections.
 
-        Sends under way fail with NotRunning or BrokerUnreachable.
+        Cancelled, it gives the rest up: their futures get NotRunning.
         """
-        instance, self._instance = self._instance, None
-        if instance is not None:
+        instance, sends = self._instance, self._sends
+        if instance is None or sends is None:
+            return
+        self._instance = None
+        try:
+            await sends.drain()
+            if self._prober is not None:
+                await self._prober.stop()
+        finally:
+            sends.abandon()
             try:
-                await instance.remove_producer(self.group)
+                await instance.remove_producer(self._wire_group)
             finally:
                 await instances.release(instance)
 
@@ -118,17 +185,20 @@ class Producer:
 
         Example: queue = (await producer.queues("Orders"))[0]
         """
-        return await self._running().publish_queues(topic)
+        self._running()
+        return await self._queues(topic)
 
-    async def send(
+    # Sending
+
+    def send(
         self,
         message: Message,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         timeout_ms: int | None = None,
-    ) -> SendResult:
-        """Store one message and return where.
+    ) -> SendFuture:
+        """Store one message; awaiting gives where. The send has begun when this returns.
 
         queue     exactly this queue; or
         selector  chooses from the publish list, e.g. by_key("order-17"). Both: one attempt only
@@ -136,15 +206,73 @@ class Producer:
 
         Only a result with status SEND_OK is a promise. Duplicates are normal after a failed
         attempt: the message id stays the same, consumers can tell.
-        Raises MessageRefused, NoRoute, NoNameServer, BrokerRefused (code and remark of the broker),
-        SendFailed (all attempts), BrokerUnreachable, CallTimedOut, NotRunning.
+        Awaiting raises MessageRefused, NoRoute, NoNameServer, BrokerRefused (code and remark of the
+        broker), SendFailed (all attempts), BrokerUnreachable, CallTimedOut. Raises NotRunning at once.
 
         Example: result = await producer.send(Message("Orders", b"17"), selector=by_key("order-17"))
         """
-        async with self._turns:
-            return await self._deliver(
-                await self._prepare(message), message, queue, selector, timeout_ms
-            )
+        sends = self._sends
+        if sends is None or self._instance is None:
+            raise self._not_running()
+        return sends.begin(message, queue, selector, timeout_ms)
+
+    @property
+    def in_flight(self) -> int:
+        """Sends under way now, those in line not counted."""
+        return self._sends.count if self._sends is not None else 0
+
+    async def room(self) -> None:
+        """Wait until a send would start at once: for loops that send without awaiting each result.
+
+        Example:
+            for body in bodies:
+                await producer.room()
+                producer.send(Message("Clicks", body)).add_done_callback(count)
+        """
+        self._running()
+        assert self._sends is not None
+        sends = self._sends
+        if sends.roomy:
+            await asyncio.sleep(0)  # let the loop write and read
+        else:
+            await sends.until(lambda: sends.roomy)
+
+    async def send_many(
+        self,
+        messages: Iterable[Message] | AsyncIterable[Message],
+        *,
+        selector: Selector | None = None,
+    ) -> AsyncIterator[SendResult]:
+        """Send as fast as brokers take them; yields each result, in the order of `messages`.
+
+        At most in_flight_max messages, in_flight_bytes_max bytes, are taken from `messages` before
+        their results are yielded. The first failure is raised, as by send(); messages after it that
+        were already taken are awaited first, so that none is under way any more.
+
+        Example:
+            async for result in producer.send_many(Message("Clicks", body) for body in bodies):
+                last = result.queue_offset
+        """
+        self._running()
+        sends = self._sends
+        assert sends is not None
+        under_way: deque[SendFuture] = deque()
+        try:
+            count = 0
+            async for message in _each(messages):
+                while under_way and not sends.roomy:
+                    yield await under_way.popleft()
+                under_way.append(self.send(message, selector=selector))
+                count += 1
+                if count % PIPELINED_BETWEEN_YIELDS == 0:
+                    await asyncio.sleep(0)
+                    while under_way and under_way[0].done():
+                        yield under_way.popleft().result()
+            while under_way:
+                yield await under_way.popleft()
+        finally:
+            if under_way:
+                await asyncio.gather(*under_way, return_exceptions=True)
 
     async def send_batch(
         self,
@@ -160,11 +288,16 @@ class Producer:
 
         Example: await producer.send_batch([Message("Orders", b"1"), Message("Orders", b"2")])
         """
-        now_ms = self._running().clock.now_ms()
-        ids = [self._running().ids.next(now_ms) for _ in messages]
-        what = prepare_batch(messages, ids, now_ms, self._body_bytes_max)
-        async with self._turns:
-            return await self._deliver(what, messages[0], queue, None, timeout_ms)
+        instance = self._running()
+        now_ms = instance.clock.now_ms()
+        ids = [instance.ids.next(now_ms) for _ in messages]
+        what = prepare_batch(
+            messages, ids, now_ms, self._body_bytes_max, self._config.namespace, self._unit_mode
+        )
+        await self.room()
+        began_s = asyncio.get_running_loop().time()
+        budget = _Budget(began_s, self._timeout_ms if timeout_ms is None else timeout_ms)
+        return await self._attempts(what, messages, queue, None, budget, [], [])
 
     async def send_oneway(
         self,
@@ -180,29 +313,70 @@ class Producer:
 
         Example: await producer.send_oneway(Message("Clicks", b"home"))
         """
-        async with self._turns:
-            what = await self._prepare(message)
-            instance = self._running()
-            chosen = await self._choose(message, queue, selector, None)
-            address = await instance.master_address(chosen.broker_name, what.topic)
-            command = send_command(what, chosen, self.group)
-            await instance.connections.oneway(address, command, self._timeout_ms)
-
-    async def _prepare(self, message: Message) -> Prepared:
         instance = self._running()
+        what = await self._prepare(message, "")
+        chosen = await self._choose(message, queue, selector, None)
+        wired = self._wired(chosen)
+        address = await instance.master_address(chosen.broker_name, what.topic)
+        context = self._context(what, [message], chosen, address)
+        command = send_command(what, wired, self._wire_group)
+        try:
+            await instance.connections.oneway(address, command, self._timeout_ms)
+        except ClientError as problem:
+            self._after(context, None, problem, 0)
+            raise
+        self._after(context, None, None, 0)
+
+    # One send on the general way
+
+    async def _deliver(self, future: SendFuture) -> SendResult:
+        message: Message = future.message
+        what = await self._prepare(message, future.unique_id)
+        timeout_ms = self._timeout_ms if future.timeout_ms is None else future.timeout_ms
+        result = await self._attempts(
+            what,
+            [message],
+            future.wanted_queue,
+            future.selector,
+            _Budget(future.began_s, timeout_ms),
+            future.tried,
+            future.causes,
+        )
+        if self._sends is not None and self._instance is not None:
+            self._sends.learn(message.topic, self._instance.brokers.publish_queues(what.topic))
+        return result
+
+    async def _prepare(self, message: Message, unique_id: str) -> Prepared:
+        """unique_id: of an earlier attempt, or "" for a new one."""
+        instance = self._at_work()
         if len(message.body) > self._body_bytes_max:
             raise MessageRefused(
                 f"the message body size over max value, MAX: {self._body_bytes_max}, "
-                f"got {len(message.body)} bytes"
+                f"got {len(message.body)} bytes for topic {message.topic}: send less, or raise "
+                "body_bytes_max here and maxMessageSize at the broker"
             )
-        if len(message.body) >= COMPRESSED_IN_THREAD_BYTES:
-            packed = await asyncio.to_thread(
-                compressed, message.body, self._compress_above_bytes, 5
-            )
+        how = (self._compress_above_bytes, self._compression_level, self._compression)
+        if len(message.body) >= max(COMPRESSED_IN_THREAD_BYTES, self._compress_above_bytes):
+            packed = await asyncio.to_thread(compressed, message.body, *how)
         else:
-            packed = compressed(message.body, self._compress_above_bytes, 5)
+            packed = compressed(message.body, *how)
         now_ms = instance.clock.now_ms()
-        return prepare(message, instance.ids.next(now_ms), now_ms, *packed)
+        return prepare(
+            message,
+            unique_id or instance.ids.next(now_ms),
+            now_ms,
+            *packed,
+            self._config.namespace,
+            self._unit_mode,
+        )
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The publish list under the application's names."""
+        namespace = self._config.namespace
+        queues = await self._at_work().publish_queues(wrap(namespace, topic))
+        if not namespace:
+            return queues
+        return tuple(MessageQueue(topic, each.broker_name, each.queue_id) for each in queues)
 
     async def _choose(
         self,
@@ -214,77 +388,176 @@ class Producer:
         if queue is not None:
             if queue.topic != message.topic:
                 raise MessageRefused(f"queue {queue} is not one of topic {message.topic}")
-            await self._running().publish_queues(message.topic)  # addresses must be known
+            await self._queues(message.topic)  # addresses must be known
             return queue
-        queues = await self._running().publish_queues(message.topic)
+        queues = await self._queues(message.topic)
         if selector is not None:
             return selector(queues, message)
         ring = self._rings.get(message.topic)
         if ring is None:
-            ring = self._rings[message.topic] = QueueRing(self._running().rng)
-        return ring.pick(queues, failed_broker)
+            ring = self._rings[message.topic] = QueueRing(self._at_work().rng)
+        faults = self._faults
+        if faults is None:
+            return ring.pick(queues, failed_broker)
+        now_ms = self._monotonic_ms()
+        return ring.pick(
+            queues, failed_broker, [lambda name: faults.available(name, now_ms), faults.reachable]
+        )
 
-    async def _deliver(
+    async def _attempts(
         self,
         what: Prepared,
-        message: Message,
+        messages: Sequence[Message],
         queue: MessageQueue | None,
         selector: Selector | None,
-        timeout_ms: int | None,
+        budget: _Budget,
+        tried: list[str],
+        causes: list[ClientError],
     ) -> SendResult:
-        attempts = 1 if queue is not None or selector is not None else self._attempts
-        first = await self._choose(message, queue, selector, None)
-        budget = _Budget(
-            asyncio.get_running_loop().time, self._timeout_ms if timeout_ms is None else timeout_ms
-        )
-        tried: list[str] = []
-        causes: list[ClientError] = []
+        """Attempts until one succeeds, none is left or the time is over.
+
+        tried, causes: of attempts made before
+        """
+        attempts = 1 if queue is not None or selector is not None else self._rules.attempts
         while len(tried) < attempts:
-            chosen = first if not tried else await self._choose(message, None, None, tried[-1])
+            avoided = tried[-1] if tried else None
+            chosen = await self._choose(messages[0], queue, selector, avoided)
             left_ms = budget.left_ms()
             if left_ms <= 0:
-                causes.append(CallTimedOut(f"sendDefaultImpl call timeout: {budget.spent_ms()} ms"))
+                causes.append(
+                    CallTimedOut(
+                        f"sendDefaultImpl call timeout: {budget.spent_ms()} ms", topic=what.topic
+                    )
+                )
                 break
+            if self._attempt_timeout_ms is not None and len(tried) + 1 < attempts:
+                left_ms = min(left_ms, self._attempt_timeout_ms)
             try:
-                return await self._attempt(what, chosen, left_ms)
+                result = await self._attempt(what, messages, chosen, left_ms)
             except ClientError as problem:
                 tried.append(chosen.broker_name)
                 causes.append(problem)
                 if attempts == 1 or not worth_retrying(problem):
                     raise
-                self._running().refresh_soon()
+                self._at_work().refresh_soon()
                 log.debug(
                     "send attempt failed topic=%s broker=%s why=%s",
                     what.topic,
                     chosen.broker_name,
                     problem,
                 )
+                continue
+            tried.append(chosen.broker_name)
+            if result.ok or not self._retry_unless_ok or len(tried) >= attempts:
+                return result
         raise SendFailed(what.topic, tried, causes, budget.spent_ms()) from causes[-1]
 
-    async def _attempt(self, what: Prepared, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        instance = self._running()
+    async def _attempt(
+        self, what: Prepared, messages: Sequence[Message], queue: MessageQueue, timeout_ms: int
+    ) -> SendResult:
+        instance = self._at_work()
+        began_ms = self._monotonic_ms()
         address = instance.brokers.master(queue.broker_name) or await instance.master_address(
             queue.broker_name, what.topic
         )
-        answer: Command = await instance.connections.request(
-            address, send_command(what, queue, self.group), timeout_ms
-        )
-        return send_result(answer, what, queue, address)
+        context = self._context(what, messages, queue, address)
+        result: SendResult | None = None
+        failure: ClientError | None = None
+        try:
+            command = send_command(what, self._wired(queue), self._wire_group)
+            answer = await instance.connections.request(address, command, timeout_ms)
+            result = send_result(answer, messages[0].topic, what.unique_id, queue, address)
+            return result
+        except ClientError as problem:
+            failure = problem
+            raise
+        finally:  # of a cancelled attempt too
+            now_ms = self._monotonic_ms()
+            self._after(context, result, failure, now_ms - began_ms)
+            if self._faults is not None:
+                refused = isinstance(failure, BrokerRefused)
+                self._faults.called(
+                    queue.broker_name,
+                    now_ms - began_ms,
+                    now_ms,
+                    failed=failure is not None,
+                    # with probes, a broker that could not be reached stays out until one succeeds
+                    reachable=failure is None or (self._prober is None and not refused),
+                )
+
+    def _context(
+        self, what: Prepared, messages: Sequence[Message], queue: MessageQueue, address: str
+    ) -> SendContext | None:
+        if not self._hooks:
+            return None
+        ids = what.unique_id.split(",")
+        context = SendContext(self.group, messages, ids, queue, address, self._now_ms())
+        call_hooks([hook.before_send for hook in self._hooks], context)
+        return context
+
+    def _after(
+        self,
+        context: SendContext | None,
+        result: SendResult | None,
+        problem: ClientError | None,
+        cost_ms: int,
+    ) -> None:
+        if context is not None:
+            context.result, context.problem, context.cost_ms = result, problem, cost_ms
+            call_hooks([hook.after_send for hook in self._hooks], context)
+
+    # Small things
+
+    def _wired(self, queue: MessageQueue) -> MessageQueue:
+        """The queue under the name that brokers know."""
+        namespace = self._config.namespace
+        if not namespace:
+            return queue
+        return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
+
+    @property
+    def _unit_mode(self) -> bool:
+        return bool(self._config.unit_name)
+
+    def _now_ms(self) -> int:
+        return self._at_work().clock.now_ms()
+
+    def _monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _at_work(self) -> ClientInstance:
+        """Sends outlive `_instance` while stop() waits for them."""
+        sends = self._sends
+        if sends is None:
+            raise self._not_running()
+        return sends.instance
 
     def _running(self) -> ClientInstance:
         if self._instance is None:
-            raise NotRunning(
-                f"producer {self.group} is not running: use `async with Producer(...) as producer`"
-            )
+            raise self._not_running()
         return self._instance
+
+    def _not_running(self) -> NotRunning:
+        return NotRunning(
+            f"producer {self.group} is not running: use `async with Producer(...) as producer`"
+        )
+
+
+async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message
 
 
 class _Budget:
-    """Time for all attempts of one send."""
+    """Time for all attempts of one send. began_s: loop time."""
 
-    def __init__(self, time_s: Callable[[], float], timeout_ms: int) -> None:
-        self._time_s = time_s
-        self._began_s = time_s()
+    def __init__(self, began_s: float, timeout_ms: int) -> None:
+        self._time_s: Callable[[], float] = asyncio.get_running_loop().time
+        self._began_s = began_s
         self._timeout_ms = timeout_ms
 
     def spent_ms(self) -> int:

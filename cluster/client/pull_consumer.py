@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from cluster.client import calls
 from cluster.client import instance as instances
-from cluster.client.config import ClientConfig, name_servers
+from cluster.client.config import ClientConfig, one_config
 from cluster.client.errors import NotRunning, OffsetUnknown, QueueNotAssigned
 from cluster.client.instance import ClientInstance
 from cluster.client.membership import ConsumeType, Membership, Policy, StartFrom
 from cluster.client.message import MessageQueue, ReceivedMessage, check_group, check_topic
+from cluster.client.namespaces import unwrap, wrap
 from cluster.client.offsets import BrokerOffsets
 from cluster.client.queue_cache import CacheLimits, QueueCache, ReadyQueues
 from cluster.client.rebalance import Allocation, allocate_averagely
@@ -42,6 +45,8 @@ class PullConsumer:
                  StartFrom.TIMESTAMP (wall, ms)
     auto_commit  commit every 5 s, and at a stop without an error, what was handed out and asked
                  past. False: only commit() commits
+    limits, allocation  as of PushConsumer
+    instance_name, tls, config  see ClientConfig
 
     A message counts as consumed when the next one is asked for, or when the `async with` block ends
     without an error.
@@ -67,12 +72,15 @@ class PullConsumer:
         allocation: Allocation = allocate_averagely,
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
+        config: ClientConfig | None = None,
     ) -> None:
         check_group(group)
         if not 1 <= pull_count <= 1_024:
             raise ValueError(f"pull_count must be 1 to 1024, got {pull_count}")
         self.group = group
-        self._config = ClientConfig(name_servers(namesrv), instance_name, tls)
+        self._config = one_config(config, namesrv, instance_name, tls)
+        self._namespace = self._config.namespace
+        self._wire_group = wrap(self._namespace, group)
         self._start = start
         self._start_ms = start_ms
         self._auto_commit = auto_commit
@@ -109,9 +117,7 @@ class PullConsumer:
             )
         self._wanted[topic] = expression
         if self._membership is not None and self._instance is not None:
-            self._membership.subscriptions[topic] = parse_subscription(
-                topic, expression, self._instance.clock.now_ms()
-            )
+            self._add_subscription(self._membership, topic, expression)
             if self._joined:
                 self._instance.heartbeat_soon()
                 self._membership.wake()
@@ -119,6 +125,11 @@ class PullConsumer:
                 self._membership.jobs.start(
                     f"join {self.group}", self._join(self._instance, self._membership)
                 )
+
+    def _add_subscription(self, membership: Membership, topic: str, expression: str) -> None:
+        wired = wrap(self._namespace, topic)
+        now_ms = membership.instance.clock.now_ms()
+        membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         """Read exactly these queues, replacing an earlier assignment; no membership, no rebalance.
@@ -134,12 +145,11 @@ class PullConsumer:
                 "subscribe() and assign() exclude each other; this consumer has subscriptions"
             )
         self._assigned = True
-        wanted = sorted(set(queues))
-        for topic in {queue.topic for queue in wanted}:
-            await instance.read_route(topic)
-            membership.subscriptions[topic] = parse_subscription(
-                topic, expression, instance.clock.now_ms()
-            )
+        given = set(queues)
+        for topic in {queue.topic for queue in given}:
+            await instance.read_route(wrap(self._namespace, topic))
+            self._add_subscription(membership, topic, expression)
+        wanted = sorted(self._wired(queue) for queue in given)
         await membership.release([queue for queue in membership.held if queue not in wanted])
         added = [queue for queue in wanted if queue not in membership.held]
         offsets = await asyncio.gather(*(membership.start_offset(queue) for queue in added))
@@ -149,7 +159,9 @@ class PullConsumer:
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues this consumer reads now, sorted."""
-        return tuple(sorted(self._membership.held)) if self._membership is not None else ()
+        if self._membership is None:
+            return ()
+        return tuple(sorted(self._shown_queue(queue) for queue in self._membership.held))
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The readable queues of a topic. Raises NoRoute, NoNameServer.
@@ -157,7 +169,9 @@ class PullConsumer:
         Example: first = (await consumer.queues("Orders"))[0]
         """
         instance, _ = self._running()
-        return (await instance.read_route(topic)).read_queues(topic)
+        wired = wrap(self._namespace, topic)
+        route = await instance.read_route(wired)
+        return tuple(self._shown_queue(queue) for queue in route.read_queues(wired))
 
     # Messages
 
@@ -177,7 +191,7 @@ class PullConsumer:
         if not batch:
             batch = await self._take_ready(count_max, timeout_ms)
         self._handed = batch
-        return [message for _, message in batch]
+        return [self._shown(message) for _, message in batch]
 
     def __aiter__(self) -> Self:
         """Messages one by one, for ever; leave with `break`.
@@ -193,7 +207,7 @@ class PullConsumer:
             batch = self._take_fetched(1)
             if batch:
                 self._handed = batch
-                return batch[0][1]
+                return self._shown(batch[0][1])
             self._fetched.extend(await self._take_ready(ITERATION_BATCH, 1_000))
 
     def _take_fetched(self, count_max: int) -> list[tuple[QueueCache, ReceivedMessage]]:
@@ -212,22 +226,29 @@ class PullConsumer:
             raise membership.jobs.failure
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                batch = [await self._ready.take()]
+                taken = await self._ready.take_some(count_max)
         except TimeoutError:
             self._running()  # stopped meanwhile: say so instead of "nothing"
             return []
-        while len(batch) < count_max:
-            following = self._ready.take_nowait()
+        batch: list[tuple[QueueCache, ReceivedMessage]] = []
+        while True:
+            cache, messages = taken
+            batch += [(cache, message) for message in messages]
+            following = None
+            if len(batch) < count_max:
+                following = self._ready.take_some_nowait(count_max - len(batch))
             if following is None:
-                break
-            batch.append(following)
-        return batch
+                return batch
+            taken = following
 
     def _finish_handed(self) -> None:
         _, membership = self._running()
         handed, self._handed = self._handed, []
+        by_cache: dict[QueueCache, list[ReceivedMessage]] = {}
         for cache, message in handed:
-            membership.consumed(cache, message)
+            by_cache.setdefault(cache, []).append(message)
+        for cache, messages in by_cache.items():
+            membership.consumed(cache, *messages)
 
     # Positions
 
@@ -240,16 +261,43 @@ class PullConsumer:
         Example: await consumer.seek(queue, await consumer.min_offset(queue))
         """
         _, membership = self._running()
-        if queue not in membership.held:
+        wired = self._wired(queue)
+        if wired not in membership.held:
             raise QueueNotAssigned(
                 f"{queue} is not assigned to this consumer; it has {len(membership.held)} queues"
             )
         lowest, highest = await self.min_offset(queue), await self.max_offset(queue)
         if not lowest <= offset <= highest:
             raise ValueError(f"offset {offset} of {queue} is not in {lowest}..{highest}")
-        if queue not in membership.held:
+        if wired not in membership.held:
             raise QueueNotAssigned(f"{queue} moved to another member meanwhile")
-        membership.take(queue, offset)
+        membership.take(wired, offset)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Neither fetch nor hand out these queues (none given: all held) until resume().
+
+        What is paused stays assigned. A queue that is not held is left out.
+
+        Example: consumer.pause(queue); await settle(); consumer.resume(queue)
+        """
+        self._pause(queues, True)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with these queues (none given: all held)."""
+        self._pause(queues, False)
+
+    def _pause(self, queues: Sequence[MessageQueue], paused: bool) -> None:
+        _, membership = self._running()
+        wired = [self._wired(queue) for queue in queues] or list(membership.held)
+        membership.pause(wired, paused)
+        if paused:  # what waits here in front of `async for` goes back, in order
+            kept: deque[tuple[QueueCache, ReceivedMessage]] = deque()
+            for cache, message in reversed(self._fetched):
+                if cache.paused and not cache.dropped:
+                    cache.put_back(message)
+                else:
+                    kept.appendleft((cache, message))
+            self._fetched = kept
 
     def position(self, queue: MessageQueue) -> int:
         """Queue offset of the next message that poll() returns of this queue.
@@ -257,7 +305,7 @@ class PullConsumer:
         Raises QueueNotAssigned.
         """
         _, membership = self._running()
-        held = membership.held.get(queue)
+        held = membership.held.get(self._wired(queue))
         if held is None:
             raise QueueNotAssigned(f"{queue} is not assigned to this consumer")
         fetched = (message.queue_offset for cache, message in self._fetched if cache is held.cache)
@@ -277,20 +325,20 @@ class PullConsumer:
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed position, None when it has none. Raises OffsetUnknown."""
         instance, _ = self._running()
-        return await BrokerOffsets(instance, self.group).read(queue)
+        return await BrokerOffsets(instance, self._wire_group).read(self._wired(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Queue offset of the oldest message that is still there.
 
         Raises BrokerUnreachable, CallTimedOut, NoRoute.
         """
-        instance, address = await self._where(queue)
-        return await calls.min_offset(instance.connections, address, queue, CALL_TIMEOUT_MS)
+        instance, address, wired = await self._where(queue)
+        return await calls.min_offset(instance.connections, address, wired, CALL_TIMEOUT_MS)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Queue offset that the next message will get. Raises as min_offset."""
-        instance, address = await self._where(queue)
-        return await calls.max_offset(instance.connections, address, queue, CALL_TIMEOUT_MS)
+        instance, address, wired = await self._where(queue)
+        return await calls.max_offset(instance.connections, address, wired, CALL_TIMEOUT_MS)
 
     async def offset_for_time(self, queue: MessageQueue, time_ms: int) -> int:
         """Queue offset of the first message stored at or after time_ms (wall, ms since 1970).
@@ -299,15 +347,17 @@ class PullConsumer:
 
         Example: await consumer.seek(queue, await consumer.offset_for_time(queue, yesterday_ms))
         """
-        instance, address = await self._where(queue)
+        instance, address, wired = await self._where(queue)
         return await calls.offset_for_time(
-            instance.connections, address, queue, time_ms, CALL_TIMEOUT_MS
+            instance.connections, address, wired, time_ms, CALL_TIMEOUT_MS
         )
 
-    async def _where(self, queue: MessageQueue) -> tuple[ClientInstance, str]:
+    async def _where(self, queue: MessageQueue) -> tuple[ClientInstance, str, MessageQueue]:
         instance, _ = self._running()
-        await instance.read_route(queue.topic)
-        return instance, (await instance.reader_address(queue.broker_name, queue.topic))[0]
+        wired = self._wired(queue)
+        await instance.read_route(wired.topic)
+        address, _ = await instance.reader_address(wired.broker_name, wired.topic)
+        return instance, address, wired
 
     # Life
 
@@ -321,7 +371,7 @@ class PullConsumer:
         if self._instance is not None:
             return
         self._ready, self._joined = ReadyQueues(), False
-        instance = self._instance = await instances.lease(self._config, consumer_group=self.group)
+        instance = self._instance = await instances.lease(self._config, self._wire_group)
         start_ms = (
             instance.clock.now_ms() - DEFAULT_START_AGE_MS
             if self._start_ms is None
@@ -335,14 +385,14 @@ class PullConsumer:
             pull_count=self._pull_count,
             commits=self._auto_commit,
             allocation=self._allocation,
+            unit_mode=bool(self._config.unit_name),
         )
+        store = BrokerOffsets(instance, self._wire_group)
         membership = self._membership = Membership(
-            instance, self.group, policy, BrokerOffsets(instance, self.group), self._ready.announce
+            instance, self._wire_group, policy, store, self._ready.announce
         )
         for topic, expression in self._wanted.items():
-            membership.subscriptions[topic] = parse_subscription(
-                topic, expression, instance.clock.now_ms()
-            )
+            self._add_subscription(membership, topic, expression)
         try:
             if self._wanted:
                 await self._join(instance, membership)
@@ -365,17 +415,20 @@ class PullConsumer:
         if consumed:
             self._finish_handed()
         self._instance = None
-        await membership.leave()
-        self._ready.clear()
         try:
+            await membership.leave()
+            self._ready.clear()
             if self._auto_commit:
                 await membership.commit()
         except OffsetUnknown as problem:
             log.warning("stopping without a commit, messages will come again: %s", problem)
-        finally:
-            if self._joined:
-                await instance.remove_consumer(membership)
-            await instances.release(instance)
+        finally:  # cancelled too
+            membership.jobs.cancel()
+            try:
+                if self._joined:
+                    await instance.remove_consumer(membership)
+            finally:
+                await instances.release(instance, self._wire_group)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -395,3 +448,23 @@ class PullConsumer:
                 f"consumer {self.group} is not running: use `async with PullConsumer(...)`"
             )
         return self._instance, self._membership
+
+    # Names with and without the namespace
+
+    def _wired(self, queue: MessageQueue) -> MessageQueue:
+        if not self._namespace:
+            return queue
+        topic = wrap(self._namespace, queue.topic)
+        return MessageQueue(topic, queue.broker_name, queue.queue_id)
+
+    def _shown_queue(self, queue: MessageQueue) -> MessageQueue:
+        if not self._namespace:
+            return queue
+        topic = unwrap(self._namespace, queue.topic)
+        return MessageQueue(topic, queue.broker_name, queue.queue_id)
+
+    def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
+        if not self._namespace:
+            return message
+        topic = unwrap(self._namespace, message.topic)
+        return replace(message, topic=topic, queue=self._shown_queue(message.queue))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cluster.client.calls import Caller, call, number
+from cluster.client.hot import read_records
 from cluster.client.message import MessageQueue, ReceivedMessage
-from cluster.client.records import read_records
 from cluster.client.subscriptions import Subscription
 from cluster.remoting import Command, RequestCode, ResponseCode
 
@@ -29,6 +30,9 @@ class PullStatus(enum.Enum):
     OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
+_ACCEPTED: Final = frozenset(int(status.value) for status in PullStatus)
+
+
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
     """next_offset: where to pull next, from suggested_broker_id. messages: those wanted."""
@@ -38,7 +42,7 @@ class PullAnswer:
     min_offset: int
     max_offset: int
     suggested_broker_id: int
-    messages: tuple[ReceivedMessage, ...]
+    messages: Sequence[ReceivedMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,7 @@ async def pull(
 
     Raises BrokerRefused, BrokerUnreachable, CallTimedOut, BrokerAnswerBroken.
     """
-    accepted = [status.value for status in PullStatus]
-    answer = await call(caller, address, request.command(), timeout_ms, accepted)
+    answer = await call(caller, address, request.command(), timeout_ms, _ACCEPTED)
     max_offset = number(answer, "maxOffset", address)
     messages = (
         read_records(answer.body, request.queue.broker_name, max_offset) if answer.body else []
@@ -99,5 +102,13 @@ async def pull(
         min_offset=number(answer, "minOffset", address),
         max_offset=max_offset,
         suggested_broker_id=number(answer, "suggestWhichBrokerId", address),
-        messages=tuple(message for message in messages if request.subscription.wants(message.tags)),
+        messages=_wanted(messages, request.subscription),
     )
+
+
+def _wanted(
+    messages: list[ReceivedMessage], subscription: Subscription
+) -> Sequence[ReceivedMessage]:
+    if not subscription.tags:
+        return messages
+    return [message for message in messages if subscription.wants(message.tags)]

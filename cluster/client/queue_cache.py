@@ -36,12 +36,24 @@ class QueueCache:
     pull_offset      the next entry to ask the broker for
     dropped          the queue went to another member: nothing of it is consumed or committed any
                      more
+    ordered          one consumer task at a time, which has it `at_work`
+    paused           neither pulled nor handed out now
+    locked_until_s   ordered: loop time until which our lock at the broker counts
     """
 
-    def __init__(self, queue: MessageQueue, pull_offset: int, limits: CacheLimits) -> None:
+    def __init__(
+        self, queue: MessageQueue, pull_offset: int, limits: CacheLimits, *, ordered: bool = False
+    ) -> None:
         self.queue = queue
         self.pull_offset = pull_offset
         self.dropped = False
+        self.ordered = ordered
+        self.at_work = False
+        self.paused = False
+        self.suspended = False  # ordered: a failed message waits for its next try
+        self.locked_until_s = float("inf")
+        self.pulled_ms = self.consumed_ms = self.locked_ms = 0  # wall time of the last, for tools
+        self._idle: asyncio.Future[None] | None = None
         self.suggested_broker_id = 0
         self.listed = False  # in the consumer's round of queues with something to do
         self._limits = limits
@@ -103,17 +115,55 @@ class QueueCache:
         """The oldest message that nobody consumes yet; it stays cached until done()."""
         return self._waiting.popleft() if self._waiting else None
 
-    def put_back(self, message: ReceivedMessage) -> None:
-        """Consume it again here: neither consuming nor sending back worked.
+    def take_some(self, count_max: int) -> list[ReceivedMessage]:
+        """The oldest messages that nobody consumes yet, at most count_max."""
+        waiting = self._waiting
+        if len(waiting) <= count_max:
+            taken = list(waiting)
+            waiting.clear()
+            return taken
+        return [waiting.popleft() for _ in range(count_max)]
+
+    def put_back(self, *messages: ReceivedMessage) -> None:
+        """Consume these again here, before the others, in this order.
 
         announce() the cache afterwards.
         """
-        self._waiting.appendleft(message)
+        self._waiting.extendleft(reversed(messages))
 
-    def done(self, queue_offset: int) -> int:
-        """Consumed, or sent back. Returns the commit position after it."""
-        self._bytes -= self._sizes.pop(queue_offset)
+    def done(self, *queue_offsets: int) -> int:
+        """Consumed, or sent back. Returns the commit position after it. A second time is nothing."""
+        sizes = self._sizes
+        for queue_offset in queue_offsets:
+            self._bytes -= sizes.pop(queue_offset, 0)
         return self.commit_offset
+
+    def holds(self, queue_offset: int) -> bool:
+        """Whether that message is cached: waiting or being consumed."""
+        return queue_offset in self._sizes
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest queue offset cached, (0, 0) when none is."""
+        return (next(iter(self._sizes)), self._newest) if self._sizes else (0, 0)
+
+    def work_begins(self) -> None:
+        """Ordered: a consumer task has this queue now."""
+        self.at_work = True
+
+    def work_ends(self) -> None:
+        """And leaves it."""
+        self.at_work = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        self._idle = None
+
+    async def idle(self) -> None:
+        """Wait until no consumer task has this queue."""
+        while self.at_work:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
 
     @property
     def next_offset(self) -> int:
@@ -136,31 +186,56 @@ class ReadyQueues:
         self._line: asyncio.Queue[QueueCache] = asyncio.Queue()
 
     def announce(self, cache: QueueCache) -> None:
-        """The cache got messages."""
-        if cache.waiting and not cache.listed and not cache.dropped:
+        """The cache got messages, or may be worked on again."""
+        if (
+            cache.waiting
+            and not (cache.listed or cache.dropped or cache.paused)
+            and not (cache.at_work or cache.suspended)
+        ):
             cache.listed = True
             self._line.put_nowait(cache)
 
     async def take(self) -> tuple[QueueCache, ReceivedMessage]:
         """Wait for the next message of a queue that is still ours."""
-        while True:
-            taken = self._next_of(await self._line.get())
-            if taken is not None:
-                return taken
+        cache, messages = await self.take_some(1)
+        return cache, messages[0]
 
     def take_nowait(self) -> tuple[QueueCache, ReceivedMessage] | None:
         """The next message, None when there is none now."""
-        while not self._line.empty():
-            taken = self._next_of(self._line.get_nowait())
+        taken = self.take_some_nowait(1)
+        return None if taken is None else (taken[0], taken[1][0])
+
+    async def take_some(self, count_max: int) -> tuple[QueueCache, list[ReceivedMessage]]:
+        """Wait for the next messages of one queue that is still ours, at most count_max."""
+        while True:
+            taken = self.take_some_nowait(count_max)
             if taken is not None:
                 return taken
+            cache = await self._line.get()
+            messages = self._next_of(cache, count_max)
+            if messages:
+                return cache, messages
+
+    def take_some_nowait(self, count_max: int) -> tuple[QueueCache, list[ReceivedMessage]] | None:
+        """The next messages of one queue, None when there are none now."""
+        while not self._line.empty():
+            cache = self._line.get_nowait()
+            messages = self._next_of(cache, count_max)
+            if messages:
+                return cache, messages
         return None
 
-    def _next_of(self, cache: QueueCache) -> tuple[QueueCache, ReceivedMessage] | None:
+    def _next_of(self, cache: QueueCache, count_max: int) -> list[ReceivedMessage]:
         cache.listed = False
-        message = None if cache.dropped else cache.take()
-        self.announce(cache)
-        return None if message is None else (cache, message)
+        if cache.dropped or cache.paused or cache.at_work or cache.suspended:
+            return []
+        messages = cache.take_some(count_max)
+        if cache.ordered:
+            if messages:
+                cache.work_begins()  # whoever takes them ends it
+        else:
+            self.announce(cache)
+        return messages
 
     def clear(self) -> None:
         """Nobody takes any more: the consumer is stopping."""

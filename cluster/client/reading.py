@@ -12,6 +12,7 @@ from cluster.client.instance import ClientInstance
 from cluster.client.message import RETRY_PREFIX
 from cluster.client.pulls import SUSPEND_MS, PullRequest, PullStatus, pull
 from cluster.client.queue_cache import QueueCache
+from cluster.client.routes import MASTER_ID
 from cluster.client.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,18 @@ class QueueReader:
         on_messages: Callable[[QueueCache], None],
         on_moved: Callable[[QueueCache, int], None],
         count_max: int = 32,
+        *,
+        commit: Callable[[], int | None] = lambda: None,
+        on_progress: Callable[[QueueCache], None] = lambda cache: None,
+        after: QueueCache | None = None,
     ) -> None:
+        """commit: position to store with the next pull. on_progress: called when a pull brought
+        nothing wanted. after: wait until nobody works on this older cache of the queue."""
         self.cache = cache
+        self._commit = commit
+        self._on_progress = on_progress
+        self._after = after
+        self._clock = instance.clock
         self._instance = instance
         self._group = group
         self._subscription = subscription
@@ -54,6 +65,8 @@ class QueueReader:
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
+        if self._after is not None:
+            await self._after.idle()
         while not self.cache.dropped:
             await self._wait_for_room()
             try:
@@ -62,22 +75,32 @@ class QueueReader:
                 await self._back_off(problem)
 
     async def _wait_for_room(self) -> None:
-        why = self.cache.why_full()
+        why = self._why_not()
         if why is not None:
             log.debug("pull waits queue=%s why=%s", self.cache.queue, why)
-        while self.cache.why_full() is not None:
+        while self._why_not() is not None:
             self._room.clear()
             await self._room.wait()
+
+    def _why_not(self) -> str | None:
+        return "paused" if self.cache.paused else self.cache.why_full()
 
     async def _pull_once(self) -> None:
         cache = self.cache
         queue = cache.queue
-        address, _ = await self._instance.reader_address(
+        address, broker_id = await self._instance.reader_address(
             queue.broker_name, queue.topic, cache.suggested_broker_id
         )
         request = PullRequest(
-            self._group, queue, cache.pull_offset, self._subscription(), self._count_max, SUSPEND_MS
+            self._group,
+            queue,
+            cache.pull_offset,
+            self._subscription(),
+            self._count_max,
+            SUSPEND_MS,
+            self._commit() if broker_id == MASTER_ID else None,  # slaves keep no positions
         )
+        cache.pulled_ms = self._clock.now_ms()
         try:
             answer = await pull(self._instance.connections, address, request)
         except ClientError:
@@ -92,9 +115,12 @@ class QueueReader:
             case PullStatus.FOUND:
                 if cache.put(answer.messages, answer.next_offset):
                     self._on_messages(cache)
+                else:
+                    self._on_progress(cache)
             case PullStatus.NOTHING_NEW | PullStatus.NOTHING_MATCHED:
                 # a slave that lags may name an older position; going back would deliver twice
                 cache.pull_offset = max(cache.pull_offset, answer.next_offset)
+                self._on_progress(cache)
             case PullStatus.OFFSET_MOVED:
                 log.warning(
                     "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",

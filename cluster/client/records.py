@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import MappingProxyType
 
 from cluster.client.compression import decompress
 from cluster.client.errors import BrokerAnswerBroken
@@ -44,32 +43,20 @@ def _received(record: Record, broker_name: str, max_offset: int) -> ReceivedMess
         if stored_in.startswith(RETRY_PREFIX)
         else stored_in
     )
-    try:
-        body = decompress(record.body, record.sys_flag)
-    except BrokerAnswerBroken as damage:
-        # One producer's bad message must not stop its queue: the application gets it, fails on it,
-        # and the usual retries end in the dead letters.
-        log.warning(
-            "body not decompressed queue_offset=%s topic=%s why=%s",
-            record.queue_offset,
-            stored_in,
-            damage,
-        )
-        body = record.body
     placed = offset_message_id(record.store_host, record.physical_offset)
     return ReceivedMessage(
         topic=topic,
-        body=body,
+        body=body_of(record.body, record.sys_flag, stored_in, record.queue_offset),
         queue=MessageQueue(stored_in, broker_name, record.queue_id),
         queue_offset=record.queue_offset,
         message_id=properties.get("UNIQ_KEY", placed),
         offset_message_id=placed,
-        properties=MappingProxyType(properties),
+        properties=properties,
         reconsume_times=record.reconsume_times,
         born_ms=record.born_ms,
         store_ms=record.store_ms,
-        born_host=_host_text(record.born_host),
-        store_host=_host_text(record.store_host),
+        born_host=host_text(record.born_host),
+        store_host=host_text(record.store_host),
         physical_offset=record.physical_offset,
         flag=record.flag,
         sys_flag=record.sys_flag,
@@ -77,6 +64,22 @@ def _received(record: Record, broker_name: str, max_offset: int) -> ReceivedMess
     )
 
 
-def _host_text(packed: bytes) -> str:
+def body_of(stored: bytes, sys_flag: int, topic: str, queue_offset: int) -> bytes:
+    """The body as its producer gave it.
+
+    One producer's bad message must not stop its queue: the application gets the stored bytes, fails
+    on them, and the usual retries end in the dead letters.
+    """
+    try:
+        return decompress(stored, sys_flag)
+    except BrokerAnswerBroken as damage:
+        log.warning(
+            "body not decompressed queue_offset=%s topic=%s why=%s", queue_offset, topic, damage
+        )
+        return stored
+
+
+def host_text(packed: bytes) -> str:
+    """4 or 16 address bytes and 4 port bytes as "ip:port"."""
     ip, port = unpack_host(packed)
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

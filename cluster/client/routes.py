@@ -120,6 +120,7 @@ class BrokerTable:
         self._by_topic: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        self.version = 0  # changes with every change of a route
 
     def learn(self, topic: str, route: TopicRoute) -> bool:
         """Take a topic's route in; True when it is new or differs from what we had."""
@@ -142,6 +143,7 @@ class BrokerTable:
             for name, members in route.addresses.items():
                 merged.setdefault(name, {}).update(members)
         self._addresses = merged
+        self.version += 1
 
     def route(self, topic: str) -> TopicRoute | None:
         """The last route learnt for this topic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from cluster.client.errors import (
     BrokerUnreachable,
     CallTimedOut,
     ClientError,
+    MessageRefused,
 )
 from cluster.client.message import Message, MessageQueue
 from storage import java_hash
@@ -31,19 +33,40 @@ class QueueRing:
         self._next = rng.getrandbits(31)
 
     def pick(
-        self, queues: Sequence[MessageQueue], avoided_broker: str | None = None
+        self,
+        queues: Sequence[MessageQueue],
+        avoided_broker: str | None = None,
+        wanted: Sequence[Callable[[str], bool]] = (),
     ) -> MessageQueue:
-        """The next queue; on another broker than the one that just failed, if there is one."""
-        for _ in range(len(queues)):
-            queue = self._take(queues)
-            if queue.broker_name != avoided_broker:
-                return queue
-        return self._take(queues)
+        """The next queue; on another broker than the one that just failed, if there is one.
 
-    def _take(self, queues: Sequence[MessageQueue]) -> MessageQueue:
-        queue = queues[self._next % len(queues)]
+        wanted  tests of broker names, the first that any such queue passes counts; without one
+                the next queue, whatever its broker
+        """
+        for test in wanted or (_any_broker,):
+            for _ in range(len(queues)):
+                queue = self.take(queues)
+                if queue.broker_name != avoided_broker and test(queue.broker_name):
+                    return queue
+        return self.take(queues)
+
+    def take(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """The next queue, whatever its broker."""
+        return queues[self.place(len(queues))]
+
+    def place(self, count: int) -> int:
+        """The next place in a list of that many queues."""
+        place = self._next % count
         self._next += 1
-        return queue
+        return place
+
+    def undo(self) -> None:
+        """The last place was not used: it is the next again."""
+        self._next -= 1
+
+
+def _any_broker(broker_name: str) -> bool:
+    return True
 
 
 def by_key(key: str) -> Selector:
@@ -60,6 +83,43 @@ def by_key(key: str) -> Selector:
         return queues[place % len(queues)]
 
     return select
+
+
+def at_random(rng: random.Random | None = None) -> Selector:
+    """A selector that takes any queue, each time anew.
+
+    Example: await producer.send(message, selector=at_random())
+    """
+    choose = (rng or random.Random()).choice
+    return lambda queues, message: choose(queues)
+
+
+def by_machine_room(*rooms: str) -> Selector:
+    """A selector that takes the queues of brokers named `room@name`, of these rooms, in turn.
+
+    Raises MessageRefused while none of the rooms has a queue of the topic.
+
+    Example: await producer.send(message, selector=by_machine_room("hangzhou-b"))
+    """
+    wanted = frozenset(rooms)
+    place = itertools.count()
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        near = [queue for queue in queues if machine_room(queue.broker_name) in wanted]
+        if not near:
+            raise MessageRefused(
+                f"topic {message.topic} has no queue in {', '.join(sorted(wanted))}: brokers of a "
+                "room are named room@name"
+            )
+        return near[next(place) % len(near)]
+
+    return select
+
+
+def machine_room(broker_name: str) -> str | None:
+    """The room of a broker named `room@name`, None for other names."""
+    parts = broker_name.split("@")
+    return parts[0] if len(parts) == 2 else None
 
 
 def worth_retrying(problem: ClientError) -> bool:

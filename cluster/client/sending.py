@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.client.calls import field, number
-from cluster.client.compression import COMPRESSED, compress
+from cluster.client.compression import COMPRESSED, Compression, compress
 from cluster.client.errors import BrokerRefused, MessageRefused
 from cluster.client.message import (
     PROPERTIES_BYTES_MAX,
@@ -17,6 +17,7 @@ from cluster.client.message import (
     SendResult,
     SendStatus,
 )
+from cluster.client.namespaces import wrap
 from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC
 from cluster.remoting import Command, RequestCode
 from storage import encode_properties
@@ -42,27 +43,42 @@ class Prepared:
     batch: bool = False
     reconsume_times: int = 0
     reconsume_times_max: int | None = None
+    unit_mode: bool = False
 
 
-def prepare(message: Message, unique_id: str, now_ms: int, body: bytes, sys_flag: int) -> Prepared:
+def prepare(
+    message: Message,
+    unique_id: str,
+    now_ms: int,
+    body: bytes,
+    sys_flag: int,
+    namespace: str = "",
+    unit_mode: bool = False,
+) -> Prepared:
     """A single message. body and sys_flag: after compression.
 
     Raises MessageRefused when the properties are too long.
     """
-    properties = _properties_text(message, unique_id)
+    properties = _properties_text(message, unique_id, namespace)
     return Prepared(
-        message.topic,
+        wrap(namespace, message.topic),
         body,
         properties,
         message.unique_id or unique_id,
         now_ms,
         message.flag,
         sys_flag,
+        unit_mode=unit_mode,
     )
 
 
 def prepare_batch(
-    messages: Sequence[Message], unique_ids: Sequence[str], now_ms: int, bytes_max: int
+    messages: Sequence[Message],
+    unique_ids: Sequence[str],
+    now_ms: int,
+    bytes_max: int,
+    namespace: str = "",
+    unit_mode: bool = False,
 ) -> Prepared:
     """Several messages of one topic in one request: stored in order in one queue, or not at all.
 
@@ -81,7 +97,7 @@ def prepare_batch(
             )
         if message.delay_level:
             raise MessageRefused("a delayed message cannot be part of a batch; send it alone")
-        properties = _properties_text(message, unique_id).encode()
+        properties = _properties_text(message, unique_id, namespace).encode()
         size = _ITEM_HEAD.size + len(message.body) + _SHORT.size + len(properties)
         head = _ITEM_HEAD.pack(size, 0, 0, message.flag, len(message.body))
         items += [head, message.body, _SHORT.pack(len(properties)), properties]
@@ -96,20 +112,26 @@ def prepare_batch(
         message.unique_id or made for message, made in zip(messages, unique_ids, strict=True)
     )
     envelope = encode_properties({"WAIT": "true" if first.wait_stored else "false"}).decode()
-    return Prepared(first.topic, body, envelope, ids, now_ms, batch=True)
+    topic = wrap(namespace, first.topic)
+    return Prepared(topic, body, envelope, ids, now_ms, batch=True, unit_mode=unit_mode)
 
 
-def compressed(body: bytes, above_bytes: int, level: int) -> tuple[bytes, int]:
+def compressed(
+    body: bytes, above_bytes: int, level: int, kind: Compression = Compression.ZLIB
+) -> tuple[bytes, int]:
     """(body, sys_flag): compressed from above_bytes on, when that makes it smaller."""
     if len(body) < above_bytes:
         return body, 0
-    smaller, flags = compress(body, level)
+    smaller, flags = compress(body, level, kind)
     assert bool(flags & COMPRESSED) == (smaller is not body)
     return smaller, flags
 
 
-def _properties_text(message: Message, unique_id: str) -> str:
-    encoded = encode_properties(message.stored_properties(unique_id))
+def _properties_text(message: Message, unique_id: str, namespace: str) -> str:
+    stored = message.stored_properties(unique_id)
+    if namespace:
+        stored["INSTANCE_ID"] = namespace
+    encoded = encode_properties(stored)
     if len(encoded) > PROPERTIES_BYTES_MAX:
         raise MessageRefused(
             f"properties, tags and keys take {len(encoded)} bytes, "
@@ -131,7 +153,7 @@ def send_command(what: Prepared, queue: MessageQueue, group: str) -> Command:
         "h": str(what.flag),
         "i": what.properties,
         "j": str(what.reconsume_times),
-        "k": "false",
+        "k": "true" if what.unit_mode else "false",
         "m": "true" if what.batch else "false",
         "n": queue.broker_name,
     }
@@ -144,20 +166,23 @@ def send_command(what: Prepared, queue: MessageQueue, group: str) -> Command:
     )
 
 
-def send_result(answer: Command, what: Prepared, queue: MessageQueue, address: str) -> SendResult:
+def send_result(
+    answer: Command, topic: str, unique_id: str, queue: MessageQueue, address: str
+) -> SendResult:
     """What the broker did.
 
+    topic  as the application knows it
     Raises BrokerRefused (an error code), BrokerAnswerBroken (fields missing).
     """
     status = _STATUSES.get(answer.code)
     if status is None:
-        raise BrokerRefused(answer.code, answer.remark, address)
+        raise BrokerRefused(answer.code, answer.remark, address, topic)
     ext = answer.ext or {}
     return SendResult(
         status=status,
-        message_id=what.unique_id,
+        message_id=unique_id,
         offset_message_id=field(answer, "msgId", address),
-        queue=MessageQueue(what.topic, queue.broker_name, number(answer, "queueId", address)),
+        queue=MessageQueue(topic, queue.broker_name, number(answer, "queueId", address)),
         queue_offset=number(answer, "queueOffset", address),
         transaction_id=ext.get("transactionId", ""),
         region_id=ext.get("MSG_REGION", ""),

@@ -51,6 +51,12 @@ class Channel(Connection):
         if not self._ready.done():
             self._ready.set_exception(ConnectFailed(self.target, self.close_reason))
 
+    def pause_writing(self) -> None:
+        """The server reads slowly: its answers are taken all the same, or both sides would wait."""
+
+    def resume_writing(self) -> None:
+        """Nothing was stopped."""
+
     async def ready(self) -> None:
         """Wait until requests can go out. Raises ConnectFailed."""
         await self._ready
