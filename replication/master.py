@@ -250,7 +250,8 @@ Effect = (
 class Slave:
     """What a master knows of one connected slave.
 
-    caught_up_ms  the latest time of which we know that the slave holds what our log held then
+    flushed        as far as it says; where its dialect does not say (`silent`), what it received stands in for it
+    caught_up_ms   the latest time of which we know that the slave holds what our log held then
     """
 
     replica: int
@@ -261,6 +262,7 @@ class Slave:
     greeted_ms: int
     received: int = NEVER
     flushed: int = NEVER
+    silent: bool = False
     caught_up_ms: int = NEVER
     mark_end: int = 0
     mark_ms: int = 0
@@ -344,12 +346,12 @@ class MasterCore:
         )
 
     def copies(self, end: int) -> tuple[int, int]:
-        """How many replicas hold everything below `end`, and how many of them on disk; ourselves included."""
+        """How many replicas hold everything below `end`, and how many of them say on disk; ourselves included."""
         held = int(self.end >= end)
         durable = int(self.flushed >= end)
         for slave in self.slaves.values():
             held += slave.received >= end
-            durable += slave.flushed >= end
+            durable += slave.flushed >= end and not slave.silent
         return held, durable
 
     # --- the one way in ---
@@ -438,6 +440,7 @@ class MasterCore:
             offset = max(event.received, self.start)
             effects.append(StreamFrom(event.connection, offset, newest))
         slave.received = event.received
+        slave.silent = event.flushed is None
         slave.flushed = event.received if event.flushed is None else event.flushed
         position = slave.flushed if self.mode.waits_for_disk else slave.received
         if position >= self.end:

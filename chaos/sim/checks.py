@@ -132,6 +132,8 @@ class Checks:
     def confirmed(self, broker: Broker, offset: int) -> None:
         """Same offset below a confirmed one: same bytes, for ever, on every replica."""
         cells, canon = broker.disk.cells, self.canon
+        if broker.reigning and broker.disk.boundary(offset) != offset:
+            raise Violation(f"master {broker.replica} confirms {offset}, inside a record")
         start = min(self.checked.get(broker.replica, 0), offset)
         known = min(offset, len(canon))
         if start < known and cells[start:known] != canon[start:known]:
@@ -177,6 +179,18 @@ class Checks:
             self.lossy_ends.append(departs)
             for replica in self.checked:
                 self.checked[replica] = min(self.checked[replica], departs)
+
+    def elected(self, epoch: int) -> None:
+        """Nobody is elected while an older master may still acknowledge, however the clocks drift."""
+        for broker in self.world.brokers.values():
+            core = broker.core
+            if core is None or core.master is None or core.epoch >= epoch:
+                continue
+            serving = core.master.state in (m.MasterState.SERVING, m.MasterState.DRAINING)
+            if serving and broker.local_ms() < core.master.lease_until_ms:
+                raise Violation(
+                    f"epoch {epoch} is given out while replica {broker.replica} holds the lease of {core.epoch}"
+                )
 
     def broker(self, broker: Broker) -> None:
         """One broker after one event."""

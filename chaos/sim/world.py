@@ -290,6 +290,8 @@ class World:
 
     def announced(self, event: e.Announce) -> None:
         self.note(event.kind.value, event.epoch, event.text)
+        if event.kind is e.Kind.ELECTED:
+            self.checks.elected(event.epoch)
         if event.kind is e.Kind.LOSS_POSSIBLE:
             self.outcome.losses_declared += 1
             self.mark("loss declared")

@@ -28,7 +28,7 @@ from replication.slave import SlaveCore
 
 pytestmark = pytest.mark.simulation
 
-SEEDS_MAX = 1500  # most are found within 20, the slowest two within some hundred
+SEEDS_MAX = 500  # all are found within 100, most within 10
 
 
 # --- in the master ---
@@ -285,7 +285,7 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...]]] = {
     "keeps epochs in memory": (Parts(broker=KeepsEpochsInMemory), (Mode.S0, Mode.S1)),
     "trusts a replica that lost power": (with_controller(TrustsTheSuspect), (Mode.S0,)),
     "elects outside the set": (with_controller(Unclean), (Mode.S0, Mode.S1)),
-    "elects on one witness": (with_controller(OneWitnessIsEnough), (Mode.A0, Mode.S0)),
+    "elects on one witness": (with_controller(OneWitnessIsEnough), (Mode.A0, Mode.A1)),
     "lets a restarted master keep its epoch": (with_controller(KeepsTheEpoch), (Mode.S0, Mode.S1)),
     "acts before the record is durable": (
         Parts(controller=ActsBeforeItPersists),
