@@ -14,12 +14,14 @@ from cluster.broker.handlers.requests import Refused, dumps, refusing
 from cluster.broker.members import Peer
 from cluster.broker.versions import DataVersion
 from cluster.config import ConfigError, edit_properties_file, format_properties, parse_properties
+from cluster.logs import once_per
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
 from storage import Clock
 
 log = logging.getLogger(__name__)
+_refused = once_per(10)
 
 BODY_BYTES_MAX = 256 << 10
 REMARK_MAX = 512
@@ -60,7 +62,9 @@ class ConfigAdminHandlers:
         try:
             changed = change_settings(self._config, wanted)
         except ConfigError as problem:
-            log.warning("settings change refused peer=%s why=%s", connection.peer, problem)
+            _refused.warning(
+                log, "settings change refused peer=%s:%d why=%s", *connection.peer, problem
+            )
             raise Refused(ResponseCode.NO_PERMISSION, str(problem)[:REMARK_MAX]) from None
         if not changed:
             return command.reply()
