@@ -13,12 +13,14 @@ from storage._record cimport (
     HEAD_BLANK,
     HEAD_NOTHING,
     HEAD_RECORD,
+    LAYOUT,
     HeadFields,
     find_property,
     java_hash_c,
     read_head,
 )
 
+from storage import _record as _compiled_record
 from storage import derive as _readable
 from storage.derive import (
     BLANK as _BLANK,
@@ -67,6 +69,7 @@ cdef enum:
     MAGIC_V2 = -626843477
     FOUND_SLOTS = 64                # queues remembered during one call, by a hash of their names
 
+_compiled_record.check_layout(LAYOUT, __name__)
 assert (MORE, BLANK, BROKEN) == (_MORE, _BLANK, _BROKEN)
 
 cdef const char* DELAY_TOPIC = b"SCHEDULE_TOPIC_XXXX"

@@ -1,7 +1,13 @@
 """What other compiled modules may cimport from storage._record: C over pointers, and the tails.
 
-Meanings are those of storage/record.py; nothing here checks what its comment does not name.
+Meanings are those of storage/record.py and tail.py; nothing here checks what its comment does not
+name.
 """
+
+cdef enum:
+    # Checksum of this file's other lines. A module built over another version of it would read and
+    # write in the wrong places, so each compares its own value at import with storage._record's.
+    LAYOUT = 0x06F61823
 
 cdef struct DraftFields:
     # One message as pointers. properties are stored first, then, with one 0x02 at the joint,
@@ -81,16 +87,25 @@ cdef void write_record(
 
 
 cdef class LogTail:
-    cdef unsigned char* base        # the segment's mapping; NULL when closed: limit == position
+    cdef unsigned char* staging     # its start is the byte at `committed`; NULL before the first open
+    cdef Py_ssize_t room            # bytes it takes
+    cdef int descriptor             # negative when closed: limit == position
     cdef public Py_ssize_t position
+    cdef public Py_ssize_t committed
     cdef public Py_ssize_t limit
     cdef public long long segment_start
     cdef public long long last_store_ms
-    cdef Py_buffer _buffer
+    cdef public long long committed_ms
+    cdef readonly str failure
 
     # append() for a caller that has checked sizes and has no Draft: -1 when it does not fit.
-    # draft.store_ms becomes max(store_ms, last_store_ms).
-    cdef long long append_fields(self, DraftFields* draft) noexcept
+    # draft.store_ms becomes max(store_ms, last_store_ms). Raises FlushFailed.
+    cdef long long append_fields(self, DraftFields* draft) except -2
+
+    # commit(), for a caller in C
+    cdef int commit_staged(self) except -1
+    cdef int _write_out(self, const unsigned char* data, Py_ssize_t size) except -1
+    cdef unsigned char* _stage(self, Py_ssize_t size) except NULL
 
 
 cdef class QueueTail:

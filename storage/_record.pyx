@@ -7,13 +7,25 @@ Cost per 1 KiB message appended from Python: one CRC pass, one memcpy of the bod
 reads of the Draft; from C (append_fields) no Python object at all.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.string cimport memchr, memcmp, memcpy, memset
+import os
 
-from storage.errors import CorruptRecord, MessageIllegal, MessageTooLarge, PropertiesTooLarge
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.errno cimport EINTR, EIO, errno
+from libc.string cimport memchr, memcmp, memcpy, memset
+from posix.unistd cimport pwrite
+
+from storage.errors import (
+    CorruptRecord,
+    FlushFailed,
+    MessageIllegal,
+    MessageTooLarge,
+    PropertiesTooLarge,
+)
 from storage.record import BatchItem, Head, Record
+from storage.tail import STAGING_BYTES as _STAGING_BYTES
 
 cdef extern from *:
     """
@@ -668,54 +680,124 @@ def split_batch(body):
 # --- where the next byte goes ---------------------------------------------------------------------
 
 
+layout = LAYOUT
+
+
+def check_layout(int built_over, str name):
+    """Stop the import of a module that was built over another _record.pxd. Raises RuntimeError: an
+    ImportError would silently pick the slow form."""
+    if built_over != LAYOUT:
+        raise RuntimeError(
+            f"{name} and storage._record were not built together: build all compiled modules anew "
+            "(pip install -e .)"
+        )
+
+
 cdef class LogTail:
-    """See storage.record.LogTail."""
+    """See storage.tail.LogTail."""
 
     def __cinit__(self):
-        self.base = NULL
+        self.staging = NULL
+        self.room = _STAGING_BYTES
+        self.descriptor = -1
+        self.failure = ""
 
     def __dealloc__(self):
-        if self.base != NULL:
-            PyBuffer_Release(&self._buffer)
+        PyMem_RawFree(self.staging)
 
     @property
     def end(self):
-        """Log offset of the next byte."""
+        """Log offset of the next byte, behind what is staged."""
         return self.segment_start + self.position
 
-    def open(self, view, long long segment_start, Py_ssize_t position):
-        """See storage.record.LogTail.open."""
-        if view.readonly:
-            raise ValueError("the view must be writable")
-        if not 0 <= position <= len(view):
-            raise ValueError(f"position {position} in a segment of {len(view)} bytes")
+    def open(self, int descriptor, long long segment_start, Py_ssize_t position, Py_ssize_t limit):
+        """See storage.tail.LogTail.open."""
+        if descriptor < 0:
+            raise ValueError(f"descriptor {descriptor}")
+        if not 0 <= position <= limit:
+            raise ValueError(f"position {position} in a segment of {limit} bytes")
         self.close()
-        PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        self.base = <unsigned char*>self._buffer.buf
+        if self.staging == NULL:
+            self.staging = <unsigned char*>PyMem_RawMalloc(<size_t>self.room)
+            if self.staging == NULL:
+                raise MemoryError
         self.segment_start = segment_start
-        self.position = position
-        self.limit = self._buffer.len
+        self.committed = self.position = position
+        self.limit = limit
+        self.descriptor = descriptor
 
     def close(self):
-        """See storage.record.LogTail.close."""
-        if self.base != NULL:
-            self.base = NULL
-            PyBuffer_Release(&self._buffer)
-        self.limit = self.position
+        """See storage.tail.LogTail.close."""
+        try:
+            if not self.failure:
+                self.commit_staged()
+        finally:
+            self.descriptor = -1
+            self.position = self.limit = self.committed
 
-    cdef long long append_fields(self, DraftFields* draft) noexcept:
+    def commit(self):
+        """See storage.tail.LogTail.commit."""
+        self.commit_staged()
+
+    cdef int commit_staged(self) except -1:
+        if self.failure:
+            raise FlushFailed(self.failure)
+        if self.committed < self.position:
+            self._write_out(self.staging, self.position - self.committed)
+        return 0
+
+    cdef int _write_out(self, const unsigned char* data, Py_ssize_t size) except -1:
+        """Write bytes at `committed`, all of them, and move it.
+
+        Keeps the GIL: letting go of it costs more than the copy when another thread wants it.
+        """
+        cdef Py_ssize_t at = self.committed, done = 0
+        cdef ssize_t count
+        cdef int code
+        while done < size:
+            count = pwrite(self.descriptor, data + done, <size_t>(size - done), at + done)
+            if count > 0:
+                done += count
+                continue
+            code = errno if count < 0 else EIO
+            if code == EINTR:
+                continue
+            self.failure = f"cannot write the log at {self.segment_start + at}: {os.strerror(code)}"
+            raise FlushFailed(self.failure) from OSError(code, os.strerror(code))
+        self.committed = at + size
+        self.committed_ms = self.last_store_ms
+        return 0
+
+    cdef unsigned char* _stage(self, Py_ssize_t size) except NULL:
+        """Where in the staging buffer the next `size` bytes go; makes room for them."""
+        cdef Py_ssize_t at = self.position - self.committed
+        cdef unsigned char* larger
+        if at + size <= self.room:
+            return self.staging + at
+        self.commit_staged()
+        if size > self.room:
+            larger = <unsigned char*>PyMem_RawRealloc(self.staging, <size_t>size)
+            if larger == NULL:
+                raise MemoryError
+            self.staging = larger
+            self.room = size
+        return self.staging
+
+    cdef long long append_fields(self, DraftFields* draft) except -2:
         cdef Py_ssize_t size = stored_size(draft), position = self.position
-        if self.base == NULL or size + BLANK_BYTES > self.limit - position:
+        cdef unsigned char* at
+        if self.descriptor < 0 or size + BLANK_BYTES > self.limit - position:
             return -1
+        at = self._stage(size)
         if draft.store_ms < self.last_store_ms:
             draft.store_ms = self.last_store_ms
-        write_record(self.base + position, draft, size, self.segment_start + position)
+        write_record(at, draft, size, self.segment_start + position)
         self.last_store_ms = draft.store_ms
         self.position = position + size
         return self.segment_start + position
 
     def append(self, draft, queue_offset, store_ms):
-        """See storage.record.LogTail.append."""
+        """See storage.tail.LogTail.append."""
         cdef DraftFields fields
         cdef Py_buffer body
         cdef bytes topic = _topic_bytes(draft), born = draft.born_host, store = draft.store_host
@@ -736,11 +818,12 @@ cdef class LogTail:
             PyBuffer_Release(&body)
 
     def append_batch(self, envelope, items, first_queue_offset, store_ms):
-        """See storage.record.LogTail.append_batch."""
+        """See storage.tail.LogTail.append_batch."""
         cdef DraftFields fields
         cdef Py_buffer body
         cdef Py_ssize_t total = 0, size, index = 0, position = self.position
         cdef long long offset
+        cdef unsigned char* at
         cdef bytes topic = _topic_bytes(envelope)
         cdef bytes born = envelope.born_host, store = envelope.store_host
         cdef bytes shared = envelope.properties, own
@@ -753,8 +836,9 @@ cdef class LogTail:
             fields.properties = _bytes_at(own)
             fields.properties_size = PyBytes_GET_SIZE(own)
             total += _checked_size(&fields)
-        if self.base == NULL or total + BLANK_BYTES > self.limit - position:
+        if self.descriptor < 0 or total + BLANK_BYTES > self.limit - position:
             return None
+        at = self._stage(total)
         store_ms = max(store_ms, self.last_store_ms)
         for flag, item_body, own in items:
             fields.properties = _bytes_at(own)
@@ -768,10 +852,11 @@ cdef class LogTail:
             fields.body_size = body.len
             size = stored_size(&fields)
             offset = self.segment_start + position
-            write_record(self.base + position, &fields, size, offset)
+            write_record(at, &fields, size, offset)
             PyBuffer_Release(&body)
             placed.append((offset, size))
             position += size
+            at += size
             index += 1
         if index:
             self.last_store_ms = fields.store_ms
@@ -779,26 +864,37 @@ cdef class LogTail:
         return placed
 
     def append_raw(self, const unsigned char[::1] data not None):
-        """See storage.record.LogTail.append_raw."""
+        """See storage.tail.LogTail.append_raw."""
         cdef Py_ssize_t size = data.shape[0], position = self.position
-        if self.base == NULL or size > self.limit - position:
+        cdef unsigned char* at
+        if self.descriptor < 0 or size > self.limit - position:
             return -1
-        if size:
-            memcpy(self.base + position, &data[0], size)
-        self.position = position + size
+        if size > self.room:
+            self.commit_staged()
+            self._write_out(&data[0], size)
+            self.position = self.committed
+        elif size:
+            at = self._stage(size)
+            memcpy(at, &data[0], <size_t>size)
+            self.position = position + size
         return self.segment_start + position
 
     def write_blank(self):
-        """See storage.record.LogTail.write_blank."""
+        """See storage.tail.LogTail.write_blank."""
         cdef Py_ssize_t room = self.limit - self.position
-        if self.base != NULL and room >= BLANK_BYTES:
-            put32(self.base + self.position, <unsigned int>room)
-            put32(self.base + self.position + 4, <unsigned int>MAGIC_BLANK)
-        self.position = self.limit
+        cdef unsigned char* at
+        if self.descriptor >= 0:
+            if room >= BLANK_BYTES:
+                at = self._stage(BLANK_BYTES)
+                put32(at, <unsigned int>room)
+                put32(at + 4, <unsigned int>MAGIC_BLANK)
+                self.position += BLANK_BYTES
+            self.commit_staged()
+        self.committed = self.position = self.limit
 
 
 cdef class QueueTail:
-    """See storage.record.QueueTail."""
+    """See storage.tail.QueueTail."""
 
     def __init__(self, bytes topic not None, int queue_id, long long next_offset=0):
         self.topic = topic

@@ -30,8 +30,6 @@ from storage.record import (
 
 if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
     from storage.record import (
-        LogTail,
-        QueueTail,
         decode,
         decode_properties,
         encode,
@@ -41,6 +39,7 @@ if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
         split_batch,
         tags_code,
     )
+    from storage.tail import LogTail, QueueTail
 else:
     try:
         from storage._record import (
@@ -57,8 +56,6 @@ else:
         )
     except ImportError:  # built without a compiler: slower, never different
         from storage.record import (
-            LogTail,
-            QueueTail,
             decode,
             decode_properties,
             encode,
@@ -68,6 +65,7 @@ else:
             split_batch,
             tags_code,
         )
+        from storage.tail import LogTail, QueueTail
 
 COMPILED = scan.__module__ == "storage._record"
 

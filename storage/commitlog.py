@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from storage.codec import BLANK_BYTES, LogTail, QueueTail, SysFlag, record_size
 from storage.config import StorageConfig
-from storage.errors import MessageTooLarge
+from storage.errors import FlushFailed, MessageTooLarge, SegmentUnavailable
 from storage.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -24,9 +24,6 @@ from storage.segment import Segment
 from storage.segments import SegmentRun
 
 log = logging.getLogger(__name__)
-
-PREFAULT_AHEAD_BYTES: Final = 64 << 20  # 40 ms of writing at 1.5 GB/s
-PREFAULT_REFILL_BYTES: Final = 8 << 20  # a thread is worth starting for this much
 
 _HEAD: Final = struct.Struct(">ii28xi")  # size, magic, sys flag
 _LONG: Final = struct.Struct(">q")
@@ -57,7 +54,8 @@ class CommitLog:
 
     load() maps the files; truncate(end), by recovery, says where the log ends and opens it for
     appends.
-    tail         where the next byte goes; the compiled send path writes through it directly
+    tail         where the next byte goes; the send path stages through it directly, and then calls
+                 commit(). Every other method commits what it appends, and what was staged before
     queue_tails  next queue offset by topic and queue id. Recovery and truncation fill them in from
                  the queues, in place: others keep references to a QueueTail.
     INV: a record never spans two files; behind the last record of a file there is a blank, or
@@ -97,8 +95,14 @@ class CommitLog:
 
     @property
     def end(self) -> int:
-        """Offset of the next byte."""
+        """Where the log ends: the offset behind the last committed byte. Staged bytes do not count,
+        so nobody who goes by it can read, dispatch, flush or acknowledge them."""
         return self.run.end
+
+    @property
+    def failure(self) -> str:
+        """Why a commit failed, or "". From then on nothing may be acknowledged."""
+        return self.tail.failure
 
     @property
     def flushed(self) -> int:
@@ -148,7 +152,7 @@ class CommitLog:
         offset.
 
         The stored time never goes back. Raises MessageIllegal (also too large), StoreIsFull,
-        SegmentUnavailable; then neither log nor queue changed.
+        SegmentUnavailable; then neither log nor queue changed. FlushFailed is final.
         """
         half = draft.sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.PREPARED, SysFlag.ROLLBACK)
         queue_offset = 0 if half else queue.next_offset
@@ -159,6 +163,7 @@ class CommitLog:
             assert offset >= 0, "an empty segment has room"
         if not half:
             queue.next_offset = queue_offset + 1
+        self.tail.commit()
         return Placed(offset, self.tail.end - offset, queue_offset)
 
     def append_batch(
@@ -178,6 +183,7 @@ class CommitLog:
             placed = self.tail.append_batch(envelope, items, first, store_ms)
             assert placed is not None, "an empty segment has room"
         queue.next_offset = first + len(placed)
+        self.tail.commit()
         return BatchPlaced([offset for offset, _ in placed], first, self.tail.end)
 
     def append_raw(self, data: Bytes, offset: int) -> int:
@@ -185,29 +191,37 @@ class CommitLog:
 
         An empty log starts with the file that covers `offset`. Bytes beyond a file's end go to the
         next one; blanks arrive as part of the data. Raises ValueError when offset is not the end,
-        StoreIsFull, SegmentUnavailable.
+        StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
         """
         if not self.run.segments:
             segment = self._take_next(offset - offset % self.run.segment_bytes)
             segment.wrote = offset - segment.start
             self._continue_in(segment)
-        if offset != self.end:
-            raise ValueError(f"replicated bytes start at {offset}, the log ends at {self.end}")
-        with memoryview(data) as view:
-            at = 0
-            while at < len(view):
-                if self.tail.position == self.tail.limit:
-                    self.roll()
-                with view[at : at + self.tail.limit - self.tail.position] as piece:
-                    self.tail.append_raw(piece)
-                    at += len(piece)
+        if offset != self.tail.end:
+            raise ValueError(f"replicated bytes start at {offset}, the log ends at {self.tail.end}")
+        try:
+            with memoryview(data) as view:
+                at = 0
+                while at < len(view):
+                    if self.tail.position == self.tail.limit:
+                        self.roll()
+                    with view[at : at + self.tail.limit - self.tail.position] as piece:
+                        self.tail.append_raw(piece)
+                        at += len(piece)
+        finally:
+            self.tail.commit()
         return self.end
+
+    def commit(self) -> None:
+        """Make what was staged through `tail` part of the log. Raises FlushFailed, from then on
+        always."""
+        self.tail.commit()
 
     def roll(self) -> None:
         """Go on in the next segment; the rest of the present one becomes a blank.
 
         Raises StoreIsFull, SegmentUnavailable; then nothing changed and smaller records may still
-        fit.
+        fit. FlushFailed is final.
         """
         last = self.run.segments[-1] if self.run.segments else None
         segment = self._take_next(last.end if last else 0)
@@ -240,56 +254,44 @@ class CommitLog:
         """Make the file behind the last one. [thread] Raises StoreIsFull, SegmentUnavailable."""
         with self._making:
             if self._next is None and self.run.segments:
-                self._next = self.run.make(self.run.segments[-1].end)
+                self._next = self._make(self.run.segments[-1].end)
 
     def _take_next(self, start: int) -> Segment:
         """The segment that starts at an offset: the one made in advance, or one made now."""
         with self._making:
             segment, self._next = self._next, None
             if segment is None:
-                return self.run.make(start)
+                return self._make(start)
             assert segment.start == start, (segment, start)
             return segment
+
+    def _make(self, start: int) -> Segment:
+        """A segment that can be gone on in without any further call that may fail."""
+        segment = self.run.make(start)
+        try:
+            segment.open_for_appends()
+        except SegmentUnavailable:
+            segment.unlink()
+            segment.close()
+            raise
+        return segment
 
     def _discard_next(self) -> None:
         with self._making:
             segment, self._next = self._next, None
         if segment is not None:
             segment.unlink()
-            if not segment.close():  # a thread is populating it
-                log.debug("unused segment still mapped path=%s", segment.path)
-
-    def prefault_needed(self) -> bool:
-        """Whether prefault_ahead() has enough to do to start a thread for it."""
-        return sum(end - start for _, start, end in self._unpopulated()) >= PREFAULT_REFILL_BYTES
-
-    def prefault_ahead(self) -> None:
-        """Put memory behind the 64 MiB in front of the tail, in the next segment too. [thread]"""
-        for segment, start, end in self._unpopulated():
-            segment.prefault(start, end)
-
-    def _unpopulated(self) -> list[tuple[Segment, int, int]]:
-        """(segment, start, end) of what writers will touch next without finding memory there."""
-        upcoming = self.run.segments[-1:]
-        following = self._next
-        if following is not None:
-            upcoming.append(following)
-        target = self.end + PREFAULT_AHEAD_BYTES
-        ranges = []
-        for segment in upcoming:
-            start = max(segment.populated, segment.wrote)
-            end = min(segment.size, target - segment.start)
-            if start < end:
-                ranges.append((segment, start, end))
-        return ranges
+            segment.close()
 
     # --- flushing, cutting, closing ---
 
     def flush(self, target: int | None = None) -> int:
         """Put the log on the disk up to target, all of it without one; the offset reached. [thread]
 
-        Raises FlushFailed, from then on always.
+        Raises FlushFailed, from then on always; also after a commit failed.
         """
+        if self.failure:
+            raise FlushFailed(self.failure)
         return self.run.flush(target)
 
     def truncate(self, offset: int) -> None:
@@ -300,6 +302,7 @@ class CommitLog:
         is flushed: how much of it an earlier process had flushed is not known. Queue tails are the
         caller's to bring in line.
         """
+        self.tail.commit()
         if offset > self.end:
             raise ValueError(f"the log ends at {self.end}, before {offset}")
         self._discard_next()  # before the files in front of it: a gap would be no store
@@ -309,14 +312,11 @@ class CommitLog:
             last.detach()
             last.allocate()  # Java leaves files sparse
             last.advise(random_access=True)
-            last.populated = 0
             last.attach(self.tail)
         self.flush()
 
     def close(self) -> None:
-        """Unmap everything and delete the segment that was made in advance and not used. Does not
-        flush."""
+        """Unmap everything and delete the segment that was made in advance and not used. Commits,
+        unless that failed before; does not flush."""
         self._discard_next()
-        if self.run.segments:
-            self.run.segments[-1].detach()
         self.run.close()

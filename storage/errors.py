@@ -57,4 +57,4 @@ class SegmentUnavailable(StorageError):
 
 
 class FlushFailed(StorageError):
-    """fdatasync reported an error. Final for this store: what the kernel dropped cannot be known. The process exits."""
+    """fdatasync or a write to the log reported an error. Final: what the disk has is not known. The process exits."""

@@ -15,7 +15,7 @@ the body but the last.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -156,23 +156,23 @@ class BatchItem(NamedTuple):
 # --- sizes and writing ----------------------------------------------------------------------------
 
 
-def _topic_bytes(draft: Draft) -> bytes:
+def topic_bytes(draft: Draft) -> bytes:
     topic = draft.topic.encode("utf-8", "replace")  # a lone surrogate becomes '?', as in Java
     if len(topic) > TOPIC_BYTES_MAX:
         raise MessageIllegal(f"topic is {len(topic)} bytes, at most {TOPIC_BYTES_MAX} fit a record")
     return topic
 
 
-def _size(draft: Draft, topic_bytes: int, body_bytes: int, properties_bytes: int) -> int:
-    if properties_bytes > PROPERTIES_BYTES_MAX:
+def checked_size(draft: Draft, topic_size: int, body_size: int, properties_size: int) -> int:
+    if properties_size > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"properties are {properties_bytes} bytes, at most {PROPERTIES_BYTES_MAX} fit a record"
+            f"properties are {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} fit a record"
         )
     hosts = len(draft.born_host), len(draft.store_host)
     if hosts[0] not in (8, 20) or hosts[1] not in (8, 20):
         raise ValueError(f"hosts must be 8 or 20 bytes, got {hosts[0]} and {hosts[1]}")
-    topic_field = topic_bytes + (1 if topic_bytes <= TOPIC_BYTES_MAX_V1 else 2)
-    size = 74 + hosts[0] + hosts[1] + body_bytes + topic_field + properties_bytes
+    topic_field = topic_size + (1 if topic_size <= TOPIC_BYTES_MAX_V1 else 2)
+    size = 74 + hosts[0] + hosts[1] + body_size + topic_field + properties_size
     if size > RECORD_BYTES_MAX:
         raise MessageTooLarge(
             f"record would be {size} bytes, at most {RECORD_BYTES_MAX} fit its size field"
@@ -180,7 +180,7 @@ def _size(draft: Draft, topic_bytes: int, body_bytes: int, properties_bytes: int
     return size
 
 
-def _write(
+def write_record(
     view: memoryview | bytearray,
     position: int,
     size: int,
@@ -234,7 +234,7 @@ def _write(
 def record_size(draft: Draft) -> int:
     """Bytes that draft will take in the log. Raises PropertiesTooLarge, MessageIllegal,
     MessageTooLarge."""
-    return _size(draft, len(_topic_bytes(draft)), len(draft.body), len(draft.properties))
+    return checked_size(draft, len(topic_bytes(draft)), len(draft.body), len(draft.properties))
 
 
 def encode(draft: Draft, queue_offset: int, physical_offset: int, store_ms: int) -> bytes:
@@ -242,10 +242,10 @@ def encode(draft: Draft, queue_offset: int, physical_offset: int, store_ms: int)
 
     Raises PropertiesTooLarge, MessageIllegal (a number out of its field's range), MessageTooLarge.
     """
-    topic = _topic_bytes(draft)
-    size = _size(draft, len(topic), len(draft.body), len(draft.properties))
+    topic = topic_bytes(draft)
+    size = checked_size(draft, len(topic), len(draft.body), len(draft.properties))
     record = bytearray(size)
-    _write(
+    write_record(
         record, 0, size, topic, draft, draft.flag, draft.body, draft.properties,
         draft.prepared_offset, queue_offset, physical_offset, store_ms,
     )  # fmt: skip
@@ -525,135 +525,3 @@ def join_properties(own: bytes, envelope: bytes) -> bytes:
     if own and envelope and own[-1] != 2:
         return own + b"\x02" + envelope
     return own + envelope
-
-
-# --- where the next byte goes ---------------------------------------------------------------------
-
-
-class LogTail:
-    """Where the next byte of the log goes: a position in the last segment's mapping. Closed: no
-    room at all.
-
-    segment_start  log offset of the segment; position and limit are relative to it
-    last_store_ms  the newest store time written; store times never go back, whatever the clock does
-    """
-
-    __slots__ = ("_view", "last_store_ms", "limit", "position", "segment_start")
-
-    def __init__(self) -> None:
-        self._view: memoryview | None = None
-        self.segment_start = 0
-        self.position = 0
-        self.limit = 0
-        self.last_store_ms = 0
-
-    @property
-    def end(self) -> int:
-        """Log offset of the next byte."""
-        return self.segment_start + self.position
-
-    def open(self, view: memoryview, segment_start: int, position: int) -> None:
-        """Continue at view[position:]; the view (writable, a whole segment) is held until
-        close()."""
-        if view.readonly:
-            raise ValueError("the view must be writable")
-        if not 0 <= position <= len(view):
-            raise ValueError(f"position {position} in a segment of {len(view)} bytes")
-        self.close()
-        self._view = memoryview(view)
-        self.segment_start = segment_start
-        self.position = position
-        self.limit = len(view)
-
-    def close(self) -> None:
-        """Let go of the view. Until the next open() there is no room; end stays what it was."""
-        if self._view is not None:
-            self._view.release()
-            self._view = None
-        self.limit = self.position
-
-    def _stamp(self, store_ms: int) -> int:
-        return max(store_ms, self.last_store_ms)
-
-    def append(self, draft: Draft, queue_offset: int, store_ms: int) -> int:
-        """Write one record; its log offset, or -1 when record and blank do not fit (nothing
-        written).
-
-        The stored time is max(store_ms, last_store_ms). Raises what encode() raises; then nothing
-        is written either.
-        """
-        topic = _topic_bytes(draft)
-        size = _size(draft, len(topic), len(draft.body), len(draft.properties))
-        position = self.position
-        if self._view is None or size + BLANK_BYTES > self.limit - position:
-            return -1
-        offset = self.segment_start + position
-        store_ms = self._stamp(store_ms)
-        _write(
-            self._view, position, size, topic, draft, draft.flag, draft.body, draft.properties,
-            draft.prepared_offset, queue_offset, offset, store_ms,
-        )  # fmt: skip
-        self.last_store_ms = store_ms
-        self.position = position + size
-        return offset
-
-    def append_batch(
-        self, envelope: Draft, items: Sequence[BatchItem], first_queue_offset: int, store_ms: int
-    ) -> list[tuple[int, int]] | None:
-        """Write one record per item, consecutively: [(offset, size)], or None when the whole does
-        not fit.
-
-        An item brings flag, body and properties; everything else, and further properties, come from
-        the envelope. Raises what encode() raises; then nothing counts as written.
-        """
-        topic = _topic_bytes(envelope)
-        joined = [join_properties(item.properties, envelope.properties) for item in items]
-        sizes = [
-            _size(envelope, len(topic), len(item.body), len(properties))
-            for item, properties in zip(items, joined, strict=True)
-        ]
-        if self._view is None or sum(sizes) + BLANK_BYTES > self.limit - self.position:
-            return None
-        store_ms = self._stamp(store_ms)
-        position = self.position
-        placed = []
-        for index, (item, properties, size) in enumerate(zip(items, joined, sizes, strict=True)):
-            offset = self.segment_start + position
-            _write(
-                self._view, position, size, topic, envelope, item.flag, item.body, properties,
-                0, first_queue_offset + index, offset, store_ms,
-            )  # fmt: skip
-            placed.append((offset, size))
-            position += size
-        if placed:
-            self.last_store_ms = store_ms
-        self.position = position  # only now: a failure above leaves no half batch behind
-        return placed
-
-    def append_raw(self, data: Bytes) -> int:
-        """Write bytes as they are (replicated records, blanks); their log offset, or -1 when they
-        do not fit."""
-        position = self.position
-        if self._view is None or len(data) > self.limit - position:
-            return -1
-        self._view[position : position + len(data)] = data
-        self.position = position + len(data)
-        return self.segment_start + position
-
-    def write_blank(self) -> None:
-        """Mark the rest of the segment as unused; position becomes limit."""
-        room = self.limit - self.position
-        if self._view is not None and room >= BLANK_BYTES:
-            _SIZE_MAGIC.pack_into(self._view, self.position, room, MAGIC_BLANK)
-        self.position = self.limit
-
-
-class QueueTail:
-    """The next queue offset of one (topic, queue)."""
-
-    __slots__ = ("next_offset", "queue_id", "topic")
-
-    def __init__(self, topic: bytes, queue_id: int, next_offset: int = 0) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next_offset = next_offset

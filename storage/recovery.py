@@ -197,7 +197,7 @@ class Recovery:
                 found.log_end, found.dropped_bytes, found.why,
             )  # fmt: skip
         self._log.truncate(found.log_end)
-        self._log.tail.last_store_ms = self._last_store_ms
+        self._log.tail.last_store_ms = self._log.tail.committed_ms = self._last_store_ms
 
     # --- queues and index ---
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import logging
 import mmap
 import os
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StorageError, StoreIsFull
-from storage.record import LogTail
+from storage.tail import LogTail
 
 log = logging.getLogger(__name__)
 
-MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; the mmap module does not know it
-POPULATE_STEP_BYTES: Final = 1 << 20  # one step holds the mapping's lock for about 0.3 ms
 ZERO_STEP_BYTES: Final = 1 << 20
-_libc = ctypes.CDLL(
-    None, use_errno=True
-)  # a call through it releases the GIL, mmap.madvise() does not
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _KEEP_SIZE: Final = 0x01  # modes of fallocate, linux/falloc.h
 _PUNCH_HOLE: Final = 0x02
@@ -59,17 +55,14 @@ class Segment:
     """One mapped file. Everything belongs to one thread except what says [thread].
 
     start, size, end  its place among the bytes of its run; end is exclusive
-    wrote, flushed, populated  bytes from its own start: written, on the disk, with memory behind
-                               them
+    wrote, flushed    bytes from its own start: in the file, on the disk
     view  the whole file, writable unless opened read-only. Slices of it may outlive retire():
-          unmapping waits.
+          unmapping waits. A LogTail writes through the file instead; both show the same bytes.
 
     Whoever keeps slices across an await or hands them to another thread calls hold() first and
     release() after. Pages that a full disk cannot back kill the process (SIGBUS) when touched, so
     files are allocated, never sparse.
     """
-
-    _populate_works: ClassVar[bool] = True  # until a kernel older than MADV_POPULATE_WRITE says no
 
     def __init__(self, path: Path, start: int, mapping: mmap.mmap) -> None:
         self.path = path
@@ -77,19 +70,15 @@ class Segment:
         self.size = len(mapping)
         self.view = memoryview(mapping)
         self.flushed = 0
-        self.populated = 0
         self.retired = False
         self._wrote = 0
         self._tail: LogTail | None = None
+        self._descriptor = -1  # what the tail writes to
         self._mapping = mapping
         self._references = 1
         self._retired_ms = 0
         self._overdue_logged = False
         self._failure = ""
-        self._address = 0
-        if not self.view.readonly:
-            anchor = ctypes.c_char.from_buffer(mapping)
-            self._address = ctypes.addressof(anchor)
 
     @staticmethod
     def create(path: Path, start: int, size: int, allocate: bool, random_access: bool) -> Segment:
@@ -150,14 +139,14 @@ class Segment:
 
     @property
     def wrote(self) -> int:
-        """Bytes written, from the segment's start. While a LogTail is attached it alone knows."""
+        """Bytes in the file, from the segment's start. While a LogTail is attached it alone knows;
+        what it has staged does not count."""
         tail = self._tail
         if tail is not None:
-            position = tail.position
-            if (
-                tail.segment_start == self.start
-            ):  # else it went on since, and left our number behind
-                return position
+            committed = tail.committed
+            if tail.segment_start == self.start:
+                return committed
+            # else it went on since, and left our number behind
         return self._wrote
 
     @wrote.setter
@@ -166,17 +155,37 @@ class Segment:
         assert 0 <= position <= self.size, (position, self.size)
         self._wrote = position
 
+    def open_for_appends(self) -> None:
+        """Open the descriptor that attach() gives to the tail; detach() and close() close it.
+
+        Apart from attach(), for who must not fail there. Raises SegmentUnavailable.
+        """
+        if self._descriptor < 0:
+            try:
+                self._descriptor = os.open(self.path, os.O_WRONLY)
+            except OSError as error:
+                raise SegmentUnavailable(f"cannot open {self.path}: {error}") from error
+
     def attach(self, tail: LogTail) -> None:
-        """Let a tail append here, from `wrote` on."""
-        tail.open(self.view, self.start, self._wrote)
+        """Let a tail append here, from `wrote` on. Raises SegmentUnavailable."""
+        self.open_for_appends()
+        tail.open(self._descriptor, self.start, self._wrote, self.size)
         self._tail = tail
 
     def detach(self) -> None:
-        """Take the tail off; what it wrote stays written."""
-        if self._tail is not None:
-            self._wrote = self._tail.position
-            self._tail.close()
-            self._tail = None
+        """Take the tail off; what it staged is committed. Raises FlushFailed; it is off all the
+        same."""
+        tail = self._tail
+        try:
+            if tail is not None:
+                tail.close()
+        finally:
+            if tail is not None:
+                self._wrote = tail.committed
+                self._tail = None
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     # --- bytes ---
 
@@ -235,29 +244,6 @@ class Segment:
     def advise(self, random_access: bool) -> None:
         """No read-ahead around faults, or the usual one. Sets a flag of the mapping: cheap."""
         self._mapping.madvise(mmap.MADV_RANDOM if random_access else mmap.MADV_NORMAL)
-
-    def prefault(self, start: int, end: int) -> None:
-        """Put memory behind [start, end) before somebody writes there, without the GIL. [thread]"""
-        if not Segment._populate_works or not self._address:
-            return
-        start -= start % mmap.PAGESIZE
-        try:
-            held = self.view[start:end]  # keeps the mapping from being closed meanwhile
-        except ValueError:
-            return  # closed already
-        with held:
-            while start < end:
-                step_bytes = min(POPULATE_STEP_BYTES, end - start)
-                if _libc.madvise(self._address + start, step_bytes, MADV_POPULATE_WRITE):
-                    code = ctypes.get_errno()
-                    if code == errno.EINTR:
-                        continue
-                    if code == errno.EINVAL:
-                        Segment._populate_works = False
-                    log.warning("prefault refused path=%s why=%s", self.path, os.strerror(code))
-                    return
-                start += step_bytes
-                self.populated = max(self.populated, start)
 
     def flush(self) -> int:
         """Put everything written so far on the disk; bytes flushed. [thread]
@@ -330,8 +316,9 @@ class Segment:
 
     def close(self) -> bool:
         """Unmap unless slices of the view are still out; True when unmapped. The view is gone
-        either way."""
-        self.detach()
+        either way. What a tail could not write was never promised to anybody."""
+        with contextlib.suppress(FlushFailed):
+            self.detach()
         self.view.release()
         try:
             self._mapping.close()

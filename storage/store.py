@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,8 @@ class MessageStore:
 
     Everything runs on one thread, except what says [thread]: those may run beside it, each one not
     beside itself. Puts raise MessageIllegal, StoreNotWritable (StoreIsFull), SegmentUnavailable;
-    nothing is written then. A FlushFailed out of any [thread] function is final: the process exits.
+    nothing is written then. FlushFailed, out of a put or a [thread] function, is final: flush_log()
+    raises it from then on, and the process exits.
     """
 
     def __init__(self, config: StorageConfig, clock: Clock, mark: RunningMark) -> None:
@@ -156,7 +158,9 @@ class MessageStore:
             if clean:
                 self._close_clean()
         finally:
-            self.free_retired(forced_after_ms=0)
+            for segment in self._retired:
+                segment.unlink()
+                segment.free(self.clock.monotonic_ms(), forced_after_ms=0)
             self.queues.close()
             if self.index is not None:
                 self.index.close()
@@ -187,8 +191,8 @@ class MessageStore:
         tail = self.queue_tail(draft.topic, draft.queue_id)
         try:
             placed = self.log.append(draft, tail, self.clock.now_ms())
-        except StoreIsFull as error:
-            self._note_no_space(error)
+        except (StoreIsFull, FlushFailed) as error:
+            self._note_refused(error)
             raise
         self.note_appended(1, placed.size)
         return placed
@@ -199,8 +203,8 @@ class MessageStore:
         tail = self.queue_tail(envelope.topic, envelope.queue_id)
         try:
             placed = self.log.append_batch(envelope, items, tail, self.clock.now_ms())
-        except StoreIsFull as error:
-            self._note_no_space(error)
+        except (StoreIsFull, FlushFailed) as error:
+            self._note_refused(error)
             raise
         self.note_appended(len(placed.offsets), placed.end - placed.offsets[0])
         return placed
@@ -251,13 +255,26 @@ class MessageStore:
             if self.dispatcher.starved:
                 self.dispatch()
 
-    def _note_no_space(self, error: StoreIsFull) -> None:
+    def _note_refused(self, error: StoreIsFull | FlushFailed) -> None:
+        if isinstance(error, FlushFailed):
+            self._note_final(error)
+            return
         self._no_space_ms = self.clock.monotonic_ms()
         if self.flags.set(Problem.LOG_FULL, str(error)):
             log.error("store refuses writes until there is space why=%s", error)
 
+    def commit(self, count: int, size: int) -> None:
+        """Make what the send path staged part of the log, and count it. Answers may leave only
+        after this. Raises FlushFailed, from then on always."""
+        try:
+            self.log.commit()
+        except FlushFailed as error:
+            self._note_final(error)
+            raise
+        self.note_appended(count, size)
+
     def note_appended(self, count: int, size: int) -> None:
-        """Count what was appended past put(): by the compiled send path, or by replication."""
+        """Count what was appended to the log past put(), and have it dispatched."""
         self.stats.appended_messages += count
         self.stats.appended_bytes += size
         if self.on_append is not None:
@@ -439,10 +456,11 @@ class MessageStore:
     def flush_log(self, pages_min: int = 0) -> int:
         """Flush when at least pages_min pages are dirty (0: any); the flushed end. [thread]"""
         with self._flushing_log, self._final_failure():
-            last_ms = self.log.tail.last_store_ms  # before `end`: never newer than what is flushed
+            last_ms = self.log.tail.committed_ms  # before `end`: never newer than what is flushed
             end = self.log.end
             flushed = self.log.flushed
-            if flushed >= end or (end >> 12) - (flushed >> 12) < pages_min:
+            few = flushed >= end or (end >> 12) - (flushed >> 12) < pages_min
+            if few and not self.log.failure:
                 return flushed
             flushed = self.log.flush(end)
             if flushed >= end:
@@ -500,17 +518,21 @@ class MessageStore:
         try:
             yield
         except FlushFailed as error:
-            self.flags.set(Problem.FLUSH_FAILED, str(error))
-            # What the kernel still shows of this store may not be on the disk: the next start must
-            # not believe the page cache.
-            try:
-                self._mark.forget_boot()
-            except OSError as problem:
-                log.error("page cache will be trusted at the next start why=%s", problem)
+            self._note_final(error)
             raise
 
+    def _note_final(self, error: FlushFailed) -> None:
+        if self.flags.set(Problem.FLUSH_FAILED, str(error)):
+            log.critical("the disk refused, nothing is acknowledged any more why=%s", error)
+        # What the kernel still shows of this store may not be on the disk: the next start must not
+        # believe the page cache.
+        try:
+            self._mark.forget_boot()
+        except OSError as problem:
+            log.error("page cache will be trusted at the next start why=%s", problem)
+
     def prepare_next_segment(self) -> None:
-        """Make the next log file and put memory behind the next 64 MiB. [thread]
+        """Make the next log file. [thread]
 
         A full disk is no error yet: the present file still has room.
         """
@@ -519,7 +541,6 @@ class MessageStore:
                 self.log.make_next_segment()
         except (StoreIsFull, SegmentUnavailable) as error:
             log.warning("next segment not made yet why=%s", error)
-        self.log.prefault_ahead()
 
     # --- retention ---
 
@@ -546,15 +567,20 @@ class MessageStore:
                 paths += self.index.drop_before(self.log.start)
         return paths
 
-    def free_retired(self, forced_after_ms: int | None = None) -> int:
-        """Delete and unmap log files that clean() took out; how many still wait for readers.
-        [thread]
+    def free_retired(self) -> int:
+        """Delete and unmap log files that clean() took out; how many still wait for readers. [thread]
+
+        Deleting a large file keeps the disk busy, so there is a pause after each but the last.
         """
-        if forced_after_ms is None:
-            forced_after_ms = self.config.forced_release_ms
+        pause_s = self.config.delete_pause_ms / 1000
+        deleted = False
         for segment in list(self._retired):
-            segment.unlink()
-            if segment.free(self.clock.monotonic_ms(), forced_after_ms):
+            if segment.path.exists():
+                if deleted:
+                    time.sleep(pause_s)
+                segment.unlink()
+                deleted = True
+            if segment.free(self.clock.monotonic_ms(), self.config.forced_release_ms):
                 self._retired.remove(segment)
         return len(self._retired)
 

@@ -15,12 +15,15 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 
-from storage._record cimport DraftFields, LogTail, QueueTail
+from storage._record cimport LAYOUT, DraftFields, LogTail, QueueTail
 
+from storage import _record as _compiled_record
 from cluster.broker.admission import AdmittedTopic
 from cluster.broker.sendpath import SYS_FLAGS_TAKEN, answer_pieces, is_synchronous
 from cluster.broker.messages import broker_properties
 from cluster.remoting.frame import FrameLimits
+
+_compiled_record.check_layout(LAYOUT, __name__)
 
 ctypedef const unsigned char* Bytes
 
@@ -601,7 +604,7 @@ cdef class SendPath:
             PyBuffer_Release(&buffer)
         taken = self.messages - taken
         if taken:
-            self._store.note_appended(taken, self._tail.segment_start + self._tail.position - end_before)
+            self._store.commit(taken, self._tail.segment_start + self._tail.position - end_before)
             if self._out_size:
                 answers = PyBytes_FromStringAndSize(<char*>self._out, self._out_size)
                 if self._synchronous:

@@ -161,14 +161,14 @@ class Dispatch:
 
 
 class NextSegment:
-    """Makes the next file of the log, and memory behind it, before a sender needs them."""
+    """Makes the next file of the log before a sender needs it."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     async def run(self) -> None:
         while True:
-            if self._store.log.next_segment_needed() or self._store.log.prefault_needed():
+            if self._store.log.next_segment_needed():
                 await asyncio.to_thread(self._store.prepare_next_segment)
             await asyncio.sleep(SEGMENT_CHECK_MS / 1000)
 

@@ -162,7 +162,7 @@ class SendPath:
             at = frame_end
         if taken:
             self.messages += taken
-            self._store.note_appended(taken, taken_bytes)
+            self._store.commit(taken, taken_bytes)
             if answers:
                 self._answer(connection, b"".join(answers))
         return at

@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import storage.record
+import storage.tail
 from storage.config import StorageConfig
+from storage.segment import Segment
 
 GOLDEN_STORES = Path(__file__).parent.parent / "golden" / "stores"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN_STORES.glob("*.jsonl"))
 
 
+#: record.py and tail.py as one, like their compiled form
+_READABLE = SimpleNamespace(
+    **vars(storage.record), LogTail=storage.tail.LogTail, QueueTail=storage.tail.QueueTail
+)
+
+
 def _codecs() -> list[Any]:
     if os.environ.get("TANDEM_PURE_PYTHON"):
-        return [storage.record]
+        return [_READABLE]
     try:
         compiled = import_module("storage._record")
     except ImportError as error:
@@ -31,13 +40,54 @@ def _codecs() -> list[Any]:
             " Build it (pip install -e .), or set TANDEM_PURE_PYTHON=1 to test Python alone.",
             returncode=4,
         )
-    return [storage.record, compiled]
+    return [_READABLE, compiled]
 
 
 @pytest.fixture(params=_codecs(), ids=lambda module: module.__name__)
 def codec(request: pytest.FixtureRequest) -> Any:
-    """storage.record, then storage._record."""
+    """storage.record with storage.tail, then storage._record."""
     return request.param
+
+
+class MemoryFile:
+    """A file for a LogTail to write to, in memory."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.descriptor = os.memfd_create("segment")
+        os.ftruncate(self.descriptor, size)
+
+    def contents(self) -> bytes:
+        return os.pread(self.descriptor, self.size, 0)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+@pytest.fixture
+def memory_file() -> Iterator[Callable[[int], MemoryFile]]:
+    """memory_file(size) -> an empty file; gone after the test."""
+    made: list[MemoryFile] = []
+
+    def make(size: int) -> MemoryFile:
+        made.append(MemoryFile(size))
+        return made[-1]
+
+    yield make
+    for file in made:
+        file.close()
+
+
+@pytest.fixture
+def refuse_writes() -> Callable[[Segment], None]:
+    """refuse_writes(segment) -> from now on its tail finds the disk full."""
+
+    def refuse(segment: Segment) -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, segment._descriptor)
+        os.close(full)
+
+    return refuse
 
 
 @pytest.fixture(params=GOLDEN_NAMES)

@@ -26,8 +26,15 @@ from storage.codec import (
 )
 from storage.commitlog import CommitLog, Placed
 from storage.config import StorageConfig
-from storage.errors import CorruptRecord, MessageTooLarge, SegmentUnavailable, StoreIsFull
+from storage.errors import (
+    CorruptRecord,
+    FlushFailed,
+    MessageTooLarge,
+    SegmentUnavailable,
+    StoreIsFull,
+)
 from storage.record import BatchItem
+from storage.segment import Segment
 from storage.segments import segment_name
 
 SEGMENT = 4096
@@ -288,26 +295,132 @@ def test_full_segment_waits_for_the_thread_that_makes_the_next(
     assert log._next is None and len(log.run.segments) == 2
 
 
-def test_memory_is_put_behind_what_comes_next(open_log: Open) -> None:
+# --- staged bytes ---
+
+
+def stage(log: CommitLog, size: int) -> int:
+    """As the send path does it: past append(), so nothing is committed."""
+    queue = log.queue_tail(b"T", 0)
+    offset = log.tail.append(draft(size), queue.next_offset, 0)
+    assert offset >= 0
+    queue.next_offset += 1
+    return offset
+
+
+def test_nothing_staged_is_part_of_the_log_before_the_commit(open_log: Open) -> None:
     log = open_log()
-    assert not log.prefault_needed()
+    append(log, 100)
+    flushed = log.flush()
+    staged = stage(log, 200)
+    assert (log.end, log.tail.end) == (100, 300)
+    assert log.read(staged, 200) is None and log.read(0, 101) is None
+    assert log.record_at(staged) is None and log.store_ms_at(staged) is None
+    assert log.flush() == flushed == 100
+    log.commit()
+    assert log.end == 300
+    assert offsets(log) == [0, 100]
+    assert log.record_at(staged) == log.read(staged, 200)
+
+
+def test_append_commits_what_was_staged_before_it(open_log: Open) -> None:
+    log = open_log()
+    append(log, 100)
+    stage(log, 200)
+    assert append(log, 300).offset == 300
+    stage(log, 100)
+    log.append_batch(Draft("T", 0, b""), batch_items([100, 100]), log.queue_tail(b"T", 0), 0)
+    assert log.end == 900
+    assert offsets(log) == [0, 100, 300, 600, 700, 800]
+
+
+def test_roll_with_staged_bytes_keeps_them_in_front_of_the_blank(open_log: Open) -> None:
+    log = open_log()
+    append(log, 100)
+    staged = stage(log, 200)
+    placed = append(log, SEGMENT - 100)
+    assert (staged, placed.offset) == (100, SEGMENT)
+    assert offsets(log) == [0, 100, SEGMENT]
+    first = log.run.segments[0]
+    assert first.wrote == first.size
+    assert first.view[300:308] == (SEGMENT - 300).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+
+
+def test_truncation_and_close_commit_first(open_log: Open, tmp_path: Path) -> None:
+    log = open_log()
+    append(log, 100)
+    staged = stage(log, 200)
+    log.truncate(staged)
+    assert (log.end, log.tail.end) == (100, 100)
+    staged = stage(log, 300)
+    log.close()
+    log = open_log()
+    assert offsets(log)[:2] == [0, staged]
+
+
+def test_replicated_bytes_that_find_no_next_file_leave_none_staged(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    append(log, 100)
+
+    def refuse(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(StoreIsFull):
+        log.append_raw(bytes(SEGMENT), 100)
+    assert log.end == log.tail.end == SEGMENT
+
+
+def test_commit_that_fails_is_final_for_the_log(
+    open_log: Open, refuse_writes: Callable[[Segment], None]
+) -> None:
+    log = open_log()
+    append(log, 100)
+    refuse_writes(log.run.segments[0])
+    queue = log.queue_tail(b"T", 0)
+    for _ in range(2):
+        with pytest.raises(FlushFailed, match="cannot write the log at 100"):
+            log.append(draft(100), queue, 0)
+        with pytest.raises(FlushFailed):
+            log.commit()
+        with pytest.raises(FlushFailed):
+            log.flush()
+    assert "cannot write the log at 100" in log.failure
+    assert (log.end, offsets(log)) == (100, [0])
+
+
+def test_segment_made_in_advance_needs_nothing_more_to_be_gone_on_in(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
     append(log, 100)
     log.make_next_segment()
-    log.prefault_ahead()
-    following = log._next
-    assert following is not None
-    assert [log.run.segments[0].populated, following.populated] == [SEGMENT, SEGMENT]
-    assert log._unpopulated() == []
+
+    def refuse(*arguments: Any) -> int:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(os, "open", refuse)
+    log.roll()
+    assert log.end == SEGMENT
 
 
-def test_prefault_is_needed_when_enough_is_ahead_of_the_tail(
-    tmp_path: Path, open_log: Open
+def test_next_segment_that_cannot_be_opened_leaves_no_file(
+    open_log: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = open_log(StorageConfig(root=str(tmp_path), segment_bytes=16 << 20))
+    log = open_log()
     append(log, 100)
-    assert log.prefault_needed()
-    log.prefault_ahead()
-    assert not log.prefault_needed()
+    real = os.open
+
+    def refuse(path: Any, flags: int, *mode: int) -> int:
+        if flags == os.O_WRONLY:
+            raise OSError(errno.EMFILE, "too many")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SegmentUnavailable, match="too many"):
+        log.roll()
+    assert (log.end, files(tmp_path)) == (100, [0])
 
 
 # --- replicated bytes ---

@@ -183,6 +183,7 @@ def test_golden_batch_records_are_written_again_from_batch_and_envelope(
     golden_lines: Lines,
     name: str,
     envelope_start: bytes,
+    memory_file: Callable[[int], Any],
 ) -> None:
     log = Log(golden_store(name))
     lines = [line for line in golden_lines(name, "record") if line["topic"] == "GoldBatch"]
@@ -195,9 +196,10 @@ def test_golden_batch_records_are_written_again_from_batch_and_envelope(
         envelope.properties = record.properties[joint:]
         for as_sent in (own, own.removesuffix(b"\x02")):  # clients send both forms
             tail = codec.LogTail()
-            written = bytearray(record.size + 8)
-            tail.open(memoryview(written), record.physical_offset, 0)
+            file = memory_file(record.size + 8)
+            tail.open(file.descriptor, record.physical_offset, 0, file.size)
             item = BatchItem(record.flag, memoryview(record.body), as_sent)
             placed = tail.append_batch(envelope, [item], record.queue_offset, record.store_ms)
             assert placed == [(line["phy"], line["size"])]
-            assert written[:-8] == data[position : position + record.size]
+            tail.close()
+            assert file.contents()[:-8] == data[position : position + record.size]

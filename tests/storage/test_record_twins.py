@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import storage.record as readable
+import storage.tail
 from storage.errors import CorruptRecord, MessageIllegal
 from storage.record import BatchItem, Draft, encode_properties
 
@@ -177,6 +179,7 @@ operations = st.lists(
     | st.tuples(st.just("append_batch"), good_drafts | drafts, st.lists(batch_elements), longs)
     | st.tuples(st.just("append_raw"), st.binary(max_size=300))
     | st.tuples(st.just("write_blank"))
+    | st.tuples(st.just("commit"))
     | st.tuples(st.just("close")),
     max_size=8,
 )
@@ -186,21 +189,25 @@ operations = st.lists(
 @given(operations, st.integers(0, 700), st.integers(0, 20))
 def test_tails_write_alike(script: list[tuple[Any, ...]], limit: int, position: int) -> None:
     def run(codec: Any) -> tuple[bytes, list[Any]]:
-        segment = bytearray(limit)
+        file = os.memfd_create("segment")
+        os.ftruncate(file, limit)
         tail = codec.LogTail()
-        results = [outcome(tail.open, memoryview(segment), 4096, position)]
+        results = [outcome(tail.open, file, 4096, position, limit)]
         for name, *arguments in script:
             if name == "append_batch":
                 envelope, elements, ms = arguments
                 items = [BatchItem(flag, memoryview(b), p) for flag, b, p in elements]
                 arguments = [envelope, items, 7, ms]
             results.append((name, outcome(getattr(tail, name), *arguments)))
-            results.append((tail.position, tail.limit, tail.end, tail.last_store_ms))
-        end = tail.position
+            results.append((tail.position, tail.committed, tail.limit, tail.end))
+            results.append((tail.last_store_ms, tail.committed_ms, tail.failure))
+            results.append(os.pread(file, limit, 0))
         tail.close()
-        return bytes(segment[:end]), results
+        written = os.pread(file, limit, 0)
+        os.close(file)
+        return written, results
 
-    assert run(readable) == run(compiled)
+    assert run(storage.tail) == run(compiled)
 
 
 @pytest.mark.fuzz

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import logging
-import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import storage.segment as module
 from storage.codec import LogTail
 from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StoreIsFull
 from storage.segment import Segment
@@ -116,13 +112,56 @@ def test_attached_tail_alone_knows_what_is_written(segment: Segment) -> None:
     segment.wrote = 7
     segment.attach(tail)
     assert tail.append_raw(b"abc") == segment.start + 7
+    assert segment.wrote == 7, "what is staged is not written"
+    tail.commit()
     assert segment.wrote == tail.position == 10
+    assert segment.view[7:10] == b"abc"
     with pytest.raises(AssertionError):
         segment.wrote = 3
+    tail.append_raw(b"de")
     segment.detach()
     segment.detach()
-    assert segment.wrote == 10
+    assert segment.wrote == 12
+    assert segment.view[7:12] == b"abcde"
     assert tail.append_raw(b"abc") == -1
+
+
+def open_descriptors(path: Path) -> int:
+    """How many of this process's descriptors are this file, its mapping's own included."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return sum(link.exists() and link.samefile(path) for link in links)
+
+
+def test_descriptor_is_open_exactly_while_somebody_appends(segment: Segment) -> None:
+    mapped = open_descriptors(segment.path)
+    segment.attach(LogTail())
+    assert open_descriptors(segment.path) == mapped + 1
+    segment.detach()
+    assert open_descriptors(segment.path) == mapped
+    segment.open_for_appends()
+    segment.open_for_appends()
+    assert open_descriptors(segment.path) == mapped + 1
+    segment.close()
+    assert open_descriptors(segment.path) == 0
+
+
+def test_segment_that_cannot_be_opened_for_appends_is_unavailable(segment: Segment) -> None:
+    segment.unlink()
+    with pytest.raises(SegmentUnavailable, match="No such file"):
+        segment.attach(LogTail())
+
+
+def test_tail_that_cannot_commit_comes_off_all_the_same(
+    segment: Segment, refuse_writes: Callable[[Segment], None]
+) -> None:
+    tail = LogTail()
+    segment.attach(tail)
+    tail.append_raw(b"abc")
+    refuse_writes(segment)
+    with pytest.raises(FlushFailed):
+        segment.detach()
+    assert segment.wrote == 0
+    segment.detach()
 
 
 def test_segment_left_by_its_tail_does_not_take_the_next_ones_position(
@@ -132,6 +171,7 @@ def test_segment_left_by_its_tail_does_not_take_the_next_ones_position(
     tail = LogTail()
     segment.attach(tail)
     tail.append_raw(b"abc")
+    tail.commit()
     segment._wrote = 3
     following.attach(tail)  # what a thread may see in the middle of a roll
     assert (segment.wrote, following.wrote) == (3, 0)
@@ -148,10 +188,12 @@ def test_flush_covers_what_was_written_when_it_began(
     tail = LogTail()
     segment.attach(tail)
     tail.append_raw(b"before")
+    tail.commit()
     real = os.fdatasync
 
     def write_meanwhile(fd: int) -> None:
         tail.append_raw(b"meanwhile")
+        tail.commit()
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", write_meanwhile)
@@ -196,7 +238,7 @@ def test_flush_of_a_file_that_vanished_is_a_failure(segment: Segment) -> None:
         segment.flush()
 
 
-# --- zero and prefault ---
+# --- zero ---
 
 
 @pytest.mark.parametrize(
@@ -225,56 +267,6 @@ def test_zero_does_not_fill_the_holes_of_a_sparse_file(tmp_path: Path) -> None:
     assert made.view[1 << 29] == 0
     assert allocated_bytes(made.path) <= 2 << 20
     made.close()
-
-
-def test_prefault_keeps_the_bytes_and_remembers_how_far_it_came(segment: Segment) -> None:
-    segment.view[5000] = 7
-    segment.prefault(5000, 20_000)
-    assert segment.view[5000] == 7 and sum(segment.view) == 7
-    assert segment.populated == 20_000
-
-
-def test_kernel_that_cannot_populate_is_asked_once_and_reported_once(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = []
-
-    class OldKernel:
-        @staticmethod
-        def madvise(address: int, size: int, advice: int) -> int:
-            asked.append((size, advice))
-            ctypes.set_errno(errno.EINVAL)
-            return -1
-
-    monkeypatch.setattr(module, "_libc", OldKernel)
-    monkeypatch.setattr(Segment, "_populate_works", True)
-    with caplog.at_level(logging.WARNING):
-        segment.prefault(0, SIZE)
-        segment.prefault(0, SIZE)
-    assert asked == [(SIZE, 23)]
-    assert [record.message.split(" path=")[0] for record in caplog.records] == ["prefault refused"]
-    assert segment.populated == 0
-
-
-def test_prefault_goes_in_steps_of_one_mebibyte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = []
-
-    class Kernel:
-        @staticmethod
-        def madvise(address: int, size: int, advice: int) -> int:
-            assert address % mmap.PAGESIZE == 0
-            sizes.append(size)
-            return 0
-
-    monkeypatch.setattr(module, "_libc", Kernel)
-    made = Segment.create(tmp_path / "file", 0, 4 << 20, False, True)
-    made.prefault(4097, (2 << 20) + 5000)
-    assert sizes == [1 << 20, 1 << 20, 904]
-    made.close()
-    made.prefault(0, 4096)
-    assert len(sizes) == 3, "a closed segment has nothing to populate"
 
 
 # --- life ---

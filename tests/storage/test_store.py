@@ -8,7 +8,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from storage import (
     store,
 )
 from storage.flags import Problem
+from storage.segment import Segment
 
 T0 = 1_700_000_000_000
 
@@ -358,6 +359,43 @@ def test_failed_flush_is_final_and_the_next_start_does_not_trust_the_page_cache(
         opened.stop()
     assert (tmp_path / "store" / "abort").exists()
     monkeypatch.undo()
+
+
+def test_failed_write_of_the_log_is_final_like_a_failed_flush(
+    opened: Opener, refuse_writes: Callable[[Segment], None], tmp_path: Path
+) -> None:
+    store = opened()
+    put(store)
+    store.flush_log()
+    end = store.end
+    refuse_writes(store.log.run.segments[0])
+    with pytest.raises(FlushFailed, match="No space left"):
+        store.put(draft())
+    with pytest.raises(StoreNotWritable, match="No space left"):
+        store.put(draft())
+    with pytest.raises(FlushFailed):
+        store.commit(1, 100)
+    assert store.end == store.confirmed == end
+    with pytest.raises(FlushFailed):
+        store.flush_log(4)
+    assert not (tmp_path / "store" / "bootid").exists()
+    with pytest.raises(FlushFailed):
+        opened.stop()
+    assert (tmp_path / "store" / "abort").exists()
+
+
+def test_checkpoint_does_not_vouch_for_what_is_only_staged(opened: Opener) -> None:
+    store = opened()
+    put(store)
+    store.flush_log()
+    known_ms = store.checkpoint.physic_ms
+    store.log.tail.append(draft(), 1, known_ms + 5_000)
+    put_end = store.end
+    store.flush_log()
+    assert (store.checkpoint.physic_ms, store.flushed) == (known_ms, put_end)
+    store.commit(1, 100)
+    store.flush_log()
+    assert store.checkpoint.physic_ms == known_ms + 5_000
 
 
 def test_retention_under_pressure_frees_space_and_lifts_the_refusal(
