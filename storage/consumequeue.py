@@ -84,11 +84,9 @@ class ConsumeQueue:
     def agrees_with(self, mark: QueueMark) -> bool:
         """Whether it holds what it held when the mark was taken. Raises OSError."""
         last = self.entry(mark.max_offset - 1)
-        return (
-            last is not None
-            and last[0] + last[1] == mark.physical_end
-            and self.first_offset <= mark.first_offset
-        )
+        if last is None or self.first_offset > mark.first_offset:
+            return False
+        return last[1] == BLANK_SIZE or last[0] + last[1] == mark.physical_end
 
     @property
     def file_count(self) -> int:
@@ -201,8 +199,8 @@ class ConsumeQueue:
         if self.directory.exists():
             for stray in self.directory.iterdir():  # files that load() found out of line
                 stray.unlink()
-        self.end.physical_end = -1
-        self.end.next_offset = self.flushed = 0
+        self._set_end(0, -1)
+        self.flushed = 0
         self._min_known = False
 
     def _fill_gap(self, queue_offset: int) -> None:
@@ -388,6 +386,7 @@ class ConsumeQueue:
     def _set_end(self, next_offset: int, physical_end: int) -> None:
         self._stop_writing()
         self._cuts += 1
+        self._min_offset = 0  # no longer a bound for the next search
         self.end.next_offset = next_offset
         self.end.physical_end = physical_end
 

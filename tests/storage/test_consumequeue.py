@@ -360,3 +360,16 @@ def test_log_begins_a_queue_anew(queues: ConsumeQueues) -> None:
     fill(queue, 0, 30)
     assert queue.put(5000, RECORD, 9, 0)
     assert (queue.max_offset, queue.entry(0)) == (1, (5000, RECORD, 9))
+
+
+def test_min_offset_of_a_queue_begun_anew_owes_nothing_to_the_old_one(
+    queues: ConsumeQueues,
+) -> None:
+    queue = queues.make("T", 0)
+    fill(queue, 0, 30)
+    queues.start_at(2000)
+    assert queue.min_offset == 20
+    for number in range(30):
+        queue.put(3000 + number * RECORD, RECORD, 0, number)
+    queues.start_at(3100)
+    assert queue.min_offset == 1

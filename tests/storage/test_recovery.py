@@ -524,3 +524,26 @@ def test_messages_of_a_failed_flush_are_looked_for_on_the_disk(kit: Kit) -> None
     store._mark.forget_boot()
     kit.crash()
     assert not kit.reopen_and_check().recovered.same_boot
+
+
+def test_expired_queue_keeps_its_next_offset_when_its_files_are_lost(kit: Kit) -> None:
+    store = kit.open()
+    kit.fill(12, queues=1)
+    for _ in range(60):
+        kit.put("other")
+    while store.dispatch():
+        pass
+    store.flush_queues(0)
+    store.retention.usage = lambda path: (100, 88, 12)
+    store.clean()
+    assert store.free_retired() == 0
+    assert store.log.start > kit.messages[11].offset
+    kit.close()
+    shutil.rmtree(kit.root / "consumequeue" / "T")
+    for rebuilt in (["T-0"], []):
+        store = kit.open()
+        assert store.recovered.rebuilt == rebuilt
+        assert (
+            store.min_offset("T", 0) == store.max_offset("T", 0) == store.next_offset("T", 0) == 12
+        )
+        kit.close()

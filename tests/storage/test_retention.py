@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, root: Path, stack: ExitStack, **settings: Any) -> None:
         self.clock = Clock()
-        sizes = {"segment_bytes": 1024, "reserved_hours": 72}
+        sizes = {"segment_bytes": 1024, "reserved_hours": 72, "delete_pause_ms": 0}
         config = StorageConfig(root=str(root), **{**sizes, **settings})
         self.store: MessageStore = stack.enter_context(open_store(config, self.clock))
         self.percent = 10
@@ -207,3 +207,16 @@ def test_usage_is_rounded_up_and_of_what_users_may_fill() -> None:
     assert used_percent((200, 50, 50)) == 50  # the rest is the superuser's
     assert used_percent((0, 0, 0)) == 100
     assert 0 <= used_percent(tuple(shutil.disk_usage("/"))) <= 100
+
+
+def test_files_are_deleted_one_by_one_with_a_pause_between(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = world(delete_pause_ms=100)
+    w.fill(5)
+    w.percent = 95
+    w.store.clean()
+    pauses: list[float] = []
+    monkeypatch.setattr("storage.store.time.sleep", pauses.append)
+    assert w.store.free_retired() == 0
+    assert pauses == [0.1, 0.1, 0.1]

@@ -94,6 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
             queue_segment_bytes=QUEUE_BYTES,
             index_slots=20,
             index_entries=16,
+            delete_pause_ms=0,
             flush_mode=self.mode,
         )
 
