@@ -302,6 +302,12 @@ def _down(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _kill(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="namesrv, broker-a or broker-b")
+    _directory(parser)
+    json_option(parser)
+
+
 def _status(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
     parser.add_argument("--watch", action="store_true", help="again and again until Ctrl-C")
@@ -422,6 +428,14 @@ LOCAL_ACTIONS: Final = (
         "say which processes run and whether brokers are registered",
         "  tandem local status --watch",
         _status,
+    ),
+    _Command(
+        "kill",
+        "local",
+        "run_kill",
+        "kill -9 one process, to see what happens",
+        "  tandem local kill broker-a && tandem local up",
+        _kill,
     ),
     _Command(
         "logs",

@@ -158,6 +158,22 @@ def run_logs(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+def run_kill(arguments: argparse.Namespace) -> ExitCode:
+    """kill -9 one process, to see what happens; `up` starts it again."""
+    layout = _open(arguments.dir.absolute())
+    members = {member.name: member for member in layout.members}
+    if arguments.name not in members:
+        raise CommandFailed(f"no process {arguments.name!r}; there are {', '.join(members)}")
+    pid = _running_pid(layout, members[arguments.name])
+    if pid is None:
+        raise CommandFailed(f"{arguments.name} does not run", ExitCode.NOT_RUNNING)
+    os.kill(pid, signal.SIGKILL)
+    if not _wait_gone(pid, 5.0):
+        raise CommandFailed(f"{arguments.name} (pid {pid}) still runs", ExitCode.NOT_STOPPED)
+    print(json.dumps({"killed": arguments.name}) if arguments.json else f"{arguments.name}: killed")
+    return ExitCode.OK
+
+
 # Setting up
 
 
