@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,8 +185,8 @@ class TopicTable:
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=sys_flag,
         )
-        self._add([made])
-        self.file.save()
+        with self._kept_only_if_saved([made]):
+            self.file.save()
         self.on_change([made])
         return made
 
@@ -209,9 +210,9 @@ class TopicTable:
             perm=perm,
             order=order,
         )
-        self._add([made])
-        if wait:
-            self.file.save()
+        with self._kept_only_if_saved([made]):
+            if wait:
+                self.file.save()
         self.on_change([made])
         return made
 
@@ -222,8 +223,8 @@ class TopicTable:
         """
         changed = [topic for topic in topics if self._topics.get(topic.topic_name) != topic]
         if changed:
-            self._add(changed)
-            await self.file.saved()
+            with self._kept_only_if_saved(changed):
+                await self.file.saved()
             self.on_change(changed)
             if (told := self.announced()) is not None:
                 await told
@@ -252,6 +253,29 @@ class TopicTable:
     def permission_changed(self) -> None:
         """brokerPermission changed: the same topics mean something else to the name servers now."""
         self._advance()
+
+    @contextlib.contextmanager
+    def _kept_only_if_saved(self, topics: list[TopicConfig]) -> Iterator[None]:
+        """Add topics; when the body fails to save them, what was there before is there again.
+
+        Else the next send would find a topic that a restart forgets.
+        """
+        former = {topic.topic_name: self._topics.get(topic.topic_name) for topic in topics}
+        self._add(topics)
+        try:
+            yield
+        except OSError:
+            for topic in topics:
+                name = topic.topic_name
+                before = former[name]
+                if self._topics.get(name) is not topic:
+                    continue
+                if before is None:
+                    del self._topics[name]
+                else:
+                    self._topics[name] = before
+            self._advance()
+            raise
 
     def _add(self, topics: list[TopicConfig]) -> None:
         for topic in topics:

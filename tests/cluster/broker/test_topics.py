@@ -203,3 +203,24 @@ def test_group_names_are_shorter() -> None:
     assert check_group_name("g" * 120) is None
     assert check_group_name("g" * 121) is not None
     assert check_group_name("g.h") is not None
+
+
+async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path, clock: HandClock) -> None:
+    topics = table(tmp_path, clock)
+    assert topics.create_for_send("Old", "TBW102", 4) is not None
+    before = dict(topics.to_json()["topicConfigTable"])
+
+    def broken(generation: int, content: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write, topics.file._write = topics.file._write, broken  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(OSError):
+            topics.create_for_send("New", "TBW102", 4)
+        with pytest.raises(OSError):
+            topics.create_for_retry("%RETRY%G", 1)
+        with pytest.raises(OSError):
+            await topics.put(TopicConfig("Other"), TopicConfig("Old", read_queue_nums=1))
+    assert topics.to_json()["topicConfigTable"] == before
+    topics.file._write = write  # type: ignore[method-assign]
+    assert topics.create_for_send("New", "TBW102", 4) is not None
