@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -373,3 +375,39 @@ def test_min_offset_of_a_queue_begun_anew_owes_nothing_to_the_old_one(
         queue.put(3000 + number * RECORD, RECORD, 0, number)
     queues.start_at(3100)
     assert queue.min_offset == 1
+
+
+@pytest.mark.fuzz
+def test_20_000_damaged_queue_files_are_cut_to_something_readable() -> None:
+    rng = random.Random(5)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as root:
+        directory = Path(root) / "consumequeue" / "T" / "0"
+        directory.mkdir(parents=True)
+        good = b"".join(struct.pack(">qiq", n * RECORD, RECORD, n) for n in range(15)).ljust(
+            FILE_BYTES, b"\0"
+        )
+        blanks = BLANK_ENTRY * 4 + good[80:]
+        kept = 0
+        for _ in range(20_000):
+            data = bytearray(rng.choice([good, blanks]))
+            for _ in range(rng.randrange(1, 6)):
+                at = rng.randrange(FILE_BYTES)
+                data[at : at + rng.choice([1, 8, 20, 60])] = rng.choice(
+                    [b"\0", b"\xff", rng.randbytes(8), rng.randbytes(20), bytes(60)]
+                )
+            path = directory / f"{0:020d}"
+            path.write_bytes(data[:FILE_BYTES].ljust(FILE_BYTES, b"\0"))
+            queues = ConsumeQueues(config(Path(root)))
+            queues.load()
+            queue = queues.make("T", 0)
+            queue.recover(rng.choice([700, 1500, 1 << 40]))
+            assert 0 <= queue.min_offset <= queue.max_offset <= 20
+            for number in range(queue.max_offset):
+                entry = queue.entry(number)
+                assert entry is not None
+            assert not any(path.read_bytes()[20 * queue.max_offset :])
+            kept += queue.max_offset
+            queue.put(1 << 50, RECORD, 1, queue.max_offset)
+            queues.close()
+        assert kept > 50_000

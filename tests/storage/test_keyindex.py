@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import struct
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,3 +240,38 @@ def test_failed_flush_is_final(index: KeyIndex, monkeypatch: pytest.MonkeyPatch)
     index.put(b"T", None, b"k", 9, T0 + 6)
     with pytest.raises(FlushFailed):
         index.flush()
+
+
+@pytest.mark.fuzz
+def test_20_000_damaged_index_files_are_answered_from_or_given_up(clock: Clock) -> None:
+    rng = random.Random(6)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as root:
+        index = KeyIndex(config(Path(root), entries=30), clock)
+        for number in range(20):
+            index.put(b"T", b"id%d" % number, None, number * 100, T0 + number * 300)
+        index.close()
+        (path,) = (Path(root) / "index").iterdir()
+        good = path.read_bytes()
+        given_up = 0
+        for _ in range(20_000):
+            data = bytearray(good)
+            for _ in range(rng.randrange(1, 5)):
+                at = rng.choice(
+                    [rng.randrange(40), rng.randrange(40, 80), rng.randrange(len(data))]
+                )
+                data[at : at + 4] = rng.choice(
+                    [bytes(4), b"\xff" * 4, rng.randbytes(4), b"\0\0\0\x05"]
+                )
+            path.write_bytes(data[: rng.choice([len(good), len(good), rng.randrange(len(good))])])
+            index = KeyIndex(config(Path(root), entries=30), clock)
+            index.load()
+            given_up += not index.headers
+            for key in ("id3", "id19", "none"):
+                assert len(found(index, key)) <= 64
+            index.put(b"T", b"new", None, 1 << 60, T0)
+            assert found(index, "new") in ([1 << 60], [])
+            index.close()
+            for left in (Path(root) / "index").iterdir():
+                left.unlink()
+        assert 1000 < given_up < 19_000
