@@ -13,7 +13,7 @@ from cluster.broker import names
 from cluster.broker.config import BrokerConfig
 from cluster.broker.savedfile import SavedFile
 from cluster.broker.versions import DataVersion
-from storage import Clock
+from storage import Clock, StoreNotWritable
 
 
 class TopicConfig(msgspec.Struct, rename="camel"):
@@ -161,7 +161,7 @@ class TopicTable:
     ) -> TopicConfig | None:
         """The topic, made after `default_topic` if it does not exist; None when it may not be.
 
-        Blocks until the new topic is on disk. Source: spec "Automatic creation while sending".
+        Blocks until the new topic is on disk. Raises StoreNotWritable. Source: spec "Automatic creation while sending".
         """
         found = self._topics.get(topic)
         if found is not None:
@@ -258,13 +258,13 @@ class TopicTable:
     def _kept_only_if_saved(self, topics: list[TopicConfig]) -> Iterator[None]:
         """Add topics; when the body fails to save them, what was there before is there again.
 
-        Else the next send would find a topic that a restart forgets.
+        Else the next send would find a topic that a restart forgets. Raises StoreNotWritable.
         """
         former = {topic.topic_name: self._topics.get(topic.topic_name) for topic in topics}
         self._add(topics)
         try:
             yield
-        except OSError:
+        except OSError as problem:
             for topic in topics:
                 name = topic.topic_name
                 before = former[name]
@@ -275,7 +275,9 @@ class TopicTable:
                 else:
                     self._topics[name] = before
             self._advance()
-            raise
+            raise StoreNotWritable(
+                f"topic {topics[0].topic_name} cannot be saved: {problem.strerror or problem}"
+            ) from problem
 
     def _add(self, topics: list[TopicConfig]) -> None:
         for topic in topics:

@@ -11,7 +11,7 @@ from brokerkit import HandClock
 from cluster.broker.config import BrokerConfig
 from cluster.broker.names import check_group_name, check_topic_name
 from cluster.broker.topics import TopicConfig, TopicTable
-from storage import jsonfile
+from storage import StoreNotWritable, jsonfile
 
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 
@@ -215,11 +215,11 @@ async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path, clock: 
 
     write, topics.file._write = topics.file._write, broken  # type: ignore[method-assign]
     for _ in range(2):
-        with pytest.raises(OSError):
+        with pytest.raises(StoreNotWritable, match="No space left"):
             topics.create_for_send("New", "TBW102", 4)
-        with pytest.raises(OSError):
+        with pytest.raises(StoreNotWritable, match="No space left"):
             topics.create_for_retry("%RETRY%G", 1)
-        with pytest.raises(OSError):
+        with pytest.raises(StoreNotWritable, match="No space left"):
             await topics.put(TopicConfig("Other"), TopicConfig("Old", read_queue_nums=1))
     assert topics.to_json()["topicConfigTable"] == before
     topics.file._write = write  # type: ignore[method-assign]
