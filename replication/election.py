@@ -541,8 +541,17 @@ class ControllerCore:
         record = group.record
         suspects = tuple(sorted({*record.suspects, replica}))
         self._change(group, effects, suspects=suspects)
-        trusted = tuple(each for each in record.sync_set if each not in suspects)
-        if trusted and len(trusted) < len(record.sync_set):
+        if self._may_lead(group, now_ms):
+            self._drop_suspects(group, effects)
+
+    def _drop_suspects(self, group: Group, effects: list[Effect]) -> None:
+        """Take suspects out of a serving master's set, which will propose them anew when they have caught up.
+
+        Without a master they stay: who was in the set when all lost power decides what may be elected.
+        """
+        record = group.record
+        trusted = tuple(each for each in record.sync_set if each not in record.suspects)
+        if record.master in trusted and len(trusted) < len(record.sync_set):
             self._change(group, effects, sync_set=trusted, set_number=record.set_number + 1)
             self._notify(group, effects)
 
@@ -590,6 +599,7 @@ class ControllerCore:
                 group.resigned = True
             elif not group.resigned:
                 self._activate(group, now_ms, effects)
+                self._drop_suspects(group, effects)
                 group.lease_ms = now_ms
                 lease = True
         if not lease:
@@ -780,7 +790,7 @@ class ControllerCore:
         if not candidates and self.unclean:
             candidates = [each for each in record.members if self._alive(group, each, now_ms)]
             lossy = True
-        wanted = group.switch.successor if group.switch else NOBODY
+        wanted = group.switch.successor if group.switch and group.resigned else NOBODY
         if record.electing_from and len(candidates) > 1 and record.master in candidates:
             candidates.remove(record.master)  # it was elected and did not make it
         chosen = wanted if wanted in candidates else self._best(group, candidates)

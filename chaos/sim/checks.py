@@ -132,8 +132,6 @@ class Checks:
     def confirmed(self, broker: Broker, offset: int) -> None:
         """Same offset below a confirmed one: same bytes, for ever, on every replica."""
         cells, canon = broker.disk.cells, self.canon
-        if broker.reigning and broker.disk.boundary(offset) != offset:
-            raise Violation(f"master {broker.replica} confirms {offset}, inside a record")
         start = min(self.checked.get(broker.replica, 0), offset)
         known = min(offset, len(canon))
         if start < known and cells[start:known] != canon[start:known]:
@@ -151,6 +149,11 @@ class Checks:
     def _forked(self, at: int) -> bool:
         """Whether a declared loss explains that history changed at this offset."""
         return any(end <= at for end in self.lossy_ends)
+
+    def whole(self, broker: Broker, offset: int) -> None:
+        """A master confirms whole records: half of one may be cut by the next master."""
+        if broker.reigning and broker.disk.boundary(offset) != offset:
+            raise Violation(f"master {broker.replica} confirms {offset}, inside a record")
 
     def read(self, broker: Broker, offset: int) -> None:
         """A consumer reads everything below `offset` here: what it saw may never change."""

@@ -258,6 +258,7 @@ class World:
         self.checks.acknowledged(broker, self.records[record], effect)
 
     def confirmed(self, broker: Broker, offset: int) -> None:
+        self.checks.whole(broker, offset)
         self.checks.confirmed(broker, offset)
 
     def consumed(self, broker: Broker, offset: int) -> None:

@@ -1,0 +1,152 @@
+"""MasterCore against what it may never do, whatever order slaves, sets and leases come in."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from replication import master as m
+from replication.config import Mode, StreamRules
+from replication.epochs import Epoch, EpochHistory
+from replication.master import MasterCore, Refusal
+
+REPLICAS = st.integers(2, 4)
+
+
+class MasterMachine(RuleBasedStateMachine):
+    """Tracks by itself which slave reported what on a live connection, and which sets may be in force."""
+
+    @initialize(mode=st.sampled_from(Mode))
+    def begin(self, mode: Mode) -> None:
+        self.mode = mode
+        self.now_ms = 0
+        self.core = MasterCore(
+            replica=1, mode=mode, rules=StreamRules(), history=EpochHistory((Epoch(1, 0),)),
+            granted=frozenset({1}), number=1, lease_until_ms=1000,
+        )  # fmt: skip
+        self.connections: dict[int, int] = {}
+        self.reported: dict[int, tuple[int, int]] = {}
+        self.possible: set[frozenset[int]] = {frozenset({1})}
+        self.number = 1
+        self.next_connection = 1
+        self.confirmed = self.acknowledged = 0
+
+    def feed(self, event: m.Event) -> None:
+        leased = self.now_ms < self.core.lease_until_ms or isinstance(event, m.LeaseRenewed)
+        for effect in self.core.step(event, self.now_ms):
+            if isinstance(effect, m.Propose):
+                assert effect.number == self.number
+                self.possible.add(effect.members)
+            elif isinstance(effect, m.Confirmed | m.Acknowledge):
+                assert leased, "without a lease nothing is confirmed or acknowledged"
+                end = effect.offset if isinstance(effect, m.Confirmed) else effect.end
+                self.check_held(end)
+                if isinstance(effect, m.Acknowledge):
+                    assert effect.copies >= 1
+                    self.acknowledged = end
+            elif isinstance(effect, m.Drop):
+                self.lose(effect.connection)
+
+    def check_held(self, end: int) -> None:
+        own = self.core.flushed if self.mode.waits_for_disk else self.core.end
+        assert end <= own
+        if not self.mode.waits_for_slaves:
+            return
+        for members in self.possible:
+            for member in members - {1}:
+                received, flushed = self.reported[member]
+                assert end <= (flushed if self.mode.waits_for_disk else received), (end, member)
+
+    def lose(self, connection: int) -> None:
+        for replica, known in list(self.connections.items()):
+            if known == connection:
+                del self.connections[replica]
+                self.reported.pop(replica, None)
+
+    @rule(size=st.integers(1, 100))
+    def append(self, size: int) -> None:
+        if self.core.refusal(self.now_ms) is None:
+            self.feed(m.Appended(self.core.end + size))
+
+    @rule(share=st.floats(0, 1))
+    def flush(self, share: float) -> None:
+        self.feed(m.Flushed(int(self.core.end * share)))
+
+    @rule(replica=REPLICAS)
+    def connect(self, replica: int) -> None:
+        self.connections[replica] = self.next_connection
+        self.reported.pop(replica, None)
+        self.feed(m.SlaveGreeted(self.next_connection, replica, replica * 10))
+        self.next_connection += 1
+
+    @rule(replica=REPLICAS, share=st.floats(0, 1), flushed=st.floats(0, 1))
+    def report(self, replica: int, share: float, flushed: float) -> None:
+        connection = self.connections.get(replica)
+        if connection is None:
+            return
+        before = self.reported.get(replica, (0, 0))
+        received = max(before[0], int(self.core.end * share))
+        durable = max(before[1], int(received * flushed))
+        self.reported[replica] = (received, durable)
+        self.feed(
+            m.SlaveReported(connection, received, durable, 1 if received else 0, self.core.end)
+        )
+
+    @rule(replica=REPLICAS)
+    def lie(self, replica: int) -> None:
+        connection = self.connections.get(replica)
+        if connection is not None:
+            confirmed = self.core.confirmed
+            self.feed(m.SlaveReported(connection, self.core.end + 1, 0, 1, self.core.end))
+            assert replica not in self.core.slaves
+            assert self.core.confirmed == confirmed
+
+    @rule(replica=REPLICAS)
+    def disconnect(self, replica: int) -> None:
+        connection = self.connections.get(replica)
+        if connection is not None:
+            self.lose(connection)
+            self.feed(m.SlaveLost(connection))
+
+    @rule(data=st.data())
+    def grant(self, data: st.DataObject) -> None:
+        """The controller took one of the proposals, whichever, and the news arrives."""
+        members = data.draw(st.sampled_from(sorted(self.possible, key=sorted)))
+        self.number += 1
+        self.possible = {members}
+        self.feed(m.SetLearned(members, self.number))
+
+    @rule(members=st.frozensets(st.integers(1, 4)), age=st.integers(0, 3))
+    def old_news(self, members: frozenset[int], age: int) -> None:
+        granted = self.core.granted
+        self.feed(m.SetLearned(members, self.number - age))
+        assert self.core.granted == granted
+
+    @rule(by_ms=st.integers(0, 900))
+    def wait(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.feed(m.Tick())
+
+    @rule(for_ms=st.integers(0, 2000))
+    def renew(self, for_ms: int) -> None:
+        self.feed(m.LeaseRenewed(self.now_ms + for_ms))
+
+    @rule(successor=REPLICAS)
+    def resign(self, successor: int) -> None:
+        self.feed(m.Resign(successor))
+
+    @invariant()
+    def nothing_falls(self) -> None:
+        core = self.core
+        assert self.confirmed <= core.confirmed <= core.end
+        self.confirmed = core.confirmed
+        assert 1 in core.union
+        assert any(core.granted == members for members in self.possible) or len(self.possible) > 1
+        if core.state is m.MasterState.RESIGNED:
+            assert core.refusal(self.now_ms) is Refusal.CLOSED
+            assert self.acknowledged == core.end or core.end == 0
+
+
+TestMasterMachine = MasterMachine.TestCase
+TestMasterMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
