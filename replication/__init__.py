@@ -1,1 +1,55 @@
-"""One broker on several disks: master, slaves, epochs and failover. Grows with the replication milestone."""
+"""One broker on several disks: master, slaves, epochs and failover.
+
+    frames    bytes <-> events of the replication stream, three dialects
+    epochs    which master wrote which range; where two logs part
+    replica   the one object a broker's shell feeds: role, lease, and the master or slave half inside it
+    master    progress of each slave, sync-state-set, what may be acknowledged
+    slave     handshake, truncate, follow
+    election  the controller: epochs, sets, elections, RocketMQ's request codes
+    identity  brokerIdentity; story: why a core is where it is; config: modes, times, rules
+
+The cores' events and effects are used as `master.Appended`, `slave.Append`, ... by the shells of this package and of
+cluster.controller; what others need is listed here.
+"""
+
+from replication.config import LeaseTimes, Mode, StreamRules
+from replication.election import Code, ControllerCore, GroupRecord, GroupView
+from replication.epochs import Epoch, EpochHistory, common_end, encode_epochs, read_epochs
+from replication.errors import (
+    CorruptEpochFile,
+    CorruptIdentityFile,
+    PeerBrokeProtocol,
+    ReplicationError,
+)
+from replication.identity import Identity, decode_identity
+from replication.master import MasterCore, Refusal
+from replication.replica import ReplicaCore, Role
+from replication.slave import SlaveCore
+from replication.story import Story
+
+__all__ = [
+    "Code",
+    "ControllerCore",
+    "CorruptEpochFile",
+    "CorruptIdentityFile",
+    "Epoch",
+    "EpochHistory",
+    "GroupRecord",
+    "GroupView",
+    "Identity",
+    "LeaseTimes",
+    "MasterCore",
+    "Mode",
+    "PeerBrokeProtocol",
+    "Refusal",
+    "ReplicaCore",
+    "ReplicationError",
+    "Role",
+    "SlaveCore",
+    "Story",
+    "StreamRules",
+    "common_end",
+    "decode_identity",
+    "encode_epochs",
+    "read_epochs",
+]

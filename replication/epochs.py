@@ -22,6 +22,7 @@ from replication.errors import CorruptEpochFile
 
 EPOCH_MAX: Final = (1 << 31) - 1
 OFFSET_MAX: Final = (1 << 63) - 1
+NO_OFFSET: Final = -1  # what a stock master with an empty log sends in heartbeats
 ENTRIES_MAX: Final = (
     10_000  # a failover every second for three hours; a file with more is no epoch file
 )

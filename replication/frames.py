@@ -40,7 +40,7 @@ from typing import Final
 import lz4.block
 
 from replication.config import FRAME_BODY_BYTES_MAX
-from replication.epochs import ENTRIES_MAX, EPOCH_MAX, Epoch, EpochHistory
+from replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
 from replication.errors import PeerBrokeProtocol
 
 try:
@@ -53,7 +53,6 @@ Buffer = bytes | bytearray | memoryview
 NONCE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
 NO_PROOF: Final = bytes(PROOF_BYTES)
-NO_OFFSET: Final = -1  # a stock master with an empty log sends it in heartbeats
 NAME_BYTES_MAX: Final = 512  # cluster#group
 REASON_BYTES_MAX: Final = 1024
 

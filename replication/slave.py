@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replication.config import StreamRules
-from replication.epochs import EpochHistory, common_end
-from replication.frames import NO_OFFSET
+from replication.epochs import NO_OFFSET, EpochHistory, common_end
 from replication.master import Confirmed, Flushed, Tick
 from replication.story import Story
 
