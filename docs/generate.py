@@ -1,9 +1,9 @@
-"""Write docs/config.md, docs/metrics.md and docs/errors.md from the code they describe.
+"""Write docs/config.md, metrics.md, errors.md and client-reference.md from the code they describe.
 
     .venv/bin/python docs/generate.py            # write them
     .venv/bin/python docs/generate.py --check    # exit 1 and name the file that is out of step
 
-A test runs the check, so the three pages cannot go stale.
+A test runs the check, so the pages cannot go stale.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import client_reference  # beside this file
 import msgspec
 
 from cluster.broker import replies
@@ -130,7 +131,17 @@ def errors_page() -> str:
     )
 
 
-PAGES = {"config.md": config_page, "metrics.md": metrics_page, "errors.md": errors_page}
+def reference_page() -> str:
+    """Every public name of the client, from signatures and docstrings."""
+    return GENERATED + client_reference.page()
+
+
+PAGES = {
+    "config.md": config_page,
+    "metrics.md": metrics_page,
+    "errors.md": errors_page,
+    "client-reference.md": reference_page,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import REPOSITORY, free_port, python_env
+
+from tandemmq.admin import COMMANDS, admin_parser
+from tandemmq.cli import command_parser
 
 pytestmark = pytest.mark.system
 
@@ -162,9 +166,6 @@ HOWTOS = sorted((REPOSITORY / "docs" / "howto").glob("*.md"))
 @pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
 def test_every_command_and_program_of_a_howto_is_understood(document: Path) -> None:
     """Options exist and Python compiles; nothing is run."""
-    from tandemmq.admin import COMMANDS, admin_parser  # noqa: PLC0415
-    from tandemmq.cli import command_parser  # noqa: PLC0415
-
     found = 0
     for language, block in BLOCK.findall(document.read_text(encoding="utf-8")):
         if language == "python":
@@ -172,23 +173,26 @@ def test_every_command_and_program_of_a_howto_is_understood(document: Path) -> N
             found += 1
         elif language == "console":
             for command, _ in steps(block):
-                for part in re.split(r" \| | && ", command):
-                    words = shell_words(part)
+                for words in calls(command):
                     if words[:2] == ["tandem", "admin"]:
-                        name = words[2]
-                        if name.startswith("-"):
-                            admin_parser(None).parse_args(words[2:])
-                        else:
-                            admin_parser(COMMANDS[name]).parse_args(words[2:])
+                        named = COMMANDS.get(words[2])
+                        assert named is not None or words[2].startswith("-"), command
+                        admin_parser(named).parse_args(words[2:])
                     elif words[:1] == ["tandem"]:
                         command_parser().parse_args(words[1:])
                     found += 1
     assert found
 
 
-def shell_words(command: str) -> list[str]:
-    """A command's words, without redirections."""
-    import shlex  # noqa: PLC0415
-
-    words = shlex.split(command)
-    return words[: words.index(">")] if ">" in words else words
+def calls(command: str) -> list[list[str]]:
+    """The words of each program that a command line calls, without redirections."""
+    found: list[list[str]] = [[]]
+    words = iter(shlex.split(command))
+    for word in words:
+        if word in ("|", "&&"):
+            found.append([])
+        elif word == ">":
+            next(words)
+        else:
+            found[-1].append(word)
+    return found
