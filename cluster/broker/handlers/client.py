@@ -42,6 +42,7 @@ from storage import Clock
 
 log = logging.getLogger(__name__)
 _skipped = once_per(60)
+_unsaved = once_per(60)
 
 CLIENT_ID_CHARACTERS_MAX: Final = 1_024
 ENTRIES_MAX: Final = 20_000  # groups and subscriptions of one heartbeat: 0.2 s of work
@@ -188,8 +189,13 @@ class ClientHandlers:
         return command.reply()
 
     async def _answer_when_saved(self, command: Command) -> Command:
-        await self._topics.file.saved()
-        await self._groups.file.saved()
+        try:
+            await self._topics.file.saved()
+            await self._groups.file.saved()
+        except OSError as problem:
+            # Consumers go on, also when the disk is full: the next heartbeat makes again what a
+            # restart forgets, and TableSaving tries again.
+            _unsaved.warning(log, "groups of a heartbeat not saved why=%s", problem)
         return command.reply()
 
     def _take_consumer(

@@ -202,3 +202,13 @@ async def test_queues_with_impossible_names_and_too_many_of_them_are_not_locked(
     assert (await asker.ask(LOCK_BATCH_MQ, body)).code == INVALID_PARAMETER
     assert (await asker.ask(UNLOCK_BATCH_MQ, body)).code == INVALID_PARAMETER
     assert len(asker.broker.locks) == 1
+
+
+async def test_heartbeats_of_new_groups_are_taken_when_the_disk_is_full(asker: Asker) -> None:
+    async def broken() -> None:
+        raise OSError(28, "No space left on device")
+
+    asker.broker.groups.file.saved = broken  # type: ignore[method-assign]
+    beat = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
+    assert (await asker.ask(HEART_BEAT, beat)).code == SUCCESS
+    assert asker.broker.consumers.client_ids("G") == ["c"]
