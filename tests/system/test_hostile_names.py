@@ -1,4 +1,4 @@
-"""A thousand names that are none, through every request code: no topic, group, file or line of the log comes of them."""
+"""A thousand names that are none, through every request code: no topic, group, file or forged log line comes of them."""
 
 from __future__ import annotations
 
