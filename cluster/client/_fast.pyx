@@ -10,8 +10,6 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 
-from storage._record cimport crc32
-
 from cluster.client import fast
 from cluster.client.compression import decompress
 from cluster.client.message import MessageQueue, ReceivedMessage, SendResult, SendStatus
@@ -20,6 +18,13 @@ from cluster.client.records import read_records as read_records_in_doubt
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:                 # where it has no build: slower
+    from zlib import crc32
+
+# Nothing is cimported from storage: its compiled form may be of another build.
 
 ctypedef const unsigned char* Bytes
 
@@ -166,7 +171,10 @@ def send_frame(head, long long opaque, long long born_ms, int sys_flag, str uniq
     if not fits:                    # seldom: long properties take the readable way, also to be refused
         return fast.send_frame(head, opaque, born_ms, sys_flag, unique_id, message, body)
     cdef tuple parts = head.parts
-    cdef char sys_text[24], born_text[24], flag_text[24], opaque_text[24]
+    cdef char sys_text[24]
+    cdef char born_text[24]
+    cdef char flag_text[24]
+    cdef char opaque_text[24]
     cdef Py_ssize_t sys_size = put_number(sys_text, sys_flag)
     cdef Py_ssize_t born_size = put_number(born_text, born_ms)
     cdef Py_ssize_t flag_size = put_number(flag_text, message.flag)
@@ -539,7 +547,8 @@ def read_records(const unsigned char[::1] view not None, str broker_name, long l
         properties_size = (<Py_ssize_t>r[at + body_size + 1 + topic_size] << 8) | r[at + body_size + 2 + topic_size]
         if at + body_size + 1 + topic_size + 2 + properties_size != record:
             return read_records_in_doubt(view, broker_name, max_offset)
-        if body_size and (crc32(r + at, body_size) & 0x7FFFFFFF) != word(r + 8):
+        body = PyBytes_FromStringAndSize(<char*>(r + at), body_size)
+        if <unsigned int>(crc32(body) & 0x7FFFFFFF) != word(r + 8):
             return read_records_in_doubt(view, broker_name, max_offset)
         queue_id = <int>word(r + 12)
         if stored_in is None or queue_id != last_queue_id or topic_size != PyBytes_GET_SIZE(last_topic) or memcmp(
@@ -552,7 +561,6 @@ def read_records(const unsigned char[::1] view not None, str broker_name, long l
             queue = MessageQueue(stored_in, broker_name, queue_id)
         properties = read_properties(r + at + body_size + 1 + topic_size + 2, properties_size)
         topic = properties.get("RETRY_TOPIC", stored_in) if retried else stored_in
-        body = PyBytes_FromStringAndSize(<char*>(r + at), body_size)
         if sys_flag & COMPRESSED:
             body = body_of(body, sys_flag, stored_in, <long long>word8(r + 20))
         placed = hex_id(r + 48 + host_size + 8, store_size, word8(r + 28))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from cluster.client.message import MessageQueue, ReceivedMessage
 from cluster.remoting import (
+    Channel,
     Command,
     ConnectFailed,
     ConnectionLost,
@@ -18,11 +19,13 @@ from cluster.remoting import (
     RequestTimedOut,
     ResponseCode,
 )
-from storage import Draft, encode, encode_properties, pack_host, split_batch
+from cluster.remoting.frame import FrameSplitter
+from storage import Draft, SystemClock, encode, encode_properties, pack_host, split_batch
 
 NAME_SERVER = "127.0.0.1:9876"
 Result = TypeVar("Result")
 HOST = pack_host("127.0.0.1", 10911)
+CHUNK = 4096  # what a channel receives at a time: frames arrive in pieces
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -51,6 +54,13 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.now_s
+
+
+class LoopClock(SystemClock):
+    """Monotonic time is the loop's, so that it jumps too."""
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
@@ -97,6 +107,7 @@ class FakeBroker:
         self.address = address
         self.queues: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.locks: dict[tuple[str, str, int], str] = {}
         self.members: dict[str, dict[FakeWire, str]] = defaultdict(dict)
         self.heartbeats: list[dict[str, Any]] = []
         self.requests: list[Command] = []
@@ -152,9 +163,12 @@ class FakeBroker:
 
     async def handle_send_message_v2(self, command: Command, wire: FakeWire) -> Command:
         fields = ext(command)
-        queue_id = int(fields["e"])
+        queue_id, topic = int(fields["e"]), fields["b"]
+        group = topic.removeprefix("%RETRY%")
+        if group != topic and any(holder == group for holder, _, _ in self.locks):
+            topic = f"%DLQ%{group}"  # an ordered group buries its dead at once
         offset = await self.store(
-            fields["b"],
+            topic,
             queue_id,
             bytes(command.body or b""),
             fields["i"].encode(),
@@ -190,8 +204,27 @@ class FakeBroker:
         for body in bodies:
             await self.store(topic, queue_id, body, encode_properties(properties))
 
+    async def handle_lock_batch_mq(self, command: Command, wire: FakeWire) -> Command:
+        body = json.loads(bytes(command.body or b""))
+        granted = []
+        for each in body["mqSet"]:
+            key = (body["consumerGroup"], each["topic"], each["queueId"])
+            if self.locks.setdefault(key, body["clientId"]) == body["clientId"]:
+                granted.append(each)
+        return command.reply(body=json.dumps({"lockOKMQSet": granted}).encode())
+
+    async def handle_unlock_batch_mq(self, command: Command, wire: FakeWire) -> Command:
+        body = json.loads(bytes(command.body or b""))
+        for each in body["mqSet"]:
+            key = (body["consumerGroup"], each["topic"], each["queueId"])
+            if self.locks.get(key) == body["clientId"]:
+                del self.locks[key]
+        return command.reply()
+
     async def handle_pull_message(self, command: Command, wire: FakeWire) -> Command:
         fields = ext(command)
+        if int(fields["sysFlag"]) & 1:
+            self.offsets[offset_key(command)] = int(fields["commitOffset"])
         queue = self.queues[fields["topic"], int(fields["queueId"])]
         offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
         if offset > len(queue):
@@ -285,10 +318,92 @@ class FakeWire:
         self._table[command.code](command, None)
 
 
-class FakeCluster:
-    """A name server and brokers. topics: name -> broker name -> queue count."""
+class MemoryTransport(asyncio.Transport):
+    """Carries a channel's bytes to a fake server and back; the server's side of it is a `wire`."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: FakeCluster, address: str) -> None:
+        super().__init__()
+        self.closed = False
+        self.written = 0
+        self._cluster = cluster
+        self._address = address
+        self._splitter = FrameSplitter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self.channel: Channel | None = None
+
+    def write(self, data: Any) -> None:
+        if self.closed:
+            return
+        self.written += len(data)
+        if self._cluster.is_down(self._address):
+            self.lose()
+            return
+        for frame in self._splitter.feed(bytes(data)):
+            task = self._loop.create_task(self._serve(Command.decode(frame)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, command: Command) -> None:
+        try:
+            answer = await self._cluster.answer(self._address, command, self)  # type: ignore[arg-type]
+        except ConnectionLost:
+            self.lose()
+            return
+        except RequestTimedOut:
+            return  # silence: the client's own time-out
+        if not command.oneway:
+            self.feed(answer.encode())
+
+    def feed(self, data: bytes) -> None:
+        """Bytes from the server."""
+        if self.channel is None or self.closed:
+            return
+        for start in range(0, len(data), CHUNK):
+            part = data[start : start + CHUNK]
+            self.channel.get_buffer(-1)[: len(part)] = part
+            self.channel.buffer_updated(len(part))
+
+    def push(self, command: Command) -> None:
+        command.flag |= 2
+        self._loop.call_soon(self.feed, command.encode())
+
+    def lose(self, problem: Exception | None = None) -> None:
+        """The connection breaks."""
+        if not self.closed:
+            self.closed = True
+            for task in self._tasks - {asyncio.current_task()}:
+                task.cancel()  # held pulls, as brokers drop them
+            assert self.channel is not None
+            self._loop.call_soon(self.channel.connection_lost, problem)
+
+    def close(self) -> None:
+        self.lose()
+
+    def abort(self) -> None:
+        self.lose()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+
+class FakeCluster:
+    """A name server and brokers. topics: name -> broker name -> queue count.
+
+    channels: clients get real channels whose bytes are carried in memory, else calls of Python.
+    """
+
+    def __init__(self, channels: bool = False) -> None:
+        self.channels = channels
         self.topics: dict[str, dict[str, int]] = {}
         self.brokers: dict[str, FakeBroker] = {}
         self.wires: list[FakeWire] = []
@@ -312,6 +427,13 @@ class FakeCluster:
         address = f"{host}:{port}"
         if self.is_down(address):
             raise ConnectFailed(address, "refused")
+        if self.channels:
+            transport = MemoryTransport(self, address)
+            channel = Channel(options["endpoint"], address, None)
+            transport.channel = channel
+            self.wires.append(transport)  # type: ignore[arg-type]
+            channel.connection_made(transport)
+            return channel  # type: ignore[return-value]
         wire = FakeWire(self, address, options["endpoint"].table)
         self.wires.append(wire)
         return wire
