@@ -16,7 +16,6 @@ FRAME_BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - 12
 
 #: inside name -> RocketMQ's key; the ones marked ours exist only here
 ROCKETMQ_NAMES: Final = {
-    "master_address": "haMasterAddress",
     "stream_heartbeat_ms": "haSendHeartbeatInterval",
     "stream_silence_ms": "haHousekeepingInterval",
     "batch_bytes": "haTransferBatchSize",
@@ -31,8 +30,6 @@ ROCKETMQ_NAMES: Final = {
     "lost_grace_ms": "haLostGraceMillis",  # ours
     "drain_ms_max": "haDrainMillis",  # ours
     "proposal_retry_ms": "haProposalRetryMillis",  # ours
-    "secret": "haSecret",  # ours
-    "compressed": "haCompressed",  # ours
     "heartbeat_ms": "brokerHeartbeatInterval",
     "lease_ms": "haLeaseMillis",  # ours
     "election_wait_ms": "controllerElectionWaitMillis",  # ours
@@ -41,7 +38,7 @@ ROCKETMQ_NAMES: Final = {
 
 
 class Mode(enum.Enum):
-    """What an acknowledgement promises: docs/promises, "S" waits for the sync-state-set, "1" for the disk."""
+    """What an acknowledgement promises: "S" waits for the sync-state-set, "1" for the disk (decision 0004)."""
 
     A0 = "A0"
     A1 = "A1"

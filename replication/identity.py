@@ -14,7 +14,7 @@ from replication.errors import CorruptIdentityFile
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a store belongs to. INV-35 of the specification: an id is bound to a store; a wiped store gets a new one."""
+    """Who a store belongs to. INV-35: an id is bound to a store; a wiped store gets a new one."""
 
     cluster: str
     group: str

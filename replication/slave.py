@@ -477,6 +477,7 @@ class SlaveCore:
             self.history = history
             effects.append(PersistHistory(history))
         if self.state is SlaveState.STREAMING:
+            self._retry_ms = RETRY_MS_MAX  # a full disk will not be better in 50 ms
             self._give_up(event.why, now_ms, effects)
 
     def _report(self, now_ms: int, effects: list[Effect]) -> None:

@@ -12,11 +12,10 @@ from typing import Any, Final
 from chaos.sim.broker import Broker, Waiting
 from chaos.sim.checks import Checks, Violation
 from chaos.sim.control import Controller
-from chaos.sim.faults import RULES, TICK_MS, TIMES, Plan, draw
+from chaos.sim.faults import TICK_MS, TIMES, Plan, draw
 from chaos.sim.network import Network
 from replication import election as e
 from replication import master as m
-from replication import replica as r
 from replication.config import Mode
 
 QUIET_EVENTS_MAX: Final = 40_000
@@ -509,6 +508,3 @@ def simulate(
 ) -> Outcome:
     """Run one seed. Raises Violation or AssertionError when something is wrong."""
     return World(seed, mode=mode, parts=parts).run(events)
-
-
-__all__ = ["RULES", "Outcome", "Parts", "Record", "Violation", "World", "r", "simulate"]

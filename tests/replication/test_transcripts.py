@@ -56,6 +56,8 @@ def parsed(text: str) -> Any:
     if re.fullmatch(r"\[(\d+:\d+,?)*\]", text):
         pairs = (each.split(":") for each in text[1:-1].split(",") if each)
         return tuple((int(a), int(b)) for a, b in pairs)
+    if text.startswith("'"):
+        return text[1:-1]
     if text.startswith("view("):
         fields = dict(each.split("=") for each in text[5:-1].split(";"))
         return GroupView(**{name: parsed(value) for name, value in fields.items()})
