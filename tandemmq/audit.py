@@ -139,7 +139,7 @@ def _engine(arguments: argparse.Namespace, places: dict[str, str]) -> Engine:
         size = 0 if remote else sum(_log_bytes(place) for place in places.values())
         name = "spark" if arguments.spark_master or size > local.LOCAL_BYTES_MAX else "local"
     if name == "spark":
-        return _spark_engine(arguments)
+        return _spark_engine(arguments, places)
     engine: Engine = local.LocalEngine(arguments.workers)
     return engine
 
@@ -149,9 +149,13 @@ def _log_bytes(place: str) -> int:
     return sum(file.stat().st_size for file in directory.iterdir()) if directory.is_dir() else 0
 
 
-def _spark_engine(arguments: argparse.Namespace) -> Engine:
+def _spark_engine(arguments: argparse.Namespace, places: dict[str, str]) -> Engine:
     session = importlib.import_module("tandemmq.sparkling")
-    engine: Engine = session.spark_engine(arguments.spark_master, arguments.jit)
+    absolute = {
+        name: place if "://" in place else str(Path(place).absolute())
+        for name, place in places.items()
+    }
+    engine: Engine = session.spark_engine(arguments.spark_master, arguments.jit, absolute)
     return engine
 
 
@@ -293,7 +297,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     for done in repair.apply_repair(run, steps, kept):
         print(f"{done.target}: {done.start}-{done.end} replaced, former bytes in {done.kept}")
     options = plan.Options(**json.loads(run.options))
-    outcome = plan.audit(json.loads(run.places), _engine(_DEFAULTS, {}), options)
+    outcome: Outcome = plan.audit(json.loads(run.places), _engine(_DEFAULTS, {}), options)
     _show(outcome)
     return outcome.exit_code
 

@@ -30,11 +30,14 @@ def find_islands(
     ranges: Sequence[Range],
     end: int,
     compared: Compared | None = None,
+    *,
+    aligned: bool = False,
 ) -> list[Island]:
     """The islands that differing ranges hold, by offset; islands that touch across segments are one.
 
     ranges  of blocks, both sides having a file for their segment
     end     nothing at or behind it is compared
+    aligned records begin where the ranges do: nothing before them is read
     Raises AuditIncomplete.
     """
     compared = Compared() if compared is None else compared
@@ -45,18 +48,32 @@ def find_islands(
             if piece.end <= done:
                 continue
             piece = piece._replace(start=done)
-        islands, done = _of_range(reference, replica, piece, end, compared)
-        for island in islands:
-            _append(found, island, reference.segment_bytes)
+        islands, done = _of_range(reference, replica, piece, end, compared, aligned)
+        found += islands
+    return join_islands(found, reference.segment_bytes)
+
+
+def join_islands(islands: Sequence[Island], segment_bytes: int) -> list[Island]:
+    """Islands of neighbouring ranges as one list: none twice, and those that touch across segments as one."""
+    found: list[Island] = []
+    for island in sorted(islands):
+        if found and island.start < found[-1].end:
+            continue  # the range before reached into this one, and found it first
+        _append(found, island, segment_bytes)
     return found
 
 
 def _of_range(
-    reference: Replica, replica: Replica, piece: Range, end: int, compared: Compared
+    reference: Replica,
+    replica: Replica,
+    piece: Range,
+    end: int,
+    compared: Compared,
+    aligned: bool,
 ) -> tuple[list[Island], int]:
     limit = limit_of(reference, piece.start)
     clip = min(limit, end)
-    pair = PairDiff(_boundary(reference, piece))
+    pair = PairDiff(piece.start if aligned else _boundary(reference, piece))
     found: list[Island] = []
     window = min(WINDOW_BYTES, max(64 << 10, 2 * (piece.end - pair.offset)))
     while pair.offset < clip and (pair.offset < piece.end or pair.in_island):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replication.audit.blocks import Block, Range, digest_replica
+from replication.audit.blocks import Block, Range, differing_ranges, digest_replica
 from replication.audit.islands import Compared, find_islands
 from replication.audit.kernel import Island
-from replication.audit.plan import Options
+from replication.audit.plan import Level1, Options
 from replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
 from replication.audit.stores import Replica
 
@@ -26,9 +26,24 @@ class LocalEngine:
 
     def __init__(self, workers: int = 2) -> None:
         self._workers = workers
+        self._known: dict[tuple[str, int, int], list[Block]] = {}
 
-    def digests(self, replica: Replica, start: int, end: int) -> list[Block]:
-        return digest_replica(replica, start, end, self._workers)
+    def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1:
+        mine = self._digests(reference, start, end)
+        theirs = self._digests(replica, start, end)
+        return Level1(
+            differing_ranges(mine, theirs, start, end, reference.segment_bytes),
+            sum(block.size for block in mine) + sum(block.size for block in theirs),
+            len(theirs),
+            {reference.name: mine, replica.name: theirs},
+        )
+
+    def _digests(self, replica: Replica, start: int, end: int) -> list[Block]:
+        """The reference is compared with each replica, and read once."""
+        key = (replica.name, start, end)
+        if key not in self._known:
+            self._known[key] = digest_replica(replica, start, end, self._workers)
+        return self._known[key]
 
     def islands(
         self,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from replication.audit.blocks import Block, Range, differing_ranges
+from replication.audit.blocks import Block, Range
 from replication.audit.classes import (
     DivergenceClass,
     Severity,
@@ -87,12 +87,24 @@ class Outcome:
         }
 
 
+@dataclass(slots=True)
+class Level1:
+    """What comparing digests brought."""
+
+    ranges: list[Range]
+    bytes_read: int = 0
+    blocks: int = 0  # of the replica
+    digests: dict[str, list[Block]] = field(
+        default_factory=dict
+    )  # by replica, if they are kept here
+
+
 class Engine(Protocol):
     """The passes over bytes."""
 
     name: str
 
-    def digests(self, replica: Replica, start: int, end: int) -> list[Block]: ...
+    def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1: ...
 
     def islands(
         self,
@@ -132,6 +144,7 @@ class _Audit:
     records: int = 0
     blocks: list[BlockRow] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
+    digested: set[str] = field(default_factory=set)
     strangers: set[str] = field(default_factory=set)  # share no record with the reference
     damage: dict[str, list[Interval]] = field(default_factory=dict)  # by replica, from L1 and L2
 
@@ -230,14 +243,14 @@ def _agree_on_range(state: _Audit, opened: list[Replica]) -> None:
 def _compare(state: _Audit, replica: Replica) -> None:
     reference, engine = state.reference, state.engine
     end = min(reference.end, replica.end)
-    mine = engine.digests(reference, state.start, end)
-    theirs = engine.digests(replica, state.start, end)
-    if not state.blocks:
-        state.blocks += _block_rows(state.run_id, reference.name, mine)
-    state.blocks += _block_rows(state.run_id, replica.name, theirs)
-    state.bytes_compared += sum(block.size for block in mine) + sum(b.size for b in theirs)
-    state.blocks_compared += len(theirs)
-    ranges = differing_ranges(mine, theirs, state.start, end, reference.segment_bytes)
+    level1 = engine.compare(reference, replica, state.start, end)
+    for name, digests in level1.digests.items():
+        if name not in state.digested:
+            state.digested.add(name)
+            state.blocks += _block_rows(state.run_id, name, digests)
+    state.bytes_compared += level1.bytes_read
+    state.blocks_compared += level1.blocks
+    ranges = level1.ranges
     state.blocks_differing += sum(-(-(r.end - r.start) // (1 << 20)) for r in ranges)
     damage: list[Interval] = []
     absent = set()

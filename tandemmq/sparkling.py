@@ -1,0 +1,154 @@
+"""A Spark session for `tandem audit`, started as fast as a JVM can be, or an existing cluster's."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from replication.audit.plan import Engine
+
+JAVA_MIN: Final = 17
+ARCHIVE_MAKING_S: Final = 600
+_JIT: Final = {"c1": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "c2": "-XX:+UseSerialGC"}
+
+
+def spark_engine(master: str, jit: str, places: dict[str, str], out: Path | None = None) -> Engine:
+    """The engine on a session of its own. Raises BadInput when Java or Spark is missing or too old."""
+    job = _module("replication.audit.spark_job")
+    engine: Engine = job.SparkEngine(lambda: session(master, jit), places, out)
+    return engine
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as problem:
+        if problem.name and problem.name.split(".")[0] in {"pyspark", "pyarrow", "numpy"}:
+            raise _bad_input(
+                f"the Spark engine needs {problem.name}: pip install 'tandemmq[audit]'"
+            ) from problem
+        raise
+
+
+def _bad_input(text: str) -> Exception:
+    problem: Exception = importlib.import_module("replication.audit.errors").BadInput(text)
+    return problem
+
+
+def session(master: str = "", jit: str = "c1") -> Any:
+    """A session. Local ones start with the JVM's first compiler only: audits are over before the second
+    one pays."""
+    check_java()
+    pyspark = _module("pyspark.sql")
+    packages = str(Path(importlib.import_module("replication").__file__ or "").parents[1])
+    paths = [packages, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = (
+        pyspark.SparkSession.builder.appName("tandem audit")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "1" if not master else "16")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", f"{_JIT[jit]} {_class_archive(jit)}")
+        .config("spark.sql.codegen.wholeStage", "false")  # a handful of rows: not worth compiling
+        .config("spark.sql.adaptive.enabled", "false")
+    )
+    if not master or master.startswith("local"):
+        builder = (
+            builder.config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        )
+    made = builder.master(master or "local[*]").getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _class_archive(jit: str) -> str:
+    """JVM options that load Spark's classes from an archive in the user's cache, or make it at exit.
+
+    The archive belongs to one JDK and one Spark; a JVM that cannot use it goes on without. It takes about
+    160 MB and saves half of a session's start.
+    """
+    spark = importlib.import_module("pyspark")
+    java = os.path.realpath(_java() or "java")
+    key = hashlib.sha256(f"{java} {spark.__file__} {spark.__version__} {jit}".encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandemmq"
+    archive = cache / f"spark-{key.hexdigest()[:16]}.jsa"
+    if archive.exists():
+        return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return ""  # no cache directory: every start takes its time
+    making = archive.with_name(f".{archive.name}.making")
+    try:
+        if time.time() - making.stat().st_mtime < ARCHIVE_MAKING_S:
+            return ""  # another audit is at it
+    except FileNotFoundError:
+        pass
+    making.touch()
+    return f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
+def check_java() -> None:
+    """Raises BadInput, in one sentence, when there is no Java that Spark runs on."""
+    java = _java()
+    if java is None or not Path(java).exists():
+        raise _bad_input(f"Spark needs Java {JAVA_MIN} or later, and no java was found")
+    shown = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    found = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+    if found is None:
+        raise _bad_input(f"{java} -version tells no version: {shown.stderr.strip()[:100]}")
+    if int(found[1]) < JAVA_MIN:
+        raise _bad_input(f"Spark needs Java {JAVA_MIN} or later, {java} is {found[1]}")
+
+
+def watch(places: dict[str, str], arguments: argparse.Namespace) -> int:
+    """Compare what two logs gain, until interrupted or, with --once, until their ends."""
+    if arguments.namesrv:
+        raise _bad_input("watching a live cluster by --namesrv is not available yet")
+    if len(places) != 2:
+        raise _bad_input("watch compares two stores: the master's and one replica's")
+    reference, replica = places.values()
+    plan = _module("replication.audit.stores")
+    for name, place in places.items():
+        plan.open_replica(place, name).close()
+    job = _module("replication.audit.spark_job")
+    spark = session(arguments.spark_master, arguments.jit)
+    before = _island_count(arguments.out)
+    query = job.watch(
+        spark, reference, replica, arguments.out, arguments.every, arguments.once,
+        lambda line: print(line, flush=True),
+    )  # fmt: skip
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return 1 if _island_count(arguments.out) > before else 0
+
+
+def _island_count(out: Path) -> int:
+    directory = out / "islands"
+    return len(list(directory.glob("*.parquet"))) if directory.is_dir() else 0
