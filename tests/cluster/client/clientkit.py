@@ -325,6 +325,7 @@ class MemoryTransport(asyncio.Transport):
         super().__init__()
         self.closed = False
         self.written = 0
+        self.answers: list[Command] = []  # the client's, to requests of the server
         self._cluster = cluster
         self._address = address
         self._splitter = FrameSplitter()
@@ -340,7 +341,11 @@ class MemoryTransport(asyncio.Transport):
             self.lose()
             return
         for frame in self._splitter.feed(bytes(data)):
-            task = self._loop.create_task(self._serve(Command.decode(frame)))
+            command = Command.decode(frame)
+            if command.is_response:
+                self.answers.append(command)
+                continue
+            task = self._loop.create_task(self._serve(command))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

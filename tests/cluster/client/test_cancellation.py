@@ -237,7 +237,9 @@ def test_poll_given_up_at_any_step_loses_no_message(cluster: FakeCluster) -> Non
             )
             async with consumer:
 
-                async def scenario() -> None:
+                async def scenario(
+                    consumer: PullConsumer = consumer, seen: list[bytes] = seen
+                ) -> None:
                     seen.extend(message.body for message in await consumer.poll(2))
 
                 task = asyncio.create_task(broker.fill("T", 0, [b"0", b"1", b"2", b"3"]))
