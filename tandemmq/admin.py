@@ -120,13 +120,13 @@ def _list(*, as_json: bool) -> ExitCode:
 
 
 async def _run(command: AdminCommand, arguments: argparse.Namespace) -> ExitCode:
-    where = reach(arguments)
+    config = reach(arguments)
     interval_s: float | None = getattr(arguments, "interval", None)
     if interval_s is not None and interval_s <= 0:
         raise CommandFailed(f"-i must be above 0, got {interval_s:g}", ExitCode.USAGE)
-    async with Admin(where.namesrv, tls=where.tls) as admin:
+    async with Admin(config=config) as admin:
         while True:
-            call = Call(admin, arguments, where, time.time_ns() // 1_000_000)
+            call = Call(admin, arguments, config, time.time_ns() // 1_000_000)
             found = command.run(call)
             if not inspect.isawaitable(found):
                 code = ExitCode.OK

@@ -7,9 +7,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.client import ClientConfig
 from cluster.client.admin import Admin
 from tandemmq.exits import CommandFailed, ExitCode
-from tandemmq.reach import Reach
 from tandemmq.screen import table
 
 
@@ -28,7 +28,7 @@ class Call:
 
     admin: Admin
     arguments: argparse.Namespace
-    reach: Reach
+    config: ClientConfig
     now_ms: int
 
 

@@ -101,7 +101,7 @@ async def _hand_over(call: Call, messages: Sequence[ReceivedMessage]) -> Shown:
 
 async def _resend(call: Call, messages: Sequence[ReceivedMessage]) -> Shown:
     results = []
-    async with Producer(GROUP, namesrv=call.reach.namesrv, tls=call.reach.tls) as producer:
+    async with Producer(GROUP, config=call.config) as producer:
         for each in messages:
             own = {k: v for k, v in each.properties.items() if k not in RESERVED_PROPERTIES}
             copy = Message(

@@ -35,7 +35,7 @@ async def send_message(call: Call) -> Shown:
     message = Message(
         arguments.topic, arguments.body.encode(), tags=arguments.tags, keys=arguments.key
     )
-    async with Producer(GROUP, namesrv=call.reach.namesrv, tls=call.reach.tls) as producer:
+    async with Producer(GROUP, config=call.config) as producer:
         return sent([await producer.send(message, queue=queue)])
 
 
@@ -105,7 +105,7 @@ async def _timed(call: Call, name: str) -> Shown:
         raise usage("the number of messages and their size must be at least 1")
     message = Message(name, b"x" * call.arguments.size)
     sends: list[dict[str, Any]] = []
-    async with Producer(GROUP, namesrv=call.reach.namesrv, tls=call.reach.tls) as producer:
+    async with Producer(GROUP, config=call.config) as producer:
         queues = await producer.queues(name)
         for number in range(call.arguments.amount):
             began = time.perf_counter()

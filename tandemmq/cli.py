@@ -152,7 +152,8 @@ def reach_options(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--namesrv",
         metavar="HOST:PORT[;HOST:PORT]",
-        help=f"name servers; default NAMESRV_ADDR of the environment, else {DEFAULT_NAME_SERVER}",
+        help=f"name servers; default NAMESRV_ADDR of the environment, else {DEFAULT_NAME_SERVER}; "
+        "an access key comes from TANDEM_ACCESS_KEY and TANDEM_SECRET_KEY",
     )
     parser.add_argument("--tls", action="store_true", help="encrypt, trusting any certificate")
     parser.add_argument("--ca", metavar="FILE", help="encrypt, trusting these certificates (PEM)")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from cluster.client import ClientError, Message, NoRoute, Producer, PullConsumer
+from cluster.client import ClientConfig, ClientError, Message, NoRoute, Producer, PullConsumer
 from cluster.client.admin import Admin
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.outcome import client_errors
-from tandemmq.reach import Reach, reach
+from tandemmq.reach import reach
 from tandemmq.screen import Progress
 
 GROUP: Final = "TANDEM_BENCH"
@@ -41,21 +41,17 @@ def run_bench(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.FAILED if wrong else ExitCode.OK
 
 
-async def _bench(arguments: argparse.Namespace, where: Reach) -> dict[str, Any]:
-    async with Admin(where.namesrv, tls=where.tls) as admin:
+async def _bench(arguments: argparse.Namespace, config: ClientConfig) -> dict[str, Any]:
+    async with Admin(config=config) as admin:
         await _make_topic(admin, arguments.topic, arguments.queues)
         queues = (await admin.route(arguments.topic)).read_queues(arguments.topic)
         begins = {queue: await admin.max_offset(queue) for queue in queues}
     sender = _Sender(arguments)
-    async with Producer(
-        GROUP, namesrv=where.namesrv, tls=where.tls, in_flight_max=arguments.in_flight
-    ) as producer:
+    async with Producer(GROUP, config=config, in_flight_max=arguments.in_flight) as producer:
         await sender.run(producer)
     found = sender.result()
     if not arguments.no_read and sender.acked:
-        consumer = PullConsumer(
-            READ_GROUP, namesrv=where.namesrv, tls=where.tls, auto_commit=False, pull_count=256
-        )
+        consumer = PullConsumer(READ_GROUP, config=config, auto_commit=False, pull_count=256)
         async with consumer:
             await consumer.assign(begins)
             for queue, offset in begins.items():

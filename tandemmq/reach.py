@@ -1,28 +1,27 @@
-"""How commands reach a cluster: name servers and TLS, from options and the environment."""
+"""How commands reach a cluster: name servers, TLS and access key, from options and the environment."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import ssl
-from dataclasses import dataclass
+from typing import Final
 
+from cluster.client import ClientConfig, Credentials
 from cluster.remoting import client_context
 from cluster.remoting.tls import TlsUnusable
 from tandemmq.cli import DEFAULT_NAME_SERVER
 from tandemmq.exits import CommandFailed, ExitCode
 
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """What every client of a command is made with."""
-
-    namesrv: str
-    tls: ssl.SSLContext | None
+ACCESS_KEY: Final = "TANDEM_ACCESS_KEY"  # of the environment: a command line is seen by everybody
+SECRET_KEY: Final = "TANDEM_SECRET_KEY"
 
 
-def reach(arguments: argparse.Namespace) -> Reach:
-    """From the options that cli.reach_options() adds. Raises CommandFailed for a bad CA file."""
+def reach(arguments: argparse.Namespace) -> ClientConfig:
+    """What every client of a command is made with, from the options of cli.reach_options().
+
+    Raises CommandFailed for a CA file that cannot be used and half a key, ValueError for an address
+    that is none.
+    """
     tls = None
     if arguments.tls or arguments.ca is not None:
         try:
@@ -30,7 +29,14 @@ def reach(arguments: argparse.Namespace) -> Reach:
             tls = client_context(ca_path=arguments.ca or "", verify=arguments.ca is not None)
         except TlsUnusable as problem:
             raise CommandFailed(f"--ca: {problem}", ExitCode.USAGE) from problem
-    return Reach(name_server(arguments.namesrv), tls)
+    return ClientConfig(name_server(arguments.namesrv), tls=tls, credentials=_credentials())
+
+
+def _credentials() -> Credentials | None:
+    access, secret = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
+    if bool(access) != bool(secret):
+        raise CommandFailed(f"set both {ACCESS_KEY} and {SECRET_KEY}, or neither", ExitCode.USAGE)
+    return Credentials(access, secret) if access else None
 
 
 def name_server(given: str | None) -> str:

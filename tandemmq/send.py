@@ -37,8 +37,7 @@ async def _send(
 ) -> tuple[int, int]:
     bodies = _bodies(arguments)
     sent = not_promised = 0
-    where = reach(arguments)
-    async with Producer(arguments.group, namesrv=where.namesrv, tls=where.tls) as producer:
+    async with Producer(arguments.group, config=reach(arguments)) as producer:
         while chunk := list(islice(bodies, TOGETHER)):
             messages = [
                 Message(

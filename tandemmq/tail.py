@@ -69,8 +69,7 @@ async def _tail(
     arguments: argparse.Namespace, start: int | None, end_ms: int | None, wanted: _Wanted
 ) -> int:
     shown = 0
-    where = reach(arguments)
-    consumer = PullConsumer(GROUP, namesrv=where.namesrv, tls=where.tls, auto_commit=False)
+    consumer = PullConsumer(GROUP, config=reach(arguments), auto_commit=False)
     async with consumer:
         queues = _chosen(await consumer.queues(arguments.topic), arguments.queue)
         await consumer.assign(queues, arguments.tag)

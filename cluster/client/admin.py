@@ -12,6 +12,8 @@ class Admin(MessageAdmin):
 
     namesrv     "host:9876;host:9876", a sequence of addresses, or None for NAMESRV_ADDR
     tls         None: plain TCP
+    config      instead of namesrv and tls, with access key and more; topic and group names are
+                always full ones, whatever its namespace
     timeout_ms  for one request; requests that a broker relays or that take it long have more
 
     Methods fall into servers (cluster, masters, broker_status, broker_config, put_kv, ...), topics

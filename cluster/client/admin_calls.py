@@ -11,7 +11,7 @@ from cluster.client import admin_bodies as bodies
 from cluster.client import calls
 from cluster.client import instance as instances
 from cluster.client.admin_values import BrokerMembers
-from cluster.client.config import ClientConfig, name_servers
+from cluster.client.config import ClientConfig, one_config
 from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, NoRoute, NotRunning
 from cluster.client.instance import ClientInstance
 from cluster.client.message import MessageQueue
@@ -44,6 +44,8 @@ class AdminCalls:
 
     namesrv     "host:9876;host:9876", a sequence of addresses, or None for NAMESRV_ADDR
     tls         None: plain TCP
+    config      instead of namesrv and tls, with access key and more; names are always full ones,
+                whatever its namespace
     timeout_ms  for one request
     """
 
@@ -52,12 +54,12 @@ class AdminCalls:
         namesrv: str | Sequence[str] | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        config: ClientConfig | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
         if timeout_ms < 1:
             raise ValueError(f"timeout_ms must be at least 1, got {timeout_ms}")
-        self._addresses = name_servers(namesrv)
-        self._config = ClientConfig(self._addresses, "", tls)
+        self._config = one_config(config, namesrv, "", tls)
         self._timeout_ms = timeout_ms
         self._instance: ClientInstance | None = None
 
@@ -78,11 +80,11 @@ class AdminCalls:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """The name servers this client was given, "host:port".
+        """The name servers known now, "host:port", looked up ones included once one was asked.
 
         Example: for address in admin.name_servers: ...
         """
-        return self._addresses
+        return self._running().name_servers.addresses
 
     # Targets
 
@@ -195,6 +197,8 @@ class AdminCalls:
         self, code: RequestCode, ext: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, Command]:
         """Every name server, since none tells the others. Raises what the first failure raises."""
+        if not self.name_servers:
+            await self.cluster()  # they are looked up with the first question
         return {address: await self._ask(address, code, ext, body) for address in self.name_servers}
 
     async def _fetch(

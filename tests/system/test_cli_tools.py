@@ -1,0 +1,213 @@
+"""send, tail, bench, completion and the live table: what makes the shell good enough to debug with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_processes import Broker, NameServer, python_env, wait_until
+from command_line import Done, run
+
+from tandemmq.admin import COMMANDS
+from tandemmq.exits import ExitCode
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a name server with one broker."""
+    directory = tmp_path_factory.mktemp("tools")
+    with NameServer(directory) as server:
+        server.start()
+        with Broker(directory, server.address) as broker:
+            broker.start()
+            yield server.address
+
+
+def tandem(name_server: str, *arguments: object, stdin: bytes = b"") -> Done:
+    reached = arguments[0] in ("send", "tail", "bench", "admin")
+    return run(*arguments, *(["-n", name_server] if reached else []), stdin=stdin)
+
+
+def well(name_server: str, *arguments: object, stdin: bytes = b"") -> str:
+    done = tandem(name_server, *arguments, stdin=stdin)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def everything(name_server: str, topic: str, *arguments: object) -> list[dict[str, Any]]:
+    shown = well(name_server, "tail", topic, "--from", "first", "--until-end", "--json", *arguments)
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def wait_readable(name_server: str, topic: str, count: int) -> None:
+    wait_until(lambda: len(everything(name_server, topic)) >= count, 10, f"{count} in {topic}")
+
+
+def test_properties_queue_and_hex_travel_and_filter(name_server: str) -> None:
+    well(name_server, "send", "Props", "first", "--property", "a=1", "--property", "b=x y")
+    well(name_server, "send", "Props", "00ff17", "--hex", "--property", "a=2", "--key", "k")
+    well(name_server, "send", "Props", "third", "--queue", "broker-a:3")
+    wait_readable(name_server, "Props", 3)
+    (first,) = everything(name_server, "Props", "--property", "a=1")
+    assert (first["properties"]["b"], first["body"]) == ("x y", "first")
+    assert len(everything(name_server, "Props", "--property", "a")) == 2
+    (binary,) = everything(name_server, "Props", "--key", "k")
+    assert binary["body_base64"] == "AP8X"
+    (third,) = everything(name_server, "Props", "--queue", "broker-a:3", "--property", "WAIT")[-1:]
+    assert third["body"] == "third" and third["queue_id"] == 3
+    shown = well(name_server, "tail", "Props", "--from", "first", "--until-end", "--key", "k")
+    assert "00000000  00 ff 17" in shown
+    verbose = well(name_server, "tail", "Props", "--from", "first", "--until-end", "--verbose")
+    assert "b: x y" in verbose and "CommitLog offset" in verbose
+
+
+def test_files_and_their_lines_are_messages(name_server: str, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a\nb\n")
+    two.write_text("c\n\nd")
+    well(name_server, "send", "Whole", "--file", one, "--file", two)
+    well(name_server, "send", "Single", "--file", one, "--file", two, "--lines")
+    wait_readable(name_server, "Single", 4)
+    assert sorted(each["body"] for each in everything(name_server, "Whole")) == ["a\nb\n", "c\n\nd"]
+    assert sorted(each["body"] for each in everything(name_server, "Single")) == list("abcd")
+
+
+def test_tail_stops_at_a_time_and_shows_large_compressed_bodies_as_sent(name_server: str) -> None:
+    body = b'{"n": 1, "text": "' + b"x" * 20_000 + b'"}'
+    well(name_server, "send", "Timed", stdin=body)
+    wait_readable(name_server, "Timed", 1)
+    (large,) = everything(name_server, "Timed")
+    assert (large["body"].encode(), large["sys_flag"] & 1) == (body, 1)  # stored compressed
+    time.sleep(0.01)
+    middle_ms = time.time_ns() // 1_000_000
+    well(name_server, "send", "Timed", "late")
+    wait_readable(name_server, "Timed", 2)
+    early = well(name_server, "tail", "Timed", "--from", "first", "--to", middle_ms, "--json")
+    assert [json.loads(line)["sys_flag"] & 1 for line in early.splitlines()] == [1]
+    indented = well(
+        name_server, "tail", "Timed", "--from", "first", "--to", middle_ms, "--body", "json"
+    )
+    assert '\n  "n": 1,' in indented
+    hidden = well(name_server, "tail", "Timed", "--from", "first", "--until-end", "--body", "none")
+    assert f"({len(body)} bytes)" in hidden
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["send", "T", "x", "--property", "novalue"], "NAME=VALUE"),
+        (["send", "T", "zz", "--hex"], "--hex"),
+        (["send", "T", "x", "--queue", "nonumber"], "BROKER:ID"),
+        (["send", "T", "x", "--file", "y"], "not both"),
+        (["tail", "Props", "--to", "someday"], "--to"),
+        (["tail", "TBW102", "--queue", "broker-x:0"], "broker-a"),
+        (["bench", "--count", "0"], "--count"),
+        (["bench", "--rate", "0"], "--rate"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(
+    name_server: str, arguments: list[str], part: str
+) -> None:
+    done = tandem(name_server, *arguments)
+    assert (done.code, part in done.err) == (ExitCode.USAGE, True), done.err
+    assert "Traceback" not in done.err
+
+
+def test_bench_sends_reads_back_and_tells_latencies(name_server: str) -> None:
+    found = json.loads(well(name_server, "bench", "--count", 2_000, "--size", 100, "--json"))
+    assert (found["sent"], found["read"], found["missing"], found["failed"]) == (2_000, 2_000, 0, 0)
+    latency = found["latency_ms"]
+    ordered = [latency[name] for name in ("p50", "p90", "p99", "p999", "max")]
+    assert ordered == sorted(ordered) and ordered[0] > 0
+    text = well(name_server, "bench", "--seconds", 0.5, "--rate", 200, "--no-read")
+    sent = int(text.split()[1])
+    assert sent == 100 and "p99.9" in text and "read" not in text
+
+
+def test_progress_colours_and_live_tables_are_for_terminals_only(
+    name_server: str, tmp_path: Path
+) -> None:
+    plain = tandem(name_server, "admin", "clusterList")
+    assert "\x1b" not in plain.out + plain.err
+    shown = on_terminal(name_server, ["admin", "clusterList", "-i", "0.2"], until=b"\x1b[H\x1b[2J")
+    assert b"\x1b[1m#Cluster Name" in shown  # bold head, cleared screen
+    shown = on_terminal(name_server, ["bench", "--seconds", "1", "--no-read"], until=b"/s\r\n")
+    assert b"\rsent " in shown
+
+
+def on_terminal(name_server: str, arguments: list[str], until: bytes) -> bytes:
+    """What a command writes to a terminal, up to some text; then Ctrl-C."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, **python_env(), "NAMESRV_ADDR": name_server}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandemmq", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        deadline = time.monotonic() + 20
+        try:
+            while until not in shown and time.monotonic() < deadline:
+                if select.select([ours], [], [], 0.1)[0]:
+                    shown += os.read(ours, 65_536)
+        except OSError:
+            pass  # the command has ended: Linux says so with EIO
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+    os.close(ours)
+    return shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command_and_the_shell_reads_it(
+    name_server: str, shell: str, tmp_path: Path
+) -> None:
+    script = well(name_server, "completion", shell)
+    for word in ("local", "completion", *COMMANDS):
+        assert word in script, word
+    if shutil.which(shell) is not None:
+        path = tmp_path / "script"
+        path.write_text(script)
+        subprocess.run([shell, "-n", str(path)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_options_and_choices(name_server: str, tmp_path: Path) -> None:
+    path = tmp_path / "tandem.bash"
+    path.write_text(well(name_server, "completion", "bash"))
+
+    def completed(*words: str) -> set[str]:
+        line = (
+            f'source "{path}"; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _tandem; '
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        command = ["bash", "-c", line, "bash", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    assert {"broker", "send", "tail", "admin", "local"} <= completed("tandem", "")
+    assert completed("tandem", "adm") == {"admin"}
+    assert completed("tandem", "admin", "updateTopic") == {
+        "updateTopic", "updateTopicList", "updateTopicPerm"
+    }  # fmt: skip
+    assert "--readQueueNums" in completed("tandem", "admin", "updateTopic", "-t", "T", "--")
+    assert completed("tandem", "local", "sta") == {"status"}
+    assert completed("tandem", "tail", "T", "--body", "h") == {"hex"}
+    assert completed("tandem", "completion", "") >= {"bash", "zsh", "fish"}
