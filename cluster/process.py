@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 OPEN_FILES_WANTED: Final = 65_536  # 10,000 connections and as many mapped queue files
 
+DESCRIPTORS_KEPT: Final = 4_096  # of them, for files and for connections on their way out
+BACKLOG_MAX: Final = 1_024
+
 Job = Callable[[], Awaitable[None]]
 
 
@@ -111,6 +114,19 @@ def raise_open_files_limit(wanted: int = OPEN_FILES_WANTED) -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         log.warning("open files limited limit=%d wanted=%d hint=raise ulimit -n", soft, wanted)
     return soft
+
+
+def connections_affordable(ports: int) -> tuple[int, int]:
+    """(connections, backlog) that each of so many listening ports may have.
+
+    The rest of the descriptors is for files: a store that cannot open one cannot flush. The backlog
+    counts because all of it may be accepted before the first is refused.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        soft = OPEN_FILES_WANTED
+    kept = min(DESCRIPTORS_KEPT, soft // 2)
+    return (soft - kept) // ports, max(1, min(BACKLOG_MAX, kept // (4 * ports)))
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], *, debug: bool = False) -> None:

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 ALL_RECORDS: Final = (1 << 62) - 1
 RECOVERY_RECORDS: Final = 100_000
+#: what passes by itself: no space, or no descriptor or mapping left just now
+PASSING_ERRORS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 _LEVEL = re.compile(r"(\d+)([smhd])")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -183,7 +187,7 @@ class Dispatcher:
 
     def _goes_on_after(self, failure: Exception) -> bool:
         """Write down what a failure means; whether the queues may go on."""
-        full = getattr(failure, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
+        full = getattr(failure, "errno", 0) in PASSING_ERRORS
         of_index = isinstance(failure, IndexUnavailable)
         if full:
             self.starved = True

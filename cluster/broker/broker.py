@@ -49,7 +49,13 @@ from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
-from cluster.process import Job, raise_open_files_limit, running, stop_requested
+from cluster.process import (
+    Job,
+    connections_affordable,
+    raise_open_files_limit,
+    running,
+    stop_requested,
+)
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
@@ -70,6 +76,7 @@ NOT_ON_FAST_PORT: Final = frozenset(
     }
 )
 DRAIN_MS: Final = 1_000
+PORTS: Final = 2
 
 
 class Broker:
@@ -226,7 +233,7 @@ class Broker:
         )
         listen = Listen(host=config.bind_host, port=port, tls=config.tls_mode, tls_files=files)
         return RemotingServer(
-            listen,
+            listen.limited(*connections_affordable(PORTS)),
             table,
             chunk=self.send_path.process,
             on_close=self.connection_closed,

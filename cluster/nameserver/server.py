@@ -33,7 +33,7 @@ from cluster.nameserver.routes import (
     address_problem,
     name_problem,
 )
-from cluster.process import raise_open_files_limit, running, stop_requested
+from cluster.process import connections_affordable, raise_open_files_limit, running, stop_requested
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, ConnectionLimits, Handler
@@ -481,7 +481,7 @@ async def serve_nameserver(config: NameServerConfig, ready: Callable[[str], None
         limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
     )
     server = RemotingServer(
-        listen,
+        listen.limited(*connections_affordable(1)),
         names.table(),
         on_close=names.connection_closed,
         error_reply=reply_to,

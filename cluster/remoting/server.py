@@ -7,7 +7,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,7 +26,6 @@ from storage import Clock
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
 SWEEP_S: Final = 1.0
 
 _refused_connections = once_per(10)
@@ -48,6 +47,18 @@ class Listen:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     connections_max: int = 16_384  # below the descriptor limit that process.py asks for
     connections_per_address_max: int = 12_288  # one NAT gateway may hide a whole site
+    backlog: int = 1_024
+
+    def limited(self, connections: int, backlog: int) -> Listen:
+        """The same with at most so many connections, one address at most three quarters of them."""
+        most = min(connections, self.connections_max)
+        per_address = min(self.connections_per_address_max, most * 3 // 4)
+        return replace(
+            self,
+            connections_max=most,
+            connections_per_address_max=max(1, per_address),
+            backlog=min(backlog, self.backlog),
+        )
 
 
 class RemotingServer:
@@ -100,7 +111,7 @@ class RemotingServer:
             lambda: _Accepted(self),
             self.listen.host,
             self.listen.port,
-            backlog=BACKLOG,
+            backlog=self.listen.backlog,
             reuse_address=True,
         )
         self._sweep_timer = loop.call_later(SWEEP_S, self._sweep)

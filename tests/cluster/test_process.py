@@ -14,6 +14,7 @@ from cluster import process
 from cluster.process import (
     ExitCode,
     JobReturned,
+    connections_affordable,
     raise_open_files_limit,
     refuse_optimized,
     run,
@@ -224,3 +225,16 @@ def test_a_failed_assertion_anywhere_on_the_loop_stops_the_process(where: str) -
         run(main)
     assert caught.value.code == ExitCode.BUG
     assert cleaned == ["store closed"]
+
+
+def test_connections_leave_descriptors_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, expected in (
+        (65_536, (30_720, 512)),
+        (20_000, (7_952, 512)),
+        (150, (37, 9)),
+        (resource.RLIM_INFINITY, (30_720, 512)),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=limit: (soft, soft))
+        assert connections_affordable(2) == expected
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
+    assert connections_affordable(1) == (61_440, 1_024)

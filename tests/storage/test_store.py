@@ -247,13 +247,14 @@ def test_disk_full_for_the_next_log_file_refuses_puts_and_heals(
     assert store.flags.writable
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
 def test_disk_full_for_a_queue_stops_there_loses_nothing_and_heals(
-    opened: Opener, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     store = opened(queue_segment_bytes=200)
     put(store, 10)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "posix_fallocate", fail_with(errno.ENOSPC))
+        patched.setattr(os, "posix_fallocate", fail_with(code))
         for _ in range(3):
             store.put(draft())
         assert store.dispatch() == 0

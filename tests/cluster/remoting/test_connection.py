@@ -768,3 +768,10 @@ async def test_frame_limits_of_the_listener_reach_the_decoder() -> None:
     peer = Peer({10: echo}, limits=ConnectionLimits(frame=FrameLimits(ext_fields_max=2)))
     peer.sends(Command(10, {"a": "1", "b": "2", "c": "3"}).encode())
     assert peer.connection.closed
+
+
+def test_limits_are_only_ever_lowered() -> None:
+    listen = Listen()
+    assert listen.limited(61_440, 4_096) == listen
+    small = listen.limited(38, 9)
+    assert (small.connections_max, small.connections_per_address_max, small.backlog) == (38, 28, 9)
