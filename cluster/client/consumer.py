@@ -367,9 +367,10 @@ class PushConsumer:
 
     async def _work(self) -> None:
         number = id(asyncio.current_task())
+        now_s = asyncio.get_running_loop().time
         while True:
             cache, messages = await self._ready.take_some(self._batch_count or self._turn_count)
-            began_s = time.monotonic()
+            began_s = now_s()
             self._busy[number] = (began_s, cache, messages)
             try:
                 if self._orderly:
@@ -380,7 +381,7 @@ class PushConsumer:
                 del self._busy[number]
                 if not self._busy:
                     self._quiet.set()
-            took_s = time.monotonic() - began_s
+            took_s = now_s() - began_s
             if took_s < QUICK_S:
                 self._turn_count = min(2 * self._turn_count, TURN_COUNT_MAX)
             else:  # others could have worked on the rest meanwhile
@@ -394,7 +395,8 @@ class PushConsumer:
         finished: list[ReceivedMessage],
     ) -> list[Failed]:
         """Call the listener; `finished` holds the messages as they are cached."""
-        began_s = time.monotonic()
+        loop_s = asyncio.get_running_loop().time
+        began_s = loop_s()
         if self._namespace:
             inside = {each.queue_offset: each for each in messages}
             shown: list[ReceivedMessage] = []
@@ -407,7 +409,7 @@ class PushConsumer:
         else:
             failed = await self._calls.call(messages, finished)
         assert self._membership is not None
-        now_s = time.monotonic()
+        now_s = loop_s()
         cache.consumed_ms = self._membership.instance.clock.now_ms()
         self._membership.rates.consumed(
             cache.queue.topic, len(finished) - len(failed), len(failed), (now_s - began_s) * 1000
@@ -466,7 +468,7 @@ class PushConsumer:
         """Send messages back that their listener has had for too long; they are done here."""
         while True:
             await asyncio.sleep(min(self._consume_timeout_s, 60.0))
-            now_s = time.monotonic()
+            now_s = asyncio.get_running_loop().time()
             for began_s, cache, messages in list(self._busy.values()):
                 if now_s - began_s < self._consume_timeout_s:
                     continue

@@ -118,7 +118,7 @@ class Calls:
         listener, hooks = self._one, self._hooks
         assert listener is not None
         failed: list[Failed] = []
-        now_s = time.monotonic
+        now_s = asyncio.get_running_loop().time
         until_s = now_s() + SLICE_S
         for message in messages:
             context = self._before((message,)) if hooks else None

@@ -141,6 +141,7 @@ class SendRules:
     in_flight_max: int
     in_flight_bytes_max: int
     fast_bytes_max: int  # larger bodies are compressed or refused: not the fast way
+    retry_unless_ok: bool
     general: bool  # hooks, signatures, namespaces or fault tolerance: every send takes a task
 
 
@@ -344,8 +345,13 @@ class Sends:
             result = send_result(answer, queue.topic, future.unique_id, queue, address)
         except ClientError as problem:
             self.failed(future, problem)
-        else:
+            return
+        rules = self._rules
+        fixed = future.wanted_queue is not None or future.selector is not None
+        if result.ok or not rules.retry_unless_ok or fixed or rules.attempts == 1:
             future.stored(result)
+        else:
+            self._go_slowly(future, [queue.broker_name])
 
     def failed(self, future: SendFuture, problem: ClientError) -> None:
         """The fast attempt failed: another one on the general way, if the rules allow."""

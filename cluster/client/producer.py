@@ -130,6 +130,7 @@ class Producer:
             in_flight_max,
             in_flight_bytes_max,
             min(compress_above_bytes - 1, body_bytes_max),
+            retry_unless_ok,
             general=bool(
                 hooks or avoid_slow_brokers or self._config.credentials or self._config.namespace
             ),
@@ -260,7 +261,9 @@ class Producer:
         try:
             count = 0
             async for message in _each(messages):
-                while under_way and not sends.roomy:
+                while under_way and (
+                    len(under_way) >= self._rules.in_flight_max or not sends.roomy
+                ):
                     yield await under_way.popleft()
                 under_way.append(self.send(message, selector=selector))
                 count += 1

@@ -15,6 +15,7 @@ from cluster.client.compression import (
     TYPE_LZ4,
     TYPE_ZLIB,
     TYPE_ZSTD,
+    Compression,
     compress,
     decompress,
 )
@@ -92,3 +93,14 @@ def test_body_above_the_limit_is_refused(packed: bytes, flags: int) -> None:
     assert decompress(packed, flags, 10_000) == bytes(10_000)
     with pytest.raises(BrokerAnswerBroken, match="larger than 9999"):
         decompress(packed, flags, 9_999)
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+@pytest.mark.parametrize("level", [1, 5, 9])
+def test_every_kind_comes_back_as_it_went(kind: Compression, level: int) -> None:
+    body = b"some text that repeats " * 500
+    packed, flags = compress(body, level, kind)
+    assert len(packed) < len(body)
+    assert flags == COMPRESSED | kind.value
+    assert decompress(packed, flags) == body
+    assert compress(b"\x93\x01", level, kind) == (b"\x93\x01", 0)
