@@ -29,7 +29,7 @@ QUEUES: Final = 8
 COMPILED: Final = tuple(
     sorted(
         source.stem
-        for name in ("storage", "cluster")
+        for name in ("storage", "cluster/broker")
         for source in (HERE.parent / name).rglob("_*.pyx")
     )
 )

@@ -535,12 +535,19 @@ cdef class SendPath:
     cdef Py_ssize_t _out_size
     cdef Py_ssize_t _out_room
     cdef readonly long long messages
+    cdef object _later
+    cdef list _staged           # (connection, answers) of chunks not released yet
+    cdef long long _staged_count
+    cdef long long _staged_bytes
 
     def __cinit__(self):
         self._scratch = self._out = NULL
 
-    def __init__(self, config, store, admission, acks, *, bytes store_host, rng, limits=None):
+    def __init__(self, config, store, admission, acks, *, bytes store_host, rng, limits=None, later=None):
         cdef int i
+        self._later = later
+        self._staged = []
+        self._staged_count = self._staged_bytes = 0
         limits = limits or FrameLimits()
         self._store = store
         self._flags = store.flags
@@ -600,18 +607,35 @@ cdef class SendPath:
             if end > buffer.len or start < 0:
                 raise ValueError(f"[{start}, {end}) of {buffer.len} bytes")
             at = self._walk(<Bytes>buffer.buf, start, end, born_host, now_ms)
-        finally:
+        finally:  # also when it failed half-way: what is staged must become part of the log
             PyBuffer_Release(&buffer)
-        taken = self.messages - taken
-        if taken:
-            self._store.commit(taken, self._tail.segment_start + self._tail.position - end_before)
-            if self._out_size:
-                answers = PyBytes_FromStringAndSize(<char*>self._out, self._out_size)
-                if self._synchronous:
-                    self._acks.hold(self._store.end, connection, answers)
-                else:
-                    connection.write(answers)
+            taken = self.messages - taken
+            if taken:
+                self._staged_count += taken
+                self._staged_bytes += self._tail.segment_start + self._tail.position - end_before
+                self._staged.append(
+                    (connection, PyBytes_FromStringAndSize(<char*>self._out, self._out_size))
+                )
+                if self._later is None:
+                    self.release()
+                elif len(self._staged) == 1:
+                    self._later(self.release)
         return at
+
+    def release(self):
+        """As sendpath.SendPath.release."""
+        cdef list staged = self._staged
+        cdef long long count = self._staged_count, size = self._staged_bytes
+        self._staged = []
+        self._staged_count = self._staged_bytes = 0
+        self._store.commit(count, size)
+        for connection, answers in staged:
+            if not answers:
+                continue
+            if self._synchronous:
+                self._acks.hold(self._store.end, connection, answers)
+            else:
+                connection.write_now(answers)
 
     cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
         """Admission.open, but asked in full only where its answer can have changed.

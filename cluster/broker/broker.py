@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import random
@@ -133,6 +134,7 @@ class Broker:
             self.acks,
             store_host=self._store_host,
             rng=rng,
+            later=_call_soon,
         )
         self.listening = self.servers()
         store.on_append = self.dispatch.wake
@@ -335,6 +337,10 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             raise first_of(flush_failures) from failures
         broker.save()
     log.info("broker stopped name=%s", config.name)
+
+
+def _call_soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -92,8 +93,13 @@ _convert: Final = msgspec.convert
 class SendPath:
     """A ChunkHandler: takes ordinary sends off the front of a chunk and stores them.
 
-    Their answers leave in one write, in order; in SYNC_FLUSH mode through acks. Nothing of the
-    chunk is kept.
+    A chunk is stored in the log's staging buffer, and released: committed, dispatch woken, its
+    answers written at once and in order; in SYNC_FLUSH mode through acks. Nothing of the chunk
+    itself is kept.
+
+    later  calls a function soon, before the loop waits again (call_soon): what came in on all
+           connections in one iteration of the loop is then released together. Without it each
+           chunk is released before process() returns.
     """
 
     def __init__(
@@ -106,8 +112,12 @@ class SendPath:
         store_host: bytes,
         rng: random.Random,
         limits: FrameLimits | None = None,
+        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._store = store
+        self._later = later
+        self._staged: list[tuple[Connection, bytes]] = []  # answers, by chunk
+        self._staged_count = self._staged_bytes = 0
         self._admission = admission
         self._acks = acks
         self._store_host = store_host
@@ -130,8 +140,40 @@ class SendPath:
             self._forget_topics()
         now_ms = self._store.clock.now_ms()
         answers: list[bytes] = []
-        taken = taken_bytes = 0
-        at = start
+        counted = self._staged_count
+        try:
+            return self._walk(view, start, end, connection, now_ms, answers)
+        finally:  # also when it failed half-way: what is staged must become part of the log
+            if self._staged_count > counted:
+                self._staged.append((connection, b"".join(answers)))
+                if self._later is None:
+                    self.release()
+                elif len(self._staged) == 1:
+                    self._later(self.release)
+
+    def release(self) -> None:
+        """Commit what was staged, and let the answers go. Raises FlushFailed; then none goes."""
+        staged, self._staged = self._staged, []
+        count, size = self._staged_count, self._staged_bytes
+        self._staged_count = self._staged_bytes = 0
+        self._store.commit(count, size)
+        for connection, answers in staged:
+            if not answers:
+                continue  # all of them one-way
+            if self._synchronous:
+                self._acks.hold(self._store.end, connection, answers)
+            else:
+                connection.write_now(answers)
+
+    def _walk(
+        self,
+        view: memoryview,
+        at: int,
+        end: int,
+        connection: Connection,
+        now_ms: int,
+        answers: list[bytes],
+    ) -> int:
         while end - at >= 8:
             length, word = _PREFIX.unpack_from(view, at)
             frame_end = at + 4 + length
@@ -157,21 +199,11 @@ class SendPath:
             )
             if size == 0:
                 break
-            taken += 1
-            taken_bytes += size
+            self.messages += 1
+            self._staged_count += 1
+            self._staged_bytes += size
             at = frame_end
-        if taken:
-            self.messages += taken
-            self._store.commit(taken, taken_bytes)
-            if answers:
-                self._answer(connection, b"".join(answers))
         return at
-
-    def _answer(self, connection: Connection, answers: bytes) -> None:
-        if self._synchronous:
-            self._acks.hold(self._store.end, connection, answers)
-        else:
-            connection.write(answers)
 
     def _store_one(
         self,

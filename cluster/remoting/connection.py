@@ -240,6 +240,13 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def write_now(self, data: bytes) -> None:
+        """As write(), and not waiting for the end of this loop iteration."""
+        if not self.closed:
+            self._out.append(data)
+            if not self._chunk_active:
+                self._flush()
+
     def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
         """As write() for many parts: they are copied once, with the rest of the chunk's output."""
         if parts:

@@ -70,6 +70,9 @@ class FakeConnection:
     def write(self, data: bytes) -> None:
         self.written.append(bytes(data))
 
+    def write_now(self, data: bytes) -> None:
+        self.write(data)
+
     def writelines(self, parts: list[bytes | memoryview]) -> None:
         self.written.append(b"".join(parts))
 

@@ -84,6 +84,9 @@ class FakeConnection:
         self.writes += 1
         self.written += bytes(data)
 
+    def write_now(self, data: bytes) -> None:
+        self.write(data)
+
     def writelines(self, parts: list[bytes | memoryview]) -> None:
         self.write(b"".join(parts))
 
@@ -215,7 +218,7 @@ class Kit:
         store.dispatcher.on_arrivals = self.pulls.held.arrived
         self.connection = FakeConnection()
 
-    def send_path(self, kind: Any) -> Any:
+    def send_path(self, kind: Any, later: Callable[..., Any] | None = None) -> Any:
         """A send path of either kind over this broker's parts."""
         return kind(
             self.config,
@@ -224,6 +227,7 @@ class Kit:
             self.acks,
             store_host=STORE_HOST,
             rng=random.Random(7),
+            later=later,
         )
 
     def topic(self, name: str = "T", queues: int = 4, **changes: Any) -> TopicConfig:

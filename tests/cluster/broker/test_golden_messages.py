@@ -7,6 +7,7 @@ message family are compared.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import inspect
 import json
@@ -78,7 +79,9 @@ class Replay:
         connection = self.connection(line["c"])
         connection.active_ms = self.clock.monotonic_ms()
         view = memoryview(bytearray(frame))
-        if self.broker.send_path.process(view, 0, len(view), connection) == 0:
+        taken = self.broker.send_path.process(view, 0, len(view), connection)
+        await asyncio.sleep(0)  # what came in during one iteration of the loop is answered after it
+        if taken == 0:
             command = Command.decode(view)
             handler = self.broker.table.get(command.code)
             answer = handler(command, connection) if handler else None  # type: ignore[arg-type]

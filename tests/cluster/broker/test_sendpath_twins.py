@@ -6,7 +6,7 @@ import json
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from cluster.broker import sendpath
 from cluster.remoting.command import Command
 from cluster.remoting.errors import PeerBrokeProtocol
 from cluster.remoting.frame import bytes_needed
-from storage import COMPILED, FlushMode
+from storage import COMPILED, FlushFailed, FlushMode, StoreNotWritable
 
 INPUTS = 20_000
 UNIQUE_CHARS = "0123456789ABCDEF"
@@ -570,4 +570,99 @@ def test_both_short_paths_have_the_same_methods() -> None:
         [name for name in dir(kind) if not name.startswith("_") and name != "messages"]
         for kind in KINDS
     )
-    assert readable == compiled == ["process"]
+    assert readable == compiled == ["process", "release"]
+
+
+# --- released together ---
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__module__)
+def staging(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staging]:
+    """A send path whose chunks are released when told."""
+    with open_kit(tmp_path) as kit:
+        kit.topic("T", 4)
+        kit.store.log.roll()
+        yield Staging(kit, request.param)
+
+
+class Staging:
+    def __init__(self, kit: Kit, kind: Any) -> None:
+        self.kit = kit
+        self.due: list[Callable[[], None]] = []
+        self.path = kit.send_path(kind, self.due.append)
+
+    def take(self, connection: FakeConnection, *topics: str) -> None:
+        chunk = b"".join(
+            java_frame(310, send_ext(topic), b"body", n) for n, topic in enumerate(topics, 1)
+        )
+        connection.active_ms = self.kit.clock.monotonic_ms()
+        self.path.process(memoryview(chunk), 0, len(chunk), connection)
+
+
+def test_chunks_of_one_iteration_are_committed_and_answered_together(staging: Staging) -> None:
+    woken: list[int] = []
+    store = staging.kit.store
+    store.on_append = lambda: woken.append(store.end)
+    one, other = FakeConnection(), FakeConnection()
+    staging.take(one, "T", "T")
+    staging.take(other, "T")
+    staging.take(one, "T")
+    assert (len(staging.due), store.end, woken) == (1, 0, [])
+    assert (one.writes, other.writes) == (0, 0), "nothing is committed yet"
+    staging.due.pop()()
+    assert woken == [store.end] and store.stats.appended_messages == 4
+    assert store.stats.appended_bytes == store.end
+    assert [answer.opaque for answer in one.answers()] == [1, 2, 1]
+    assert [answer.opaque for answer in other.answers()] == [1]
+    assert len(staging.kit.records()) == 4
+    staging.take(other, "T")
+    assert len(staging.due) == 1, "the next iteration asks again"
+
+
+def test_nothing_is_answered_once_the_log_refused_a_write(staging: Staging) -> None:
+    connection = FakeConnection()
+    staging.take(connection, "T")
+    staging.due.pop()()
+    assert connection.writes == 1
+    end = staging.kit.store.end
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, staging.kit.store.log.run.segments[0]._descriptor)
+    os.close(full)
+    staging.take(connection, "T")
+    with pytest.raises(FlushFailed):
+        staging.due.pop()()
+    staging.take(connection, "T")
+    assert (connection.writes, staging.due) == (1, []), "refused from now on"
+    assert staging.kit.store.end == end
+    assert isinstance(staging.kit.store.refusal(), StoreNotWritable)
+    with pytest.raises(FlushFailed):
+        staging.kit.store.close()
+
+
+def test_chunk_that_fails_half_way_leaves_nothing_staged(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = staging.kit.admission.topic
+
+    def judge(name: str) -> Any:
+        if name == "U":
+            raise RuntimeError("cannot judge")
+        return known(name)
+
+    monkeypatch.setattr(staging.kit.admission, "topic", judge)
+    connection = FakeConnection()
+    with pytest.raises(RuntimeError, match="cannot judge"):
+        staging.take(connection, "T", "U", "T")
+    staging.due.pop()()
+    assert staging.kit.store.log.tail.end == staging.kit.store.end > 0
+    assert [record.queue_offset for record in staging.kit.records()] == [0]
+    assert [answer.opaque for answer in connection.answers()] == [1]
+
+
+def test_one_way_sends_are_committed_without_an_answer(staging: Staging) -> None:
+    connection = FakeConnection()
+    frame = java_frame(310, send_ext("T"), b"body", 1, flag=2)
+    connection.active_ms = staging.kit.clock.monotonic_ms()
+    staging.path.process(memoryview(frame), 0, len(frame), connection)
+    staging.due.pop()()
+    assert (connection.writes, len(staging.kit.records())) == (0, 1)
