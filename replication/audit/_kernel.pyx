@@ -107,6 +107,7 @@ cdef enum:
     M_KEY_OTHER = 8
     M_KEY_DANGLING = 9
     HASHES_MAX = 64
+    RECENT_SLOTS = 1024
 
 cdef const unsigned char* RECORD_WORD = b"\xda\xa3\x20"
 cdef const unsigned char* BLANK_WORD = b"\xcb\xd4\x31\x94"
@@ -632,7 +633,18 @@ cdef class PairDiff:
 
 cdef class QueueSpan:
     cdef public long long first, first_physical, last, last_physical, count
+    cdef bytes topic
+    cdef int queue_id
+    cdef bint special
     cdef list windows                   # (first queue offset, entries) by shelf
+
+
+cdef inline Py_ssize_t _slot_of(const unsigned char* topic, const HeadFields* head) noexcept:
+    """Any spread will do: a wrong queue in the slot costs one dictionary look-up."""
+    cdef unsigned int value = <unsigned int>head.queue_id * 31 + <unsigned int>head.topic_size
+    if head.topic_size >= 4:
+        value = value * 31 + <unsigned int>get32(topic + head.topic_size - 4)
+    return (value ^ value >> 11) & (RECENT_SLOTS - 1)
 
 
 cdef class _IndexCursor:
@@ -652,6 +664,7 @@ cdef class Ledger:
     cdef object window, tags_code
     cdef list indexes
     cdef bint indexed
+    cdef list recent                    # spans by _slot_of(): spares a look-up for most records
     cdef unsigned char* text            # for "topic#key"
     cdef Py_ssize_t text_size
 
@@ -677,6 +690,7 @@ cdef class Ledger:
         self.tags_code = tags_code
         self.indexes = [None] * shelves
         self.indexed = False
+        self.recent = [None] * RECENT_SLOTS
 
     def set_index(self, Py_ssize_t shelf, physical, hashes, long long first, long long last):
         cdef _IndexCursor cursor = _IndexCursor()
@@ -717,10 +731,7 @@ cdef class Ledger:
         self, const unsigned char* view, const HeadFields* head, long long offset, int mask
     ) except -1:
         cdef int transaction = head.sys_flag & 0xC
-        cdef bytes topic = PyBytes_FromStringAndSize(
-            <const char*>view + head.topic_start, head.topic_size
-        )
-        cdef bytes properties
+        cdef bytes topic, properties
         cdef const unsigned char* tags
         cdef Py_ssize_t tags_size = 0, shelf
         cdef long long code
@@ -728,14 +739,23 @@ cdef class Ledger:
         self.records += 1
         self.bytes += head.size
         self.last_store_ms = head.store_ms
+        span = self._known(view, head)
+        topic = span.topic if span is not None else PyBytes_FromStringAndSize(
+            <const char*>view + head.topic_start, head.topic_size
+        )
         if not _body_crc_right(view, head):
             self._mark(M_CRC_WRONG, -1, topic, head.queue_id, head.queue_offset, offset, 0, 0)
         if self.indexed and transaction != 12:
             self._check_keys(view, head, topic, offset, mask)
         if transaction == 4 or transaction == 12 or head.sys_flag & 0x80:
             return 0
-        span = self._follow(topic, head.queue_id, head.queue_offset, offset)
-        if topic in SPECIALS:
+        if span is None:
+            span = self._begin(view, head, topic, offset)
+        if span.count:
+            self._follow(span, head.queue_offset, offset)
+        else:
+            span.count = 1
+        if span.special:
             properties = PyBytes_FromStringAndSize(
                 <const char*>view + head.properties_start, head.properties_size
             )
@@ -756,29 +776,50 @@ cdef class Ledger:
                 self._check_entry(span, shelf, topic, head, offset, code)
         return 0
 
-    cdef QueueSpan _follow(
-        self, bytes topic, int queue_id, long long queue_offset, long long offset
+    cdef QueueSpan _known(self, const unsigned char* view, const HeadFields* head):
+        """The record's queue, if it is among the recent ones."""
+        cdef QueueSpan span = self.recent[_slot_of(view + head.topic_start, head)]
+        if (
+            span is not None and span.queue_id == head.queue_id
+            and PyBytes_GET_SIZE(span.topic) == head.topic_size
+            and memcmp(
+                PyBytes_AS_STRING(span.topic), view + head.topic_start, head.topic_size
+            ) == 0
+        ):
+            return span
+        return None
+
+    cdef QueueSpan _begin(
+        self, const unsigned char* view, const HeadFields* head, bytes topic, long long offset
     ):
-        cdef tuple key = (topic, queue_id)
+        """The record's queue, a new one (count 0) if it was not seen yet."""
+        cdef tuple key = (topic, head.queue_id)
         cdef QueueSpan span = self.spans.get(key)
-        cdef long long expected
-        cdef int code
         if span is None:
             span = QueueSpan()
-            span.first = span.last = queue_offset
+            span.first = span.last = head.queue_offset
             span.first_physical = span.last_physical = offset
-            span.count = 1
+            span.topic = topic
+            span.queue_id = head.queue_id
+            span.special = topic in SPECIALS
             span.windows = [(0, b"")] * self.shelves
             self.spans[key] = span
-            return span
-        expected = span.last + 1
+        self.recent[_slot_of(view + head.topic_start, head)] = span
+        return span
+
+    cdef int _follow(self, QueueSpan span, long long queue_offset, long long offset) except -1:
+        cdef long long expected = span.last + 1
+        cdef int code
         if queue_offset != expected:
             code = M_GAP if queue_offset > expected else M_RESTART if queue_offset == 0 else M_REPEAT
-            self._mark(code, -1, topic, queue_id, queue_offset, offset, expected, span.last_physical)
+            self._mark(
+                code, -1, span.topic, span.queue_id, queue_offset, offset, expected,
+                span.last_physical,
+            )
         span.count += 1
         span.last = queue_offset
         span.last_physical = offset
-        return span
+        return 0
 
     cdef int _check_entry(
         self, QueueSpan span, Py_ssize_t shelf, bytes topic, const HeadFields* head,

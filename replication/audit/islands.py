@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from replication.audit.blocks import BLOCK_BYTES, Range
@@ -22,6 +22,9 @@ class Compared:
 
     records: int = 0
     padding_bytes: int = 0
+    buffers: tuple[bytearray, bytearray] = field(
+        default_factory=lambda: (bytearray(WINDOW_BYTES), bytearray(WINDOW_BYTES)), repr=False
+    )
 
 
 def find_islands(
@@ -80,7 +83,8 @@ def _of_range(
         base = pair.offset
         size = min(window, clip - base)
         final = base + size >= clip
-        a, b = read_padded(reference, base, size), read_padded(replica, base, size)
+        a = read_padded(reference, base, size, compared.buffers[0])
+        b = read_padded(replica, base, size, compared.buffers[1])
         found += pair.step(a, b, base, limit, piece.end, final)
         if final and pair.offset < clip and pair.in_island:
             raise AssertionError(f"no way on from {pair.offset} to {clip}")

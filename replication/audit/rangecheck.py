@@ -21,7 +21,7 @@ from replication.audit.windows import limit_of, next_record, read
 from storage.dispatch import parse_delay_levels
 from storage.record import queue_tags_code
 
-WINDOW_BYTES: Final = 2 << 20  # stays in a core's cache between the copy and the walk
+WINDOW_BYTES: Final = 1 << 20  # stays in a core's cache between the copy and the walk
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _OPS_MAX: Final = 5_000_000
 
@@ -112,6 +112,7 @@ class _Pass:
     ledger: Ledger
     report: RangeReport
     ops: set[tuple[int, int]] = field(default_factory=set)
+    buffer: bytearray = field(default_factory=lambda: bytearray(WINDOW_BYTES))
 
 
 def check_range(
@@ -167,7 +168,7 @@ def _walk_segment(state: _Pass, start: int, end: int) -> None:
     offset = start
     size = WINDOW_BYTES
     while offset < stop:
-        view = read(reference, offset, size)
+        view = read(reference, offset, size, state.buffer)
         came, kind = _walk_view(state, view, offset, stop, limit)
         if came >= stop:
             return

@@ -11,22 +11,29 @@ from replication.audit.stores import Replica
 WINDOW_BYTES: Final = 4 << 20
 
 
-def read(replica: Replica, offset: int, size: int) -> memoryview:
+def read(replica: Replica, offset: int, size: int, reused: bytearray | None = None) -> memoryview:
     """The bytes at a log offset, at most to the segment's end and to where its file ends.
 
+    reused  a buffer to read into: the view dies at its next use, and no fresh memory is paid for
     Empty where there is no file. Raises AuditIncomplete.
     """
     segment = offset - offset % replica.segment_bytes
     file = replica.segment_at(offset)
     if file is None or offset >= file.end:
         return memoryview(b"")
-    buffer = memoryview(bytearray(min(size, file.end - offset)))
+    size = min(size, file.end - offset)
+    if reused is not None and len(reused) >= size:
+        buffer = memoryview(reused)[:size]
+    else:
+        buffer = memoryview(bytearray(size))
     return buffer[: replica.log.read_into(segment, offset, buffer)]
 
 
-def read_padded(replica: Replica, offset: int, size: int) -> memoryview:
+def read_padded(
+    replica: Replica, offset: int, size: int, reused: bytearray | None = None
+) -> memoryview:
     """As read(), but always `size` bytes: zeros stand for what is not there."""
-    found = read(replica, offset, size)
+    found = read(replica, offset, size, reused)
     if len(found) == size:
         return found
     padded = bytearray(size)
