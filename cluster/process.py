@@ -7,8 +7,8 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
 from typing import Any, Final
 
@@ -72,8 +72,12 @@ async def running(**jobs: Job) -> AsyncIterator[None]:
         raise
 
 
-async def stop_requested() -> str:
-    """Wait for SIGTERM or SIGINT; which one came. A second one ends the process at once."""
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Future[str]]:
+    """The name of the first SIGTERM or SIGINT that comes while the body runs.
+
+    Around whatever must not be cut short by one. A second one ends the process at once.
+    """
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[str] = loop.create_future()
 
@@ -86,10 +90,16 @@ async def stop_requested() -> str:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask, number)
     try:
-        name = await asked
+        yield asked
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def stop_requested() -> str:
+    """Wait for SIGTERM or SIGINT; which one came. A second one ends the process at once."""
+    with stop_signals() as asked:
+        name = await asked
     log.info("stop requested signal=%s", name)
     return name
 

@@ -55,7 +55,7 @@ from cluster.process import (
     connections_affordable,
     raise_open_files_limit,
     running,
-    stop_requested,
+    stop_signals,
 )
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
@@ -320,7 +320,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     if config.listen_port == 0:
         config = with_free_port(config)
     clock = SystemClock()
-    with open_store(config.storage, clock) as store:
+    with open_store(config.storage, clock) as store, stop_signals() as stop:
         broker = Broker(config, store, clock, random.Random())
         broker.load()
         settle_memory()
@@ -328,7 +328,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             async with serving(broker):
                 log.info("broker started name=%s address=%s", config.name, config.address)
                 ready(broker.started_text)
-                await stop_requested()
+                log.info("stop requested signal=%s", await stop)
         except BaseExceptionGroup as failures:
             # Several jobs notice a failing disk at once; which of them first does not matter.
             flush_failures = failures.subgroup(FlushFailed)

@@ -33,7 +33,7 @@ from cluster.nameserver.routes import (
     address_problem,
     name_problem,
 )
-from cluster.process import connections_affordable, raise_open_files_limit, running, stop_requested
+from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, ConnectionLimits, Handler
@@ -496,14 +496,15 @@ async def serve_nameserver(config: NameServerConfig, ready: Callable[[str], None
                 if connection is not None:
                     connection.close("its broker was silent for too long")
 
-    async with running(scan=scan, remind=lambda: remind_of_exposure(config)), server:
-        line = (
-            "The Name Server boot success. serializeType=JSON, "
-            f"address {config.bind_address}:{server.port}"
-        )
-        log.info("%s", line)
-        ready(line)
-        await stop_requested()
+    with stop_signals() as stop:
+        async with running(scan=scan, remind=lambda: remind_of_exposure(config)), server:
+            line = (
+                "The Name Server boot success. serializeType=JSON, "
+                f"address {config.bind_address}:{server.port}"
+            )
+            log.info("%s", line)
+            ready(line)
+            log.info("stop requested signal=%s", await stop)
 
 
 async def remind_of_exposure(config: NameServerConfig) -> None:

@@ -20,6 +20,7 @@ from cluster.process import (
     run,
     running,
     stop_requested,
+    stop_signals,
 )
 
 
@@ -133,6 +134,14 @@ async def test_a_signal_asks_to_stop_and_the_default_action_returns(number: sign
     assert await asyncio.wait_for(waiting, 5) == number.name
     after = signal.getsignal(number)
     assert after in (before, signal.default_int_handler, signal.SIG_DFL)
+
+
+async def test_a_signal_that_comes_before_anybody_waits_is_not_lost() -> None:
+    with stop_signals() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await turn()
+        assert await asyncio.wait_for(asked, 5) == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 async def test_nobody_waiting_for_a_signal_leaves_no_handler_behind() -> None:
