@@ -77,6 +77,17 @@ def test_it_says_boot_success_and_stops_under_load_within_five_seconds(tmp_path:
         assert broker.stop() == 0
 
 
+def test_a_stop_during_the_start_is_a_clean_one(tmp_path: Path) -> None:
+    """As soon as it answers, or even has a store open, SIGTERM loses no order."""
+    with lone_broker(tmp_path) as broker:
+        for delay_s in (0, 0.01, 0.03):
+            broker.launch()
+            wait_until((broker.store / "abort").exists, 10, "the store is open")
+            time.sleep(delay_s)
+            assert broker.stop() == 0
+            assert not (broker.store / "abort").exists()
+
+
 def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
     plain = lone_broker(tmp_path / "plain")
     flag = ServerProcess(
@@ -191,13 +202,11 @@ def test_brokers_serve_without_their_name_server_and_register_when_it_returns(
     tmp_path: Path,
 ) -> None:
     with (
-        NameServer(tmp_path) as name_server,
+        NameServer(tmp_path).start() as name_server,
         Broker(
             tmp_path, name_server.address, settings={"registerNameServerPeriod": 10_000}
-        ) as broker,
+        ).start() as broker,
     ):
-        name_server.start()
-        broker.start()
         for _ in range(3):  # a restart storm
             name_server.kill()
             assert send_one(broker.address, "T").code == 0
@@ -214,13 +223,10 @@ def test_brokers_of_one_name_take_each_others_place_and_none_takes_the_name_serv
     tmp_path: Path,
 ) -> None:
     with (
-        NameServer(tmp_path) as name_server,
-        Broker(tmp_path / "1", name_server.address) as first,
-        Broker(tmp_path / "2", name_server.address) as second,
+        NameServer(tmp_path).start() as name_server,
+        Broker(tmp_path / "1", name_server.address).start() as first,
+        Broker(tmp_path / "2", name_server.address).start() as second,
     ):
-        name_server.start()
-        first.start()
-        second.start()
         shown = ask(name_server.address, GET_CLUSTER)[2].decode()
         assert second.address in shown and first.address not in shown, "the last to register"
         assert second.stop() == 0

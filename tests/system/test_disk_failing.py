@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from pathlib import Path
 
@@ -73,6 +74,31 @@ def test_a_failed_flush_of_a_queue_ends_the_broker_too_and_nothing_is_lost(tmp_p
         disk.set()
         broker.start()
         assert load.acknowledged.items() <= bodies(broker.address, "T").items()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G"])  # the short path and the long one
+def test_a_failed_write_of_the_log_ends_the_broker_and_is_never_acknowledged(
+    tmp_path: Path, code: int, topic: str
+) -> None:
+    disk = FailingDisk(tmp_path / "shim", tmp_path / "store")
+    with broker_on(disk, tmp_path) as broker:
+        broker.start()
+        with producing(broker.address, topic) as load:
+            time.sleep(0.2)
+            disk.set(("pwrite", code, 0, "commitlog"))
+            wait_until(lambda: disk.hits("pwrite"), 5, "a write fails")
+            wait_until(lambda: not broker.alive, 5, "the broker ends")
+        assert broker.code == DISK_FAILED, broker.tail()
+        assert os.strerror(code) in broker.output().splitlines()[-1]
+        assert all(refusal[0] == NOT_AVAILABLE for refusal in load.refused), load.refused
+        disk.set()
+        broker.start()
+        found = bodies(broker.address, topic)
+        assert load.acknowledged.items() <= found.items()
+        assert sorted(found) == list(range(len(found)))
+        assert len(found) <= len(load.acknowledged) + 1
+        assert broker.stop() == 0
 
 
 def test_slow_flushes_hold_acknowledgements_and_nothing_else(tmp_path: Path) -> None:

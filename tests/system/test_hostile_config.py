@@ -46,11 +46,9 @@ HOSTILE = {
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NameServer, Broker]]:
     directory = tmp_path_factory.mktemp("config")
     with (
-        NameServer(directory / "names") as name_server,
-        lone_broker(directory / "broker", {"namesrvAddr": name_server.address}) as broker,
+        NameServer(directory / "names").start() as name_server,
+        lone_broker(directory / "broker", {"namesrvAddr": name_server.address}).start() as broker,
     ):
-        name_server.start()
-        broker.start()
         send_one(broker.address, "T")
         yield name_server, broker
 
@@ -96,13 +94,12 @@ def test_an_allowed_change_is_written_in_one_line_and_survives_a_restart(tmp_pat
 
 def test_secrets_are_not_handed_out(tmp_path: Path) -> None:
     secret = "hunter2-planted"
-    names = NameServer(tmp_path / "names", {"tls.server.keyPassword": secret})
+    names = NameServer(tmp_path / "names", {"tls.server.keyPassword": secret}).start()
     broker = lone_broker(
         tmp_path / "broker",
         {"tls.server.keyPassword": secret, "innerClientAuthenticationCredentials": secret},
     )
     with names, broker:
-        names.start()
         broker.start()
         for server, read in ((names, GET_NAMES), (broker, GET_BROKER)):
             answer = ask(server.address, read)[2]

@@ -62,15 +62,13 @@ class Servers:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     directory = tmp_path_factory.mktemp("hostile")
     with (
-        NameServer(directory / "names") as name_server,
+        NameServer(directory / "names").start() as name_server,
         Broker(
             directory / "broker",
             name_server.address,
             settings={"mappedFileSizeCommitLog": 256 << 20},
-        ) as broker,
+        ).start() as broker,
     ):
-        name_server.start()
-        broker.start()
         send_one(broker.address, "Known")
         yield Servers(name_server, broker, directory)
         for server in (broker, name_server):
@@ -208,10 +206,13 @@ def test_unknown_codes_are_answered_and_the_connection_goes_on(
 
 def test_every_code_survives_missing_and_senseless_fields(servers: Servers, unharmed: Load) -> None:
     """No header field, no body; then every field there is with a value that makes no sense."""
-    names = "topic consumerGroup producerGroup group groupName queueId queueOffset offset b e g h".split()
-    names += "timestamp maxNum beginTimestamp endTimestamp key index count msgId j i c d".split()
+    names = (
+        "topic", "consumerGroup", "producerGroup", "group", "groupName", "queueId", "queueOffset", "offset",
+        "b", "e", "g", "h", "timestamp", "maxNum", "beginTimestamp", "endTimestamp", "key", "index", "count",
+        "msgId", "j", "i", "c", "d",
+    )  # fmt: skip
     frames: list[Callable[[int], bytes]] = [
-        lambda code: json_frame(code),
+        json_frame,
         lambda code: json_frame(code, {}, b"null"),
         lambda code: json_frame(code, dict.fromkeys(names, "-9223372036854775809"), b"[]"),
         lambda code: json_frame(code, dict.fromkeys(names, "\0" + "x" * 40), b'{"a":'),
@@ -241,8 +242,8 @@ def heartbeat(**members: object) -> bytes:
 
 ESCAPES = b'{"x":' + b"[" * 70 + b'"' + b'\\"' * 400_000
 BOMBS = {
-    "deep": b'{"x":' + b"[" * 2_000_000,
-    "deep objects": b'{"x":' * 500_000,
+    "deep": b'{"x":' + b"[" * 500_000,
+    "deep objects": b'{"x":' * 200_000,
     "escapes without end": ESCAPES,
     "escapes within 64 KiB": ESCAPES[:65_000],
     "huge integer": b'{"x":' + b"9" * 2_000_000 + b"}",
@@ -307,7 +308,7 @@ def test_a_small_registration_that_inflates_to_millions_of_topics_is_refused(
     servers: Servers, unharmed: Load
 ) -> None:
     line = b"T 1 1 6 SINGLE_TAG {}"
-    count = 2_000_000
+    count = 500_000
     text = struct.pack(">i", 2) + b"{}" + struct.pack(">i", count)
     text += (struct.pack(">i", len(line)) + line) * count + struct.pack(">i", 0)
     ext = {
@@ -315,7 +316,7 @@ def test_a_small_registration_that_inflates_to_millions_of_topics_is_refused(
         "haServerAddr": "", "compressed": "true",
     }  # fmt: skip
     with Wire(servers.name_server.address, timeout_s=30) as wire:
-        for body in (zlib.compress(text, 9), zlib.compress(bytes(500 << 20), 9)):
+        for body in (zlib.compress(text, 9), zlib.compress(bytes(100 << 20), 9)):
             answer = wire.request(json_frame(REGISTER, ext, body))
             assert answer.code == SYSTEM_ERROR
             assert "topics" in answer.remark or "inflates" in answer.remark

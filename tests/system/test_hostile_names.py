@@ -1,4 +1,4 @@
-"""A thousand names that are none, through every request code: no topic, group, file or forged log line comes of them."""
+"""A thousand names that are none, through every code: no topic, group, file or forged log line comes of them."""
 
 from __future__ import annotations
 
@@ -169,11 +169,9 @@ def frame_with(code: int, name: str, number: int, **others: str) -> bytes:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NameServer, Broker]]:
     directory = tmp_path_factory.mktemp("names")
     with (
-        NameServer(directory / "names") as name_server,
-        Broker(directory / "broker", name_server.address) as broker,
+        NameServer(directory / "names").start() as name_server,
+        Broker(directory / "broker", name_server.address).start() as broker,
     ):
-        name_server.start()
-        broker.start()
         send_one(broker.address, "Known")
         with Wire(broker.address) as wire:  # the group, and its topic for retries
             beat = {
