@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from replication.errors import PeerBrokeProtocol
 from replication.frames import (
@@ -121,9 +121,8 @@ class Link(asyncio.BufferedProtocol):
     # --- what the transport calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's have no common base
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self._receiver.guarded(lambda: self._receiver.link_up(self))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -277,7 +276,11 @@ class Receiver:
 
     def link_down(self, link: Link, why: str) -> None:
         """The connection ended, by whomever."""
-        self._links.pop(link.number, None)
+        if self._links.pop(link.number, None) is not None:  # else it was we who closed it
+            log.warning(
+                "lost master connection=%d end=%d why=%s", link.number, self._store.end, why
+            )
+            self.stats.last_problem = why
         link.closed = True
         self._step(StreamClosed(link.number, why))
         self._kick.set()
