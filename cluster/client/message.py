@@ -188,7 +188,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
         return tuple(self.message_id.split(","))
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True):
+class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as a consumer gets it.
 
     topic            the topic it was sent to, also when it comes back through the group's retry
