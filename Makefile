@@ -3,27 +3,34 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd)
 
-.PHONY: help setup check test compat demo bench kills clean
+.PHONY: help setup check test compat demo bench kills sim clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
+# What TandemMQ needs to run: enough for the demo.
 .venv/.ready: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed (PYTHON=python3.12 make ...); this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing TandemMQ and its tools into .venv (the first time takes about a minute)"
+	@echo "installing TandemMQ into .venv (the first time takes about a minute)"
 	@$(BIN)/python -m pip install -q -U pip
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -q -e .
 	@touch $@
 
-setup: .venv/.ready  ## everything into .venv; after it .venv/bin/tandem is the command
+# And what its tests, its linters and the Spark audit need.
+.venv/.ready-dev: .venv/.ready
+	@echo "installing the tools and Spark into .venv (about 600 MB the first time)"
+	@$(BIN)/python -m pip install -q -e '.[dev,audit]'
+	@touch $@
+
+setup: .venv/.ready-dev  ## everything into .venv; after it .venv/bin/tandem is the command
 
 check: setup  ## style, types, import contracts and the fast tests: about a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz' tests
+	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz and not simulation and not spark' tests
 
 test: setup  ## style, types, contracts and every test, stock Java and Go clients included where they are installed
 	$(BIN)/ruff check .
@@ -35,7 +42,7 @@ test: setup  ## style, types, contracts and every test, stock Java and Go client
 compat: setup  ## only the stock clients and tools against us
 	$(BIN)/python -m pytest -q -m compat tests/compat
 
-demo: setup  ## a cluster on this machine, messages through our client and the stock Java client
+demo: .venv/.ready  ## a cluster on this machine, messages through our client and the stock Java client
 	$(BIN)/python -m tandemmq.demo
 
 bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side
@@ -43,6 +50,9 @@ bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side b
 
 kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
 	$(BIN)/python -m chaos.kills --rounds 100
+
+sim: setup  ## replay one simulated cluster: make sim SEED=4711
+	$(BIN)/python -m chaos.sim --seed $(or $(SEED),1)
 
 clean:  ## remove everything that was built; data directories stay
 	rm -rf .venv .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
