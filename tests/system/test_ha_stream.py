@@ -19,7 +19,7 @@ import uvloop
 from replication.config import Mode, StreamRules
 from replication.master import Acknowledge, Effect, MasterCore
 from replication.receiver import Link, Receiver
-from replication.sender import Sender, open_listener
+from replication.sender import CONNECTIONS_MAX, Sender, open_listener
 from replication.slave import SlaveCore
 from storage import (
     Clock,
@@ -346,6 +346,63 @@ def test_an_idle_stream_carries_a_message_at_once(
     delays_ms.sort()
     print(f"\nput to slave's ack, idle: p50 {delays_ms[50]:.2f} ms, p99 {delays_ms[98]:.2f} ms")
     assert delays_ms[50] < 10
+
+
+def test_a_failed_assertion_while_serving_a_slave_ends_the_sender(
+    tmp_path: Path, on_loop: Callable[[Main], None]
+) -> None:
+    async def main() -> None:
+        with open_store(config_of(tmp_path)) as store:
+            master = Master(store, copies_wanted=2)
+
+            def fail(number: int) -> None:
+                raise AssertionError(f"connection {number}")
+
+            master.sender.readable = fail  # type: ignore[method-assign]
+            async with asyncio.timeout(10), master.serving() as address:
+                host, _, port = address.rpartition(":")
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.write(bytes(8))
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    writer.close()
+
+    with pytest.raises(BaseExceptionGroup) as failed:
+        on_loop(main)
+    assert failed.group_contains(AssertionError, match="connection 1")
+
+
+def test_a_crowd_at_the_port_is_refused_and_room_is_given_again(
+    tmp_path: Path, on_loop: Callable[[Main], None]
+) -> None:
+    async def main() -> None:
+        with open_store(config_of(tmp_path)) as store:
+            store.put(draft_of(random.Random(1), "topic", 0, 10))
+            master = Master(store, copies_wanted=2)
+            async with asyncio.timeout(20), master.serving() as address:
+                host, _, port = address.rpartition(":")
+                crowd = [
+                    await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)
+                ]
+                reader, late = await asyncio.open_connection(host, int(port))
+                assert await reader.read() == b""  # refused
+                late.close()
+                for _, writer in crowd:
+                    writer.close()
+                while True:  # until the master has noticed
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    writer.write(bytes(8))
+                    try:
+                        head = await reader.readexactly(12)
+                        break
+                    except (asyncio.IncompleteReadError, ConnectionResetError):
+                        pass
+                    finally:
+                        writer.close()
+                assert head == bytes(8) + store.end.to_bytes(4, "big")
+
+    on_loop(main)
 
 
 def test_throughput_of_a_catch_up_is_printed(
