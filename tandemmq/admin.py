@@ -14,7 +14,7 @@ from cluster.client.admin import Admin
 from tandemmq import admin_brokers, admin_groups, admin_messages, admin_sends, admin_topics
 from tandemmq.admin_absent import ABSENT
 from tandemmq.admin_command import AdminCommand, Call, Shown
-from tandemmq.cli import json_option, reach_options
+from tandemmq.cli import HelpFormatter, json_option, reach_options
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.outcome import client_errors
 from tandemmq.output import to_json
@@ -71,7 +71,7 @@ def admin_parser(command: AdminCommand | None) -> argparse.ArgumentParser:
             prog=f"tandem admin {command.name}",
             description=command.summary[0].upper() + command.summary[1:] + ".",
             epilog=f"example:\n  tandem admin {command.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
         parser.add_argument(NAME, help=argparse.SUPPRESS, metavar=command.name)
         command.arguments(parser)
@@ -87,7 +87,7 @@ def admin_parser(command: AdminCommand | None) -> argparse.ArgumentParser:
         prog="tandem admin",
         description=f"mqadmin's commands (RocketMQ {RELEASE}), with its names and options.\n{listed}",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(NAME, nargs="?", metavar="NAME", help="the command; it has its own --help")
     text = "which of mqadmin's commands are here, and which are not"

@@ -21,6 +21,13 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 ADMIN: Final = "admin"
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples as they are written; room for the longest name beside its text."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+
 @dataclass(frozen=True, slots=True)
 class _Command:
     """One subcommand: `function` of tandemmq.`module` takes the arguments, returns an ExitCode."""
@@ -74,7 +81,7 @@ def command_parser() -> argparse.ArgumentParser:
         prog="tandem",
         description="TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.",
         epilog="exit codes:\n" + "\n".join(f"  {code.value:3}  {code.name}" for code in ExitCode),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -85,7 +92,7 @@ def command_parser() -> argparse.ArgumentParser:
         help="a whole cluster on this machine: name server and two masters",
         description="A name server and two brokers as background processes of this machine.",
         epilog="example:\n  tandem local up && tandem send Hello world && tandem local down",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     actions = local.add_subparsers(title="actions", metavar="ACTION", required=True)
     for action in LOCAL_ACTIONS:
@@ -102,7 +109,7 @@ def _add(
         help=command.summary,
         description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=f"example:\n{command.examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.arguments(parser)
     parser.set_defaults(module=command.module, function=command.function)
