@@ -17,6 +17,8 @@ def client_errors() -> Iterator[None]:
     """Turn ClientError, a bad argument and a file that cannot be read into CommandFailed."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever read our output has enough: main() ends quietly
     except _UNREACHABLE as problem:
         raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
     except UnknownCluster as problem:

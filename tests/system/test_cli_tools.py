@@ -175,6 +175,23 @@ def on_terminal(name_server: str, arguments: list[str], until: bytes) -> bytes:
     return shown
 
 
+def test_a_reader_that_has_enough_ends_the_command_quietly(name_server: str) -> None:
+    well(name_server, "send", "Piped", stdin=b"a line\n" * 500)
+    wait_readable(name_server, "Piped", 500)
+    arguments = ["tail", "Piped", "--from", "first", "--until-end", "--verbose", "-n", name_server]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandemmq", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **python_env()},
+    ) as tailing:
+        assert tailing.stdout is not None and tailing.stderr is not None
+        tailing.stdout.readline()
+        tailing.stdout.close()
+        assert tailing.wait(20) == 0
+        assert tailing.stderr.read() == b""
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_every_command_and_the_shell_reads_it(
     name_server: str, shell: str, tmp_path: Path
