@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from storage.commitlog import CommitLog
 from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
@@ -17,15 +17,16 @@ from storage.derivation import QUEUE_ENTRY
 from storage.queuefiles import BLANK_SIZE
 from storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
-try:
-    from storage._reading import gather as compiled_gather
-except ImportError:  # built without a compiler: the loop in _collect does it all
+if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
     compiled_gather = None
+else:
+    try:
+        from storage._reading import gather as compiled_gather
+    except ImportError:  # built without a compiler
+        compiled_gather = None
 
-#: the front of _collect's walk, compiled; None without
-gather: Callable[..., tuple[int, int, int, bool]] | None = (
-    None if os.environ.get("TANDEM_PURE_PYTHON") else compiled_gather
-)
+#: the front of _collect's walk, compiled; without it the loop there does it all
+gather: Callable[..., tuple[int, int, int, bool]] | None = compiled_gather
 
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20
