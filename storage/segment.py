@@ -16,6 +16,8 @@ from storage.tail import LogTail
 
 log = logging.getLogger(__name__)
 
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of os.open: it passes
+
 ZERO_STEP_BYTES: Final = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -249,7 +251,8 @@ class Segment:
         """Put everything written so far on the disk; bytes flushed. [thread]
 
         Raises FlushFailed. That is final: the kernel drops pages it could not write and then
-        reports success, so every later call raises again.
+        reports success, so every later call raises again. Raises OSError when there was no
+        descriptor to be had: nothing was tried, and a later call may succeed.
         """
         if self._failure:
             raise FlushFailed(self._failure)
@@ -258,17 +261,24 @@ class Segment:
             return self.flushed
         try:
             fd = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
         except OSError as error:
             if self.retired and error.errno == errno.ENOENT:
                 return self.flushed  # deleted on purpose while this thread was on its way
-            self._failure = f"cannot flush {self.path}: {error}"
-            raise FlushFailed(self._failure) from error
+            if error.errno in NO_DESCRIPTOR:
+                raise
+            raise self._failed(error) from error
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            os.close(fd)
         self.flushed = wrote
         return wrote
+
+    def _failed(self, error: OSError) -> FlushFailed:
+        self._failure = f"cannot flush {self.path}: {error}"
+        return FlushFailed(self._failure)
 
     # --- life ---
 

@@ -124,7 +124,7 @@ class SegmentRun:
         """Flush up to an offset (all of it without one), oldest segment first; the new `flushed`.
         [thread]
 
-        Raises FlushFailed, from then on always.
+        Raises FlushFailed, from then on always; OSError when nothing could be tried (see Segment).
         """
         for segment in list(self.segments):
             if target is not None and segment.start >= target:

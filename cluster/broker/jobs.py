@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 DISPATCH_RECORDS_MAX: Final = 2_048 if COMPILED else 256
 SEGMENT_CHECK_MS: Final = 100
 CHECKPOINT_MS: Final = 1_000
+FLUSH_RETRY_S: Final = 0.1
 EXPIRY_MS: Final = 10_000
 STATS_MS: Final = 1_000
 INSECURE_REMINDER_S: Final = 3_600
@@ -81,7 +82,12 @@ class LogFlush:
 
     async def _flush(self, pages_min: int) -> None:
         async with self._turn:
-            await asyncio.to_thread(self._store.flush_log, pages_min)
+            try:
+                await asyncio.to_thread(self._store.flush_log, pages_min)
+            except OSError as problem:  # no descriptor to be had: nothing was tried, nobody is told
+                log.warning("log not flushed, trying again why=%s", problem)
+                await asyncio.sleep(FLUSH_RETRY_S)
+                return
             self._acks.reached(self._store.flushed)
             self._on_flushed()
 

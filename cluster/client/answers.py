@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from cluster.client.connections import Connections
 from cluster.client.errors import BrokerUnreachable, CallTimedOut, ClientError
@@ -11,6 +11,9 @@ from cluster.client.hot import peek_opaque, scan_sends
 from cluster.client.message import SendResult
 from cluster.remoting import Channel, Command, Connection, FrameLimits
 from cluster.remoting.frame import bytes_needed
+
+#: the answer to a batch names the id of every message in its header: 33 bytes each, 190,000 at most
+ANSWER_LIMITS: Final = FrameLimits(header_bytes_max=8 << 20)
 
 
 class Pending(Protocol):
@@ -42,7 +45,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.waiting: dict[int, Pending] = {}
-        self._limits = FrameLimits()
+        self._limits = ANSWER_LIMITS
         self._watched: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._check_s = 0.0

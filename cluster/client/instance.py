@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from cluster.client import calls
-from cluster.client.answers import Answers
+from cluster.client.answers import ANSWER_LIMITS, Answers
 from cluster.client.config import ClientConfig, is_lookup
 from cluster.client.connections import Connections, Dial, Wire
 from cluster.client.errors import BrokerUnreachable, ClientError, NoRoute
@@ -105,7 +105,7 @@ class ClientInstance:
             requests_table(self._consumers_by_group),
             clock=self.clock,
             chunk=self.answers.take,
-            limits=ConnectionLimits(output_bytes_max=OUTPUT_BYTES_MAX),
+            limits=ConnectionLimits(frame=ANSWER_LIMITS, output_bytes_max=OUTPUT_BYTES_MAX),
             receive_bytes=RECEIVE_BYTES,
         )
         self.next_opaque = self._endpoint.next_opaque

@@ -224,6 +224,21 @@ def test_failed_flush_is_final(segment: Segment, monkeypatch: pytest.MonkeyPatch
     assert segment.flushed == 0
 
 
+def test_flush_without_a_descriptor_tried_nothing_and_may_be_tried_again(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(path: object, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    segment.wrote = 5
+    monkeypatch.setattr(os, "open", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        segment.flush()
+    assert segment.flushed == 0
+    monkeypatch.undo()
+    assert segment.flush() == 5
+
+
 def test_flush_of_a_file_deleted_on_purpose_is_no_failure(segment: Segment) -> None:
     segment.wrote = 5
     segment.unlink()
