@@ -64,7 +64,7 @@ class SparkEngine:
 
     def _partition_bytes(self, total: int) -> int:
         """Large tasks: each costs 40 ms whatever it does."""
-        return min(PARTITION_BYTES_MAX, max(PARTITION_BYTES_MIN, total // (4 * self._slots)))
+        return min(PARTITION_BYTES_MAX, max(PARTITION_BYTES_MIN, total // (2 * self._slots)))
 
     def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1:
         names = (reference.name, replica.name)

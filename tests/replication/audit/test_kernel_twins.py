@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from array import array
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -133,3 +136,20 @@ def account(kernel: ModuleType, seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(60))
 def test_both_keep_the_same_ledger(seed: int) -> None:
     assert account(readable_ledger, seed) == account(compiled, seed)
+
+
+@pytest.mark.parametrize(("pure", "expected"), [("", "True"), ("1", "False")])
+def test_compiled_form_is_used_unless_it_is_switched_off(pure: str, expected: str) -> None:
+    environment = {**os.environ, "TANDEM_PURE_PYTHON": pure}
+    if not pure:
+        del environment["TANDEM_PURE_PYTHON"]
+    script = "from replication.audit import kernels; print(kernels.COMPILED)"
+    shown = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=Path(__file__).parents[3],
+    )
+    assert shown.stdout.strip() == expected
