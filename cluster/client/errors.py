@@ -112,7 +112,11 @@ class SendFailed(ClientError):
     def __init__(
         self, topic: str, brokers: Sequence[str], causes: Sequence[ClientError], cost_ms: int
     ) -> None:
-        last = causes[-1] if causes else "none"
+        # a budget used up has no address: the attempt before it says more
+        where = next((each for each in reversed(causes) if getattr(each, "address", "")), None)
+        last = str(causes[-1]) if causes else "none"
+        if where is not None and where is not causes[-1]:
+            last = f"{where} Then: {last}"
         self.cost_ms = cost_ms
         super().__init__(
             f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, Topic: {topic}, "
