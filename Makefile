@@ -13,14 +13,14 @@ help:  ## what can be made
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed (PYTHON=python3.12 make ...); this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing TandemMQ into .venv (the first time takes about a minute)"
-	@$(BIN)/python -m pip install -q -U pip
-	@$(BIN)/python -m pip install -q -e .
+	@$(BIN)/python -m pip install -qq -U pip
+	@$(BIN)/python -m pip install -qq -e .
 	@touch $@
 
 # And what its tests, its linters and the Spark audit need.
 .venv/.ready-dev: .venv/.ready
 	@echo "installing the tools and Spark into .venv (about 600 MB the first time)"
-	@$(BIN)/python -m pip install -q -e '.[dev,audit]'
+	@$(BIN)/python -m pip install -qq -e '.[dev,audit]'
 	@touch $@
 
 setup: .venv/.ready-dev  ## everything into .venv; after it .venv/bin/tandem is the command

@@ -111,8 +111,8 @@ def inspect_store(path: str | Path, config: StorageConfig | None = None) -> Repo
 
 def _config_of(root: Path) -> StorageConfig:
     """File sizes as the files have them; defaults where there is none."""
-    if not (root / "commitlog").is_dir():
-        raise NotAStore(f"{root} holds no commitlog directory")
+    if not (root / "commitlog").is_dir() and not (root / "lock").is_file():
+        raise NotAStore(f"{root} holds neither a commitlog directory nor a broker's lock file")
     defaults = StorageConfig(root=str(root))
     return StorageConfig(
         root=str(root),

@@ -165,7 +165,9 @@ class ClientInstance:
     # Groups
 
     def add_producer(self, group: str) -> None:
-        """Name the group in heartbeats."""
+        """Name the group in heartbeats, the first time at once."""
+        if group not in self._producers:
+            self.heartbeat_soon()
         self._producers[group] = self._producers.get(group, 0) + 1
 
     async def remove_producer(self, group: str) -> None:

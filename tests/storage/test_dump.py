@@ -94,7 +94,7 @@ def test_running_store_can_be_looked_at(tmp_path: Path) -> None:
 
 
 def test_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(NotAStore, match="no commitlog"):
+    with pytest.raises(NotAStore, match="neither a commitlog"):
         inspect_store(tmp_path)
 
 

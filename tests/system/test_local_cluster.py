@@ -77,7 +77,11 @@ class LocalCluster:
 
 def new_cluster(directory: Path) -> LocalCluster:
     # broker-a, broker-b ten above it, and the fast port two below each
-    return LocalCluster(directory / "data", free_port(), free_port((-2, 0, 1, 8, 10, 11)))
+    brokers = (-2, 0, 1, 8, 10, 11)
+    first, name_server = free_port(brokers), free_port()
+    while name_server - first in brokers:
+        name_server = free_port()
+    return LocalCluster(directory / "data", name_server, first)
 
 
 @pytest.fixture(scope="module")
