@@ -1,0 +1,566 @@
+"""Members of one consumer group join, leave and are killed under load; nothing may go unread.
+
+    python -m chaos.rebalance_soak --seconds 180
+
+Up to six members, each a process of its own, our client and (where Java and Maven are installed)
+the stock Java client. Every few seconds one joins, one leaves in order or one is killed -9, while a
+producer sends. Then:
+
+* every message was consumed at least once;
+* a message consumed again was not committed when its new owner took the queue over: positions of
+  the group are sampled all the time, and a second delivery of what the last sample before the
+  take-over shows as committed is a problem;
+* at the end the members share the queues: no gap, no queue twice.
+
+The seed draws who joins, leaves and dies; times differ from run to run.
+Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cluster.client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from cluster.client.admin import Admin
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+GROUP: Final = "SoakGroup"
+TOPIC: Final = "Soak"
+MEMBERS_MAX: Final = 6
+JAVA_MEMBERS_MAX: Final = 2
+SAMPLE_INTERVAL_S: Final = 0.2
+WATCH_INTERVAL_S: Final = 0.1  # how often members look at their own queues
+# A take-over is seen late: by the look's interval, and by what reading the position took.
+TAKE_OVER_SLACK_MS: Final = 1_500
+CATCH_UP_S: Final = 90.0
+PROBLEMS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """seconds: of joining and leaving. rate: messages per second. java: whether it may take part."""
+
+    seconds: float
+    seed: int
+    directory: Path
+    rate: int = 300
+    queue_count: int = 12
+    java: bool = True
+    pause_s: tuple[float, float] = (1.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message at one member. at_ms: wall time."""
+
+    member: str
+    queue: MessageQueue
+    queue_offset: int
+    key: str
+    at_ms: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did and found; it is good when there are no problems."""
+
+    sent: int = 0
+    delivered: int = 0
+    repeated: int = 0
+    actions: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether everything held."""
+        return not self.problems
+
+
+# --- the member process
+
+
+async def be_member(namesrv: str, log: Path) -> None:
+    """A consumer of our client until SIGTERM; every delivery is one line before it counts as done."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with log.open("ab", buffering=0) as out:
+
+        def note(line: Mapping[str, object]) -> None:
+            out.write(json.dumps(line).encode() + b"\n")
+
+        async def handle(message: ReceivedMessage) -> None:
+            queue = message.queue
+            note(
+                {
+                    "broker": queue.broker_name,
+                    "queue": queue.queue_id,
+                    "offset": message.queue_offset,
+                    "key": message.body.decode(),
+                    "at": time.time() * 1000,
+                }
+            )
+
+        consumer = PushConsumer(
+            GROUP, handle, namesrv=namesrv, subscribe={TOPIC: "*"}, start=StartFrom.FIRST
+        )
+        async with consumer:
+            held: frozenset[MessageQueue] = frozenset()
+            while not stop.is_set():
+                now = frozenset(each for each in consumer.assignment if each.topic == TOPIC)
+                if now != held:
+                    held = now
+                    queues = [[each.broker_name, each.queue_id] for each in sorted(held)]
+                    note({"holds": queues, "at": time.time() * 1000})
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), WATCH_INTERVAL_S)
+        note({"holds": [], "at": time.time() * 1000})
+
+
+class PythonMember:
+    """Our client in a process of its own."""
+
+    kind = "python"
+
+    def __init__(self, name: str, namesrv: str, directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.jsonl"
+        self.log.touch()
+        command = [sys.executable, "-m", "chaos.rebalance_soak", "--member", str(self.log)]
+        with (directory / f"{name}.err").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, "--namesrv", namesrv], cwd=REPOSITORY, stderr=errors
+            )
+
+    def leave(self) -> None:
+        """Stop in order."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+    def look(self) -> None:
+        """It writes its own log."""
+
+    def deliveries(self) -> list[Delivery]:
+        """Everything it was given."""
+        return [
+            Delivery(
+                self.name,
+                MessageQueue(TOPIC, line["broker"], line["queue"]),
+                line["offset"],
+                line["key"],
+                line["at"],
+            )
+            for line in self._lines()
+            if "key" in line
+        ]
+
+    def holdings(self) -> list[tuple[float, frozenset[MessageQueue]]]:
+        """(wall ms, queues held from then on)."""
+        return [
+            (
+                line["at"],
+                frozenset(MessageQueue(TOPIC, name, number) for name, number in line["holds"]),
+            )
+            for line in self._lines()
+            if "holds" in line
+        ]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        whole = self.log.read_bytes().rpartition(b"\n")[0]  # a kill may cut the last line
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class JavaMember:
+    """The stock client in a JVM of its own, through the test suite's driver."""
+
+    kind = "java"
+
+    def __init__(self, name: str, namesrv: str, directory: Path, kit: Any) -> None:
+        self.name = name
+        self._kit = kit
+        self._driver = kit.Driver(kit.NEWEST, "json", namesrv, directory / name)
+        self._driver.call("push.start", name="c", topic=TOPIC, group=GROUP)
+        self._holdings: list[tuple[float, frozenset[MessageQueue]]] = []
+
+    def leave(self) -> None:
+        """Stop in order."""
+        self._driver.call("push.stop", name="c")
+        self._holdings.append((time.time() * 1000, frozenset()))
+        self._driver.close()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._driver.kill()
+
+    def look(self) -> None:
+        """Ask it for its queues."""
+        found = frozenset(
+            MessageQueue(TOPIC, each.get("brokerName") or each["broker"], each["queueId"])
+            for each in self._driver.call("push.queues", name="c")
+            if each["topic"] == TOPIC
+        )
+        if not self._holdings or self._holdings[-1][1] != found:
+            self._holdings.append((time.time() * 1000, found))
+
+    def deliveries(self) -> list[Delivery]:
+        """Everything it was given."""
+        return [
+            Delivery(
+                self.name,
+                MessageQueue(TOPIC, each.get("brokerName") or each["broker"], each["queueId"]),
+                each["queueOffset"],
+                self._kit.text_of(each),
+                each["atMs"],
+            )
+            for each in self._driver.messages("c")
+        ]
+
+    def holdings(self) -> list[tuple[float, frozenset[MessageQueue]]]:
+        """(wall ms, queues held from then on)."""
+        return self._holdings
+
+
+Member = PythonMember | JavaMember
+
+
+# --- the checks
+
+
+class Samples:
+    """The group's committed positions as they were seen, per queue, in order of time."""
+
+    def __init__(self) -> None:
+        self._times: defaultdict[MessageQueue, list[float]] = defaultdict(list)
+        self._values: defaultdict[MessageQueue, list[int]] = defaultdict(list)
+        self.count = 0
+
+    def add(self, queue: MessageQueue, at_ms: float, committed: int) -> None:
+        """at_ms: when the answer was there."""
+        self._times[queue].append(at_ms)
+        self._values[queue].append(committed)
+        self.count += 1
+
+    def before(self, queue: MessageQueue, at_ms: float) -> int:
+        """The last position seen before that time, 0 when none was."""
+        place = bisect_left(self._times[queue], at_ms)
+        return self._values[queue][place - 1] if place else 0
+
+
+def check(
+    sent: Sequence[str],
+    members: Sequence[tuple[Sequence[Delivery], Sequence[tuple[float, frozenset[MessageQueue]]]]],
+    samples: Samples,
+) -> tuple[int, list[str]]:
+    """(second deliveries, problems). Pure: see the module's text for the rules."""
+    problems: list[str] = []
+    everything = sorted((each for given, _ in members for each in given), key=lambda d: d.at_ms)
+    if not everything or not samples.count:
+        return 0, ["EMPTY: nothing was delivered or sampled, so nothing was shown"]
+    seen: set[str] = set()
+    taken = {given[0].member: taken_over(holdings) for given, holdings in members if given}
+    repeated = 0
+    for each in everything:
+        if each.key not in seen:
+            seen.add(each.key)
+            continue
+        repeated += 1
+        starts = taken[each.member][each.queue]
+        place = bisect_left(starts, each.at_ms + TAKE_OVER_SLACK_MS)
+        if not place:
+            continue  # held for less than a look takes
+        committed = samples.before(each.queue, starts[place - 1] - TAKE_OVER_SLACK_MS)
+        if each.queue_offset < committed:
+            problems.append(
+                f"REPEATED: {each.member} got {each.queue} offset {each.queue_offset} again, though "
+                f"{committed} was committed before it took the queue over"
+            )
+    missing = [key for key in sent if key not in seen]
+    problems += [f"UNREAD: message {key} was acknowledged and never consumed" for key in missing]
+    return repeated, problems
+
+
+def taken_over(
+    holdings: Sequence[tuple[float, frozenset[MessageQueue]]],
+) -> defaultdict[MessageQueue, list[float]]:
+    """When each queue was taken over, in order of time."""
+    starts: defaultdict[MessageQueue, list[float]] = defaultdict(list)
+    before: frozenset[MessageQueue] = frozenset()
+    for at_ms, held in holdings:
+        for queue in held - before:
+            starts[queue].append(at_ms)
+        before = held
+    return starts
+
+
+def check_shares(
+    queues: Sequence[MessageQueue], shares: Mapping[str, frozenset[MessageQueue]]
+) -> list[str]:
+    """Gaps and queues that two members hold."""
+    owners: defaultdict[MessageQueue, list[str]] = defaultdict(list)
+    for name, held in shares.items():
+        for queue in held:
+            owners[queue].append(name)
+    problems = [f"GAP: nobody holds {queue}" for queue in queues if queue not in owners]
+    return problems + [
+        f"TWICE: {queue} is held by {', '.join(names)}"
+        for queue, names in owners.items()
+        if len(names) > 1
+    ]
+
+
+# --- the run
+
+
+class Soak:
+    """One run over a cluster that somebody else started."""
+
+    def __init__(
+        self, settings: Settings, namesrv: str, kit: Any, say: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._namesrv = namesrv
+        self._kit = kit
+        self._say = say
+        self._rng = random.Random(settings.seed)
+        self._live: list[Member] = []
+        self._gone: list[Member] = []
+        self._number = 0
+        self._sent: list[str] = []
+        self._samples = Samples()
+        self.outcome = Outcome()
+
+    async def run(self) -> Outcome:
+        """Everything; members are gone when it returns."""
+        async with Admin(self._namesrv) as admin:
+            await admin.create_topic(TOPIC, self._settings.queue_count)
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        route = await admin.route(TOPIC)
+                        break
+                    except ClientError:
+                        await asyncio.sleep(0.1)  # the broker announces it
+        queues = route.read_queues(TOPIC)
+        sampling = asyncio.create_task(self._sample(queues))
+        looking = asyncio.create_task(self._look())
+        sending = asyncio.create_task(self._send())
+        try:
+            await self._churn()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await self._catch_up(queues)
+        finally:
+            for task in (sampling, looking, sending):
+                task.cancel()
+            results = await asyncio.gather(sampling, looking, sending, return_exceptions=True)
+            for member in self._live:
+                await asyncio.to_thread(member.kill)
+            self._gone += self._live
+        self.outcome.problems += [
+            f"BROKEN: {result!r}" for result in results if isinstance(result, Exception)
+        ]
+        facts = [(member.deliveries(), member.holdings()) for member in self._gone]
+        self.outcome.sent = len(self._sent)
+        self.outcome.delivered = sum(len(given) for given, _ in facts)
+        self.outcome.repeated, problems = check(self._sent, facts, self._samples)
+        self.outcome.problems += problems
+        return self.outcome
+
+    async def _churn(self) -> None:
+        deadline = time.monotonic() + self._settings.seconds
+        await self._join()
+        while time.monotonic() < deadline:
+            count = len(self._live)
+            chances = {
+                "join": 0 if count == MEMBERS_MAX else 3 if count < 4 else 2,
+                "leave": 0 if count < 2 else 1,
+                "kill": 0 if count < 2 else 1,
+            }
+            action = self._rng.choices(list(chances), list(chances.values()))[0]
+            if action == "join":
+                await self._join()
+            else:
+                member = self._live.pop(self._rng.randrange(count))
+                work = member.leave if action == "leave" else member.kill
+                await asyncio.to_thread(work)
+                self._gone.append(member)
+                self.outcome.actions[f"{action} {member.kind}"] += 1
+                self._say(f"{action} {member.name}, {count - 1} members left")
+            await asyncio.sleep(self._rng.uniform(*self._settings.pause_s))
+
+    async def _join(self) -> None:
+        self._number += 1
+        java = sum(member.kind == "java" for member in self._live)
+        wants_java = self._kit is not None and java < JAVA_MEMBERS_MAX
+        if wants_java and self._rng.random() < 0.4:
+            name = f"java-{self._number}"
+            member: Member = await asyncio.to_thread(
+                JavaMember, name, self._namesrv, self._settings.directory, self._kit
+            )
+        else:
+            name = f"python-{self._number}"
+            member = PythonMember(name, self._namesrv, self._settings.directory)
+        self._live.append(member)
+        self.outcome.actions[f"join {member.kind}"] += 1
+        self._say(f"join {name}, {len(self._live)} members")
+
+    async def _send(self) -> None:
+        pause_s = 0.05
+        batch = max(1, int(self._settings.rate * pause_s))
+        async with Producer("SoakProducer", namesrv=self._namesrv) as producer:
+            number = 0
+            while True:
+                keys = [str(number + place) for place in range(batch)]
+                number += batch
+                results = await asyncio.gather(
+                    *(producer.send(Message(TOPIC, key.encode(), keys=key)) for key in keys)
+                )
+                assert all(result.ok for result in results)
+                self._sent += keys
+                await asyncio.sleep(pause_s)
+
+    async def _sample(self, queues: Sequence[MessageQueue]) -> None:
+        async with PullConsumer(GROUP, namesrv=self._namesrv, auto_commit=False) as reader:
+            while True:
+                asked_ms = time.time() * 1000  # what is seen was true then or later
+                for queue in queues:
+                    with contextlib.suppress(ClientError):  # the group is not known yet
+                        committed = await reader.committed(queue)
+                        if committed is not None:
+                            self._samples.add(queue, max(asked_ms, time.time() * 1000), committed)
+                await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _look(self) -> None:
+        while True:
+            for member in list(self._live):
+                with contextlib.suppress(AssertionError, OSError, ValueError):  # it just died
+                    await asyncio.to_thread(member.look)
+            await asyncio.sleep(2 * WATCH_INTERVAL_S)
+
+    async def _catch_up(self, queues: Sequence[MessageQueue]) -> None:
+        """Until all is read and the shares are right; what is wrong then is a problem."""
+        deadline = time.monotonic() + CATCH_UP_S
+        while True:
+            seen = {each.key for each in self._deliveries()}
+            shares = {member.name: _last(member.holdings()) for member in self._live}
+            problems = check_shares(queues, shares)
+            if not problems and len(seen) >= len(self._sent):
+                return
+            if time.monotonic() > deadline:
+                self.outcome.problems += problems
+                return  # the unread ones are found by check()
+            await asyncio.sleep(0.5)
+
+    def _deliveries(self) -> list[Delivery]:
+        return [each for member in [*self._gone, *self._live] for each in member.deliveries()]
+
+
+def _last(holdings: Sequence[tuple[float, frozenset[MessageQueue]]]) -> frozenset[MessageQueue]:
+    return holdings[-1][1] if holdings else frozenset()
+
+
+def checkout_kits() -> tuple[Any, Any]:
+    """(cluster_processes, javakit) of a checkout's tests. Raises ImportError elsewhere."""
+    folders = [REPOSITORY / "tests" / "compat", REPOSITORY / "tests" / "system"]
+    for folder in map(str, folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return importlib.import_module("cluster_processes"), importlib.import_module("javakit")
+
+
+def soak(settings: Settings, say: Callable[[str], None]) -> Outcome:
+    """A name server and two brokers of ours, and one run over them."""
+    processes, java = checkout_kits()
+    kit = None
+    if settings.java:
+        missing = java.java_missing()
+        if missing is None:
+            kit = java
+        else:
+            say(f"without Java members: {missing}")
+    with processes.NameServer(settings.directory) as name_server, contextlib.ExitStack() as stack:
+        name_server.start()
+        for name in ("broker-a", "broker-b"):
+            broker = processes.Broker(
+                settings.directory / name, name_server.address, name=name,
+                settings={"mappedFileSizeCommitLog": 64 << 20, "mappedFileSizeConsumeQueue": 60_000},
+            )  # fmt: skip
+            stack.enter_context(broker).start()
+        return asyncio.run(Soak(settings, name_server.address, kit, say).run())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes as the module says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.rebalance_soak",
+        description="Consumers join, leave and are killed; nothing may go unread.",
+        epilog="example: python -m chaos.rebalance_soak --seconds 180 --seed 7",
+    )
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--seed", type=int, default=None, help="default: drawn and printed")
+    parser.add_argument("--rate", type=int, default=300, help="messages/s (default %(default)s)")
+    parser.add_argument("--no-java", action="store_true", help="only members of our client")
+    parser.add_argument("--member", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--namesrv", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.member is not None:
+        asyncio.run(be_member(options.namesrv, options.member))
+        return 0
+    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    directory = Path(tempfile.mkdtemp(prefix="tandem-soak-"))
+    settings = Settings(
+        options.seconds, seed, directory, rate=options.rate, java=not options.no_java
+    )
+    print(f"seed {seed}, directory {directory}", flush=True)
+    outcome = soak(settings, lambda text: print(text, flush=True))
+    actions = ", ".join(f"{count} {what}" for what, count in sorted(outcome.actions.items()))
+    print(
+        f"sent {outcome.sent}, delivered {outcome.delivered}, of these {outcome.repeated} again "
+        f"({outcome.repeated / max(1, outcome.sent):.2%}); {actions}"
+    )
+    for problem in outcome.problems[:PROBLEMS_SHOWN]:
+        print(problem)
+    if outcome.good:
+        shutil.rmtree(directory, ignore_errors=True)
+        return 0
+    print(f"{len(outcome.problems)} problems; logs are in {directory}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
