@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cluster.client.answers import Answers
 from cluster.client.calls import Caller, call, number
+from cluster.client.errors import BrokerAnswerBroken, BrokerRefused, ClientError
 from cluster.client.hot import read_records
-from cluster.client.message import MessageQueue, ReceivedMessage
+from cluster.client.message import MessageQueue, ReceivedMessage, SendResult
 from cluster.client.subscriptions import Subscription
-from cluster.remoting import Command, RequestCode, ResponseCode
+from cluster.remoting import Channel, Command, RequestCode, ResponseCode
 
 COMMIT_FLAG: Final = 1
 SUSPEND_FLAG: Final = 2
@@ -30,7 +34,9 @@ class PullStatus(enum.Enum):
     OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
-_ACCEPTED: Final = frozenset(int(status.value) for status in PullStatus)
+_STATUSES: Final = {int(status.value): status for status in PullStatus}
+_ACCEPTED: Final = frozenset(_STATUSES)
+_PREFIX: Final = struct.Struct(">II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +63,28 @@ class PullRequest:
     suspend_ms: int = SUSPEND_MS
     commit_offset: int | None = None
 
-    def command(self) -> Command:
-        """PULL_MESSAGE.
-
-        The subscription travels along, so that a pull never races its own heartbeat.
-        """
+    @property
+    def flags(self) -> int:
+        """The pull's sysFlag."""
         flags = SUBSCRIPTION_FLAG
         if self.suspend_ms:
             flags |= SUSPEND_FLAG
         if self.commit_offset is not None:
             flags |= COMMIT_FLAG
+        return flags
+
+    def command(self) -> Command:
+        """PULL_MESSAGE.
+
+        The subscription travels along, so that a pull never races its own heartbeat.
+        """
         ext = {
             "consumerGroup": self.group,
             "topic": self.queue.topic,
             "queueId": str(self.queue.queue_id),
             "queueOffset": str(self.offset),
             "maxMsgNums": str(self.count_max),
-            "sysFlag": str(flags),
+            "sysFlag": str(self.flags),
             "commitOffset": str(self.commit_offset or 0),
             "suspendTimeoutMillis": str(self.suspend_ms),
             "subscription": self.subscription.expression,
@@ -84,6 +95,86 @@ class PullRequest:
         return Command(RequestCode.PULL_MESSAGE, ext)
 
 
+class PullHead:
+    """A pull request of one queue as bytes, but for its numbers: queue offset, flags, commit."""
+
+    __slots__ = ("_parts", "count_max", "subscription")
+
+    def __init__(self, request: PullRequest) -> None:
+        self.subscription = request.subscription
+        self.count_max = request.count_max
+        command = request.command()
+        assert command.ext is not None
+        for name in ("queueOffset", "sysFlag", "commitOffset"):
+            command.ext[name] = "\x00"
+        *parts, last = command.encode()[8:].split(b"\\u0000")
+        before, opaque, after = last.rpartition(b'"opaque":0')
+        self._parts = (*parts, before + opaque[:-1], after)
+
+    def frame(self, request: PullRequest, opaque: int) -> bytes:
+        """The whole frame of a request for the same queue."""
+        one, two, three, four, five = self._parts
+        header = b"%b%d%b%d%b%d%b%d%b" % (
+            one, request.offset, two, request.flags, three, request.commit_offset or 0,
+            four, opaque, five,
+        )  # fmt: skip
+        return _PREFIX.pack(4 + len(header), len(header)) + header
+
+
+class PullFuture(asyncio.Future[PullAnswer]):
+    """A pull whose answer is read where it arrives: no task wakes up only to pass it on.
+
+    A Pending of cluster.client.answers.
+    """
+
+    __slots__ = ("began_s", "channel", "deadline_s", "opaque", "request")
+    request: PullRequest
+    opaque: int
+    channel: Channel
+    began_s: float
+    deadline_s: float
+
+    def stored(self, result: SendResult) -> None:
+        """Never: no pull is answered with the fields of a send."""
+        self.failed(BrokerAnswerBroken(f"{self.channel.address} answered a pull as a send"))
+
+    def answered(self, answer: Command) -> None:
+        """The broker's answer."""
+        if self.done():
+            return
+        try:
+            self.set_result(pull_answer(answer, self.request, self.channel.address))
+        except ClientError as problem:
+            self.set_exception(problem)
+
+    def failed(self, problem: ClientError) -> None:
+        """There will be none."""
+        if not self.done():
+            self.set_exception(problem)
+
+    def about(self) -> str:
+        """The topic."""
+        return self.request.queue.topic
+
+
+async def pull_through(
+    answers: Answers, channel: Channel, head: PullHead, request: PullRequest, opaque: int
+) -> PullAnswer:
+    """As pull(), straight through an open channel."""
+    loop = asyncio.get_running_loop()
+    future = PullFuture(loop=loop)
+    future.request, future.opaque, future.channel = request, opaque, channel
+    future.began_s = loop.time()
+    future.deadline_s = future.began_s + TIMEOUT_MS / 1000
+    answers.watch(channel)
+    answers.expect(opaque, future)
+    channel.write(head.frame(request, opaque))
+    try:
+        return await future
+    finally:
+        answers.waiting.pop(opaque, None)  # cancelled: nobody waits any more
+
+
 async def pull(
     caller: Caller, address: str, request: PullRequest, timeout_ms: int = TIMEOUT_MS
 ) -> PullAnswer:
@@ -92,12 +183,20 @@ async def pull(
     Raises BrokerRefused, BrokerUnreachable, CallTimedOut, BrokerAnswerBroken.
     """
     answer = await call(caller, address, request.command(), timeout_ms, _ACCEPTED)
+    return pull_answer(answer, request, address)
+
+
+def pull_answer(answer: Command, request: PullRequest, address: str) -> PullAnswer:
+    """What an answer means. Raises BrokerRefused, BrokerAnswerBroken."""
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise BrokerRefused(answer.code, answer.remark, address, request.queue.topic)
     max_offset = number(answer, "maxOffset", address)
     messages = (
         read_records(answer.body, request.queue.broker_name, max_offset) if answer.body else []
     )
     return PullAnswer(
-        status=PullStatus(answer.code),
+        status=status,
         next_offset=number(answer, "nextBeginOffset", address),
         min_offset=number(answer, "minOffset", address),
         max_offset=max_offset,

@@ -10,10 +10,19 @@ from typing import Final
 from cluster.client.errors import BrokerRefused, ClientError
 from cluster.client.instance import ClientInstance
 from cluster.client.message import RETRY_PREFIX
-from cluster.client.pulls import SUSPEND_MS, PullRequest, PullStatus, pull
+from cluster.client.pulls import (
+    SUSPEND_MS,
+    PullAnswer,
+    PullHead,
+    PullRequest,
+    PullStatus,
+    pull,
+    pull_through,
+)
 from cluster.client.queue_cache import QueueCache
 from cluster.client.routes import MASTER_ID
 from cluster.client.subscriptions import Subscription
+from cluster.remoting import Channel
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +60,7 @@ class QueueReader:
         self._on_progress = on_progress
         self._after = after
         self._clock = instance.clock
+        self._head: PullHead | None = None
         self._instance = instance
         self._group = group
         self._subscription = subscription
@@ -102,7 +112,7 @@ class QueueReader:
         )
         cache.pulled_ms = self._clock.now_ms()
         try:
-            answer = await pull(self._instance.connections, address, request)
+            answer = await self._pull(address, request)
         except ClientError:
             cache.suggested_broker_id = (
                 0  # a slave that failed is not asked again; the master may suggest it again
@@ -136,6 +146,16 @@ class QueueReader:
             await asyncio.sleep(
                 FLOW_CONTROL_PAUSE_S
             )  # no progress: whatever the reason, never a busy loop
+
+    async def _pull(self, address: str, request: PullRequest) -> PullAnswer:
+        instance = self._instance
+        wire = instance.connections.peek(address)
+        if instance.config.credentials is not None or not isinstance(wire, Channel):
+            return await pull(instance.connections, address, request)
+        head = self._head
+        if head is None or head.subscription is not request.subscription:
+            head = self._head = PullHead(request)
+        return await pull_through(instance.answers, wire, head, request, instance.next_opaque())
 
     async def _back_off(self, problem: ClientError) -> None:
         if isinstance(problem, BrokerRefused) and problem.code == FLOW_CONTROL_CODE:
