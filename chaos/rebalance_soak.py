@@ -292,7 +292,7 @@ def check(
     if not everything or not samples.count:
         return 0, ["EMPTY: nothing was delivered or sampled, so nothing was shown"]
     seen: set[str] = set()
-    taken = {given[0].member: taken_over(holdings) for given, holdings in members if given}
+    taken = {given[0].member: taken_over(holdings, given) for given, holdings in members if given}
     repeated = 0
     for each in everything:
         if each.key not in seen:
@@ -315,14 +315,26 @@ def check(
 
 
 def taken_over(
-    holdings: Sequence[tuple[float, frozenset[MessageQueue]]],
+    holdings: Sequence[tuple[float, frozenset[MessageQueue]]], given: Sequence[Delivery]
 ) -> defaultdict[MessageQueue, list[float]]:
-    """When each queue was taken over, in order of time."""
+    """When each queue was taken over at the latest, in order of time.
+
+    A look may come late (a JVM under load takes seconds to answer); a delivery between the look that
+    saw the queue lost and the one that saw it held shows that it was taken over before.
+    """
+    arrived: defaultdict[MessageQueue, list[float]] = defaultdict(list)
+    for each in sorted(given, key=lambda delivery: delivery.at_ms):
+        arrived[each.queue].append(each.at_ms)
     starts: defaultdict[MessageQueue, list[float]] = defaultdict(list)
+    lost: dict[MessageQueue, float] = {}
     before: frozenset[MessageQueue] = frozenset()
     for at_ms, held in holdings:
         for queue in held - before:
-            starts[queue].append(at_ms)
+            place = bisect_left(arrived[queue], lost.get(queue, 0.0))
+            first_ms = arrived[queue][place] if place < len(arrived[queue]) else at_ms
+            starts[queue].append(min(at_ms, first_ms))
+        for queue in before - held:
+            lost[queue] = at_ms
         before = held
     return starts
 
