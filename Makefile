@@ -47,6 +47,7 @@ demo: .venv/.ready  ## a cluster on this machine, messages through our client an
 
 bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.client
 
 kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
 	$(BIN)/python -m chaos.kills --rounds 100

@@ -235,7 +235,10 @@ def command_of(
 def measure(
     client: str, namesrv: str, topic: str, count: int, warmup: int, directory: Path
 ) -> list[Figure]:
-    """Run one client. Raises OSError or subprocess.SubprocessError with what it said."""
+    """Run one client: what it reported, perhaps only its sends.
+
+    Raises OSError or subprocess.SubprocessError with what it said when that is nothing.
+    """
     command, environment = command_of(client, namesrv, topic, count, warmup, directory)
     done = subprocess.run(
         command, env={**os.environ, **environment}, cwd=HERE.parent, capture_output=True, text=True,
@@ -245,7 +248,7 @@ def measure(
     for line in done.stdout.splitlines():
         if line.startswith('{"what"'):
             figures.append(Figure(client, **json.loads(line)))
-    if len(figures) < 2:
+    if not figures:
         said = (done.stderr or done.stdout).strip().splitlines()[-3:]
         raise OSError(f"ended with {done.returncode}: {' | '.join(said)}")
     return figures
@@ -333,6 +336,10 @@ def run(
                                 warmup // part, directory)
                         for number in range(runs)
                     )  # fmt: skip
+                    if not any(
+                        each.client == client and each.what == "consumed" for each in figures
+                    ):
+                        absent[client] = "it sent, but did not consume all of it within 60 s"
                 except (OSError, subprocess.SubprocessError) as problem:
                     absent[client] = str(problem)
     return figures, absent
