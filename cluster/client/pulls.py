@@ -127,8 +127,10 @@ class PullFuture(asyncio.Future[PullAnswer]):
     A Pending of cluster.client.answers.
     """
 
-    __slots__ = ("began_s", "channel", "deadline_s", "opaque", "request")
+    __slots__ = ("began_s", "channel", "deadline_s", "opaque", "queue", "request", "unique_id")
     request: PullRequest
+    queue: MessageQueue  # this one and the next only for a broker that answers as to a send
+    unique_id: str
     opaque: int
     channel: Channel
     began_s: float
@@ -164,6 +166,7 @@ async def pull_through(
     loop = asyncio.get_running_loop()
     future = PullFuture(loop=loop)
     future.request, future.opaque, future.channel = request, opaque, channel
+    future.queue, future.unique_id = request.queue, ""
     future.began_s = loop.time()
     future.deadline_s = future.began_s + TIMEOUT_MS / 1000
     answers.watch(channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ TEXT = st.text(
 HOSTS = st.sampled_from([pack_host("10.0.0.1", 10911), pack_host("::1", 9)])
 
 
+@pytest.mark.skipif(bool(os.environ.get("TANDEM_PURE_PYTHON")), reason="TANDEM_PURE_PYTHON is set")
 def test_the_compiled_form_is_in_use_where_it_was_built() -> None:
     assert hot.COMPILED
     assert hot.send_frame is compiled.send_frame

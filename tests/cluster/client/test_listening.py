@@ -23,7 +23,7 @@ from cluster.client import (
     StartFrom,
 )
 from cluster.client.listening import Calls
-from cluster.remoting import RequestCode
+from cluster.remoting import Command, RequestCode
 
 Verdict = Any
 
@@ -394,3 +394,29 @@ def test_one_of_the_two_listeners_is_needed() -> None:
     for options in ({}, {"on_message": handle, "on_batch": handle}):
         with pytest.raises(ValueError, match="on_message or on_batch"):
             PushConsumer("CG", namesrv=NAME_SERVER, subscribe={"T": "*"}, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cluster", ["channels"], indirect=True)
+def test_broker_that_answers_a_pull_as_a_send_is_asked_again(cluster: FakeCluster) -> None:
+    broker = cluster.add("broker-a", "T", 1)
+    odd = [True]
+
+    def confused(command: Command) -> Command | None:
+        if command.code == RequestCode.PULL_MESSAGE and ext(command)["topic"] == "T" and odd:
+            odd.pop()
+            return command.reply(0, None, {"msgId": "0A", "queueId": "0", "queueOffset": "1"})
+        return None
+
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async def main() -> None:
+        await broker.fill("T", 0, [b"x"])
+        broker.trouble = confused
+        async with pushing(handle):
+            await until(lambda: seen)
+
+    run(main())
+    assert not odd
