@@ -34,9 +34,11 @@ _serial = itertools.count(1)
 
 
 async def create(cluster: Cluster, queue_count: int = 8) -> str:
+    """A topic on this cluster's first broker alone: other tests may have started more of them."""
     topic = f"Mixed_{os.getpid()}_{next(_serial)}"
+    broker = cluster.broker
     async with Admin(cluster.name_server) as admin:
-        await admin.create_topic(topic, queue_count)
+        await admin.create_topic(topic, queue_count, masters={broker.broker_name: broker.address})
         async with asyncio.timeout(30):
             while True:
                 try:
