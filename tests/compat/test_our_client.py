@@ -284,8 +284,11 @@ async def test_reading_begins_where_a_time_says(stock: Target) -> None:
             await asyncio.sleep(1.1)
             new = await producer.send(Message(topic, b"new"), queue=queue)
             await eventually_async(lambda: reader.max_offset(queue), new.queue_offset + 1)
-            found = new.queue_offset  # a loaded stock broker shows an entry before its time
-            await eventually_async(lambda: reader.offset_for_time(queue, between_ms), found)
+            found = new.queue_offset
+            if stock.kind != "ours":
+                # 4.9.7 answered 0 here once, for a reason not found; ours has to be right at once
+                await eventually_async(lambda: reader.offset_for_time(queue, between_ms), found)
+            assert await reader.offset_for_time(queue, between_ms) == found
             await reader.assign([queue])
             await reader.seek(queue, found)
             assert [m.body for m in await reader.poll(10)] == [b"new"]
