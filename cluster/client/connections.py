@@ -54,6 +54,7 @@ class Connections:
         self._dialing: dict[str, asyncio.Task[Wire]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self._heard_s: dict[str, float] = {}  # loop time of the last answer, by address
+        self._versions: dict[str, int] = {}  # what the last answer said, by address
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send a request and return the answer, whatever its code.
@@ -84,6 +85,7 @@ class Connections:
                 address, f"lost while waiting for an answer: {problem}", subject(command)
             ) from problem
         self._heard_s[address] = loop.time()
+        self._versions[address] = answer.version
         return answer
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:
@@ -95,6 +97,10 @@ class Connections:
         if self._sign is not None:
             self._sign(command)
         wire.oneway(command)
+
+    def version(self, address: str) -> int:
+        """RocketMQ's version number of a server, 0 before its first answer on this connection."""
+        return self._versions.get(address, 0)
 
     def peek(self, address: str) -> Wire | None:
         """The open channel to an address, None when the next request would have to dial."""
@@ -174,6 +180,7 @@ class Connections:
 
     async def _connect(self, address: str) -> Wire:
         wire = await self._dial(address)
+        self._versions.pop(address, None)  # it may have been replaced by an older one
         self._open[address] = wire
         return wire
 

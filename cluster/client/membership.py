@@ -397,6 +397,7 @@ class Membership:
             commit=lambda: self._commit_with_pull(queue),
             on_progress=self._progressed,
             after=before if self._policy.ordered else None,
+            lite=self._policy.consume_type is ConsumeType.PULL,
         )
         self.held[queue] = Held(cache, reader, self.jobs.start(f"pull {queue}", reader.run()))
         return cache

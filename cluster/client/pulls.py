@@ -20,6 +20,8 @@ from cluster.remoting import Channel, Command, RequestCode, ResponseCode
 COMMIT_FLAG: Final = 1
 SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
+LITE_FLAG: Final = 16
+LITE_CODE_SINCE: Final = 413  # V5_0_0; before it lite pulls are told from others by their flag only
 
 SUSPEND_MS: Final = 15_000  # how long the broker may hold a pull that finds nothing
 TIMEOUT_MS: Final = 30_000  # and how long we wait for it
@@ -53,7 +55,10 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """commit_offset: position to commit with this pull, or None. suspend_ms 0: answer at once."""
+    """commit_offset: position to commit with this pull, or None. suspend_ms 0: answer at once.
+
+    lite: of a pull consumer, which is RocketMQ's lite pull; code: as the broker's version takes it.
+    """
 
     group: str
     queue: MessageQueue
@@ -62,6 +67,8 @@ class PullRequest:
     count_max: int = 32
     suspend_ms: int = SUSPEND_MS
     commit_offset: int | None = None
+    lite: bool = False
+    code: RequestCode = RequestCode.PULL_MESSAGE
 
     @property
     def flags(self) -> int:
@@ -71,10 +78,12 @@ class PullRequest:
             flags |= SUSPEND_FLAG
         if self.commit_offset is not None:
             flags |= COMMIT_FLAG
+        if self.lite:
+            flags |= LITE_FLAG
         return flags
 
     def command(self) -> Command:
-        """PULL_MESSAGE.
+        """PULL_MESSAGE or LITE_PULL_MESSAGE.
 
         The subscription travels along, so that a pull never races its own heartbeat.
         """
@@ -92,16 +101,23 @@ class PullRequest:
             "expressionType": "TAG",
             "bname": self.queue.broker_name,
         }
-        return Command(RequestCode.PULL_MESSAGE, ext)
+        return Command(self.code, ext)
+
+
+def lite_code(version: int) -> RequestCode:
+    """The code of a lite pull for a broker of this version."""
+    known = version >= LITE_CODE_SINCE
+    return RequestCode.LITE_PULL_MESSAGE if known else RequestCode.PULL_MESSAGE
 
 
 class PullHead:
     """A pull request of one queue as bytes, but for its numbers: queue offset, flags, commit."""
 
-    __slots__ = ("_parts", "count_max", "subscription")
+    __slots__ = ("_parts", "code", "count_max", "subscription")
 
     def __init__(self, request: PullRequest) -> None:
         self.subscription = request.subscription
+        self.code = request.code
         self.count_max = request.count_max
         command = request.command()
         assert command.ext is not None

@@ -16,13 +16,14 @@ from cluster.client.pulls import (
     PullHead,
     PullRequest,
     PullStatus,
+    lite_code,
     pull,
     pull_through,
 )
 from cluster.client.queue_cache import QueueCache
 from cluster.client.routes import MASTER_ID
 from cluster.client.subscriptions import Subscription
-from cluster.remoting import Channel
+from cluster.remoting import Channel, RequestCode
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,16 @@ class QueueReader:
         commit: Callable[[], int | None] = lambda: None,
         on_progress: Callable[[QueueCache], None] = lambda cache: None,
         after: QueueCache | None = None,
+        lite: bool = False,
     ) -> None:
         """commit: position to store with the next pull. on_progress: called when a pull brought
-        nothing wanted. after: wait until nobody works on this older cache of the queue."""
+        nothing wanted. after: wait until nobody works on this older cache of the queue. lite: for a
+        pull consumer."""
         self.cache = cache
         self._commit = commit
         self._on_progress = on_progress
         self._after = after
+        self._lite = lite
         self._clock = instance.clock
         self._head: PullHead | None = None
         self._instance = instance
@@ -109,6 +113,8 @@ class QueueReader:
             self._count_max,
             SUSPEND_MS,
             self._commit() if broker_id == MASTER_ID else None,  # slaves keep no positions
+            self._lite,
+            self._code(address),
         )
         cache.pulled_ms = self._clock.now_ms()
         try:
@@ -132,20 +138,33 @@ class QueueReader:
                 cache.pull_offset = max(cache.pull_offset, answer.next_offset)
                 self._on_progress(cache)
             case PullStatus.OFFSET_MOVED:
-                log.warning(
-                    "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",
-                    self._group,
-                    queue,
-                    request.offset,
-                    answer.next_offset,
-                    answer.min_offset,
-                    answer.max_offset,
-                )
+                self._log_move(request, answer)
                 self._on_moved(cache, answer.next_offset)  # drops this cache: run() ends
         if answer.next_offset == request.offset:
             await asyncio.sleep(
                 FLOW_CONTROL_PAUSE_S
             )  # no progress: whatever the reason, never a busy loop
+
+    def _log_move(self, request: PullRequest, answer: PullAnswer) -> None:
+        """A position that the queue has was moved on purpose: by an operator's reset."""
+        reset = answer.min_offset <= request.offset <= answer.max_offset
+        log.log(
+            logging.INFO if reset else logging.WARNING,
+            "position reset group=%s queue=%s offset=%d moved_to=%d min=%d max=%d"
+            if reset
+            else "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",
+            self._group,
+            request.queue,
+            request.offset,
+            answer.next_offset,
+            answer.min_offset,
+            answer.max_offset,
+        )
+
+    def _code(self, address: str) -> RequestCode:
+        if not self._lite:
+            return RequestCode.PULL_MESSAGE
+        return lite_code(self._instance.connections.version(address))
 
     async def _pull(self, address: str, request: PullRequest) -> PullAnswer:
         instance = self._instance
@@ -153,7 +172,11 @@ class QueueReader:
         if instance.config.credentials is not None or not isinstance(wire, Channel):
             return await pull(instance.connections, address, request)
         head = self._head
-        if head is None or head.subscription is not request.subscription:
+        if (
+            head is None
+            or head.subscription is not request.subscription
+            or head.code != request.code
+        ):
             head = self._head = PullHead(request)
         return await pull_through(instance.answers, wire, head, request, instance.next_opaque())
 

@@ -19,6 +19,7 @@ from cluster.remoting import (
     RequestTimedOut,
     ResponseCode,
 )
+from cluster.remoting.codes import VERSION
 from cluster.remoting.frame import FrameSplitter
 from storage import Draft, SystemClock, encode, encode_properties, pack_host, split_batch
 
@@ -114,6 +115,7 @@ class FakeBroker:
         self.sent_back: list[dict[str, str]] = []
         self.trouble: Callable[[Command], Command | Exception | None] = lambda command: None
         self.down = False
+        self.version = VERSION
         self.young_topic_rule = (
             False  # answer 0 instead of "not found", as brokers do for young topics
         )
@@ -132,6 +134,7 @@ class FakeBroker:
             return problem
         handler = getattr(self, f"handle_{RequestCode(command.code).name.lower()}")
         reply: Command = await handler(command, wire)
+        reply.version = self.version
         return reply
 
     async def handle_heart_beat(self, command: Command, wire: FakeWire) -> Command:
@@ -237,6 +240,8 @@ class FakeBroker:
                 return self._pulled(command, ResponseCode.PULL_NOT_FOUND, offset, queue)
         found = queue[offset : offset + count]
         return self._pulled(command, 0, offset + len(found), queue, b"".join(found))
+
+    handle_lite_pull_message = handle_pull_message
 
     def _pulled(
         self, command: Command, code: int, following: int, queue: list[bytes], body: bytes = b""

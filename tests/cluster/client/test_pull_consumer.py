@@ -16,7 +16,7 @@ from cluster.client import (
     QueueNotAssigned,
     StartFrom,
 )
-from cluster.remoting import RequestCode
+from cluster.remoting import Command, RequestCode, ResponseCode
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -298,3 +298,54 @@ def test_poll_for_less_than_one_message_is_refused(broker: FakeBroker, count: in
                 await pulling.poll(count)
 
     run(main())
+
+
+@pytest.mark.parametrize(("version", "code"), [(479, 361), (407, 11)], ids=["5.3.3", "4.9.7"])
+def test_pulls_are_lite_pulls_in_the_code_that_the_broker_knows(
+    broker: FakeBroker, version: int, code: int
+) -> None:
+    async def main() -> None:
+        broker.version = version
+        await broker.fill("T", 0, numbered(3))
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            assert len(await pulling.poll(3)) == 3
+
+    run(main())
+    pulls = [each for each in broker.requests if each.ext and "maxMsgNums" in each.ext]
+    assert {each.code for each in pulls if each.ext["topic"] == "T"} == {code}
+    assert all(int(each.ext["sysFlag"]) & 16 for each in pulls)
+
+
+def test_position_that_an_operator_moves_is_no_warning_and_a_bad_one_is(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    moves = iter([0])
+
+    def reset(command: Command) -> Command | None:
+        if (command.ext or {}).get("queueOffset") != "3":
+            return None
+        moved_to = next(moves, None)
+        if moved_to is None:
+            return None
+        fields = {
+            "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "3", "suggestWhichBrokerId": "0"
+        }  # fmt: skip
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, ext=fields)
+
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(3))
+        broker.trouble = reset
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            read: list[bytes] = []
+            while len(read) < 6:
+                read += [message.body for message in await pulling.poll()]
+        assert read == 2 * numbered(3)
+        assert "position reset" in caplog.text
+        assert "offset not valid" not in caplog.text
+        broker.offsets["CG", "T", 0] = 9
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            assert await pulling.poll(timeout_ms=1_000) == []
+        assert "offset not valid" in caplog.text
+
+    with caplog.at_level("INFO"):
+        run(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.client import BrokerAnswerBroken, BrokerRefused, MessageQueue
-from cluster.client.pulls import PullHead, PullRequest, PullStatus, pull_answer
+from cluster.client.pulls import PullHead, PullRequest, PullStatus, lite_code, pull_answer
 from cluster.client.subscriptions import parse_subscription
 from cluster.remoting import Command
 
@@ -25,6 +25,14 @@ def test_frame_made_from_parts_is_the_command_encoded(offset: int, commit: int |
     command = wanted.command()
     command.opaque = 4_711
     assert head.frame(wanted, 4_711) == command.encode()
+
+
+def test_lite_pull_has_its_flag_and_its_code_where_the_broker_knows_it() -> None:
+    subscription = parse_subscription("T", "*", 7)
+    for version, code in ((479, 361), (413, 361), (407, 11), (0, 11)):
+        lite = PullRequest("CG", QUEUE, 1, subscription, lite=True, code=lite_code(version))
+        assert (lite.flags, lite.command().code) == (22, code)
+        assert PullHead(lite).frame(lite, 0) == lite.command().encode()
 
 
 def answer(code: int, **ext: str) -> Command:
