@@ -318,7 +318,7 @@ def derive(
                 stopped = BROKEN
                 break
             topic = bytes(view[topic_at:topic_end])
-            properties = b"\x02%b\x02" % bytes(view[topic_end + 2 : record_end])
+            properties = b"\x02%b\x02" % view[topic_end + 2 : record_end]  # type: ignore[str-format]
             kind = sys_flag & _NOT_QUEUED
 
             if sink is not None and (kind == 0 or kind == SysFlag.COMMIT):
@@ -355,15 +355,19 @@ def derive(
             ):
                 hashes = []
                 if (at := properties.rfind(b"\x02UNIQ_KEY\x01")) >= 0:
-                    value = _value(properties, at, b"UNIQ_KEY")
-                    if value:
+                    value = properties[at + 10 : properties.find(b"\x02", at + 10)]
+                    if value or (value := _value(properties, at, b"UNIQ_KEY")):
                         hashes.append(key_hash(topic, value))
                 if (at := properties.rfind(b"\x02KEYS\x01")) >= 0:
                     for key in _value(properties, at, b"KEYS").split(b" "):
                         if key:
                             hashes.append(key_hash(topic, key))
                 if hashes:
-                    put_keys(indexer, hashes, physical, store_ms)
+                    count = indexer.end.put(hashes, physical, store_ms)
+                    if count < len(hashes):
+                        indexer.end.seal()
+                        indexer.make_room()
+                        put_keys(indexer, hashes[count:], physical, store_ms)
             last_record, position, done_ms = position, record_end, store_ms
             records += 1
     except (OSError, StorageError) as error:

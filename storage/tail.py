@@ -150,9 +150,11 @@ class LogTail:
         position = self.position
         if self._descriptor < 0 or size + BLANK_BYTES > self.limit - position:
             return -1
-        at = self._stage(size)
+        at = position - self.committed
+        if at + size > self._room:
+            at = self._stage(size)
         offset = self.segment_start + position
-        store_ms = self._stamp(store_ms)
+        store_ms = max(store_ms, self.last_store_ms)
         write_record(
             self._staging, at, size, topic, draft, draft.flag, draft.body, draft.properties,
             draft.prepared_offset, queue_offset, offset, store_ms,

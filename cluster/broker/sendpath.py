@@ -14,7 +14,7 @@ import random
 import re
 import struct
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,6 @@ from storage import (
     MessageStore,
     QueueTail,
     StorageError,
-    get_property,
     join_properties,
 )
 
@@ -52,6 +51,8 @@ SYS_FLAGS_TAKEN: Final = 0x701  # compressed, and how
 JAVA_SEND: Final = b'{"code":310,'  # how Java, and our own client, begin the header of a send
 
 _PREFIX: Final = struct.Struct(">II")
+_PREFIX_CODE: Final = struct.Struct(">II8xI")  # and what stands where Java writes the code
+_JAVA_CODE: Final = int.from_bytes(JAVA_SEND[8:12], "big")
 _BINARY_HEAD: Final = struct.Struct(">hBhiii")
 _BINARY_SEND: Final = b"\x01\x36"  # code 310 at the start of a binary header
 _BINARY_ANSWER: Final = struct.Struct(">iiii")  # opaque, flag, remark size, ext size
@@ -87,6 +88,14 @@ class _Head(msgspec.Struct, gc=False):
     flag: _Int32 = 0
     opaque: _Int32 = 0
     version: _Int32 = 0
+
+
+class _Known(NamedTuple):
+    """What was learnt of a topic: None where its messages go the long way."""
+
+    topic: AdmittedTopic | None
+    draft: Draft
+    tails: dict[int, QueueTail]
 
 
 _decode_head: Final = msgspec.json.Decoder(_Head, strict=False).decode
@@ -131,8 +140,7 @@ class SendPath:
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
         self._answers = AnswerTemplates(config, store_host)
         self._generation = -1
-        self._topics: dict[str, AdmittedTopic | None] = {}
-        self._queues: dict[tuple[str, int], QueueTail] = {}
+        self._topics: dict[str, _Known] = {}
         self.messages = 0  # taken since the start
 
     def process(self, view: memoryview, start: int, end: int, connection: Connection) -> int:
@@ -177,8 +185,8 @@ class SendPath:
         now_ms: int,
         answers: list[bytes],
     ) -> int:
-        while end - at >= 8:
-            length, word = _PREFIX.unpack_from(view, at)
+        while end - at >= _PREFIX_CODE.size:
+            length, word, code = _PREFIX_CODE.unpack_from(view, at)
             frame_end = at + 4 + length
             header_end = at + 8 + (word & 0xFFFFFF)
             if (
@@ -188,17 +196,17 @@ class SendPath:
                 or word & 0xFFFFFF > self._limits.header_bytes_max
             ):
                 break
-            binary = word >> 24 == 1
-            if binary:
-                head = _binary_head(view[at + 8 : header_end])
-            elif word >> 24 == 0 and bytes(view[at + 8 : at + 8 + len(JAVA_SEND)]) == JAVA_SEND:
+            serialization = word >> 24
+            if serialization == 0 and code == _JAVA_CODE:
                 head = _json_head(view[at + 8 : header_end])
+            elif serialization == 1:
+                head = _binary_head(view[at + 8 : header_end])
             else:
                 break
             if head is None:
                 break
             size = self._store_one(
-                head, view[header_end:frame_end], connection, now_ms, binary, answers
+                head, view[header_end:frame_end], connection, now_ms, serialization == 1, answers
             )
             if size == 0:
                 break
@@ -219,41 +227,42 @@ class SendPath:
     ) -> int:
         """Bytes of the record; 0 when the message is not for us, and then nothing was written."""
         fields = head.extFields
-        topic = self._topic(fields.b)
+        known = self._topics.get(fields.b) or self._learn(fields.b)
+        topic = known.topic
         if topic is None or not _plain(head) or len(body) > self._body_bytes_max:
             return 0
         queue_id = fields.e
         if queue_id >= topic.queues or topic.write_queues <= 0:
             return 0
         properties = fields.i.encode("utf-8", "replace")
-        unique_id = get_property(properties, b"UNIQ_KEY")
-        if unique_id is None or not unique_id.isalnum():
-            return 0
-        if _LEFT(properties):
+        unique_id = _unique_id(properties)
+        if not unique_id.isalnum() or _special(properties):
             return 0
         if self._synchronous and not waits_for_safety(properties):
             return 0
         if queue_id < 0:
             queue_id = self._rng.randrange(topic.write_queues)
-        queue = self._queue(fields.b, queue_id)
-        draft = Draft(
-            fields.b,
-            queue_id,
-            body,
-            join_properties(properties, self._added),
-            fields.h,
-            fields.f | topic.sys_flag_bits,
-            fields.g,
-            connection.peer_host,
-            self._store_host,
-            fields.j,
-        )
+        queue = known.tails.get(queue_id)
+        if queue is None:
+            queue = self._store.log.queue_tail(known.draft.topic.encode(), queue_id)
+            known.tails[queue_id] = queue
+        draft = known.draft  # used again and again: nobody keeps it
+        draft.queue_id = queue_id
+        draft.body = body
+        draft.properties = join_properties(properties, self._added)
+        draft.flag = fields.h
+        draft.sys_flag = fields.f | topic.sys_flag_bits
+        draft.born_ms = fields.g
+        draft.born_host = connection.peer_host
+        draft.reconsume_times = fields.j
         tail = self._store.log.tail
         queue_offset = queue.next_offset
         try:
             offset = tail.append(draft, queue_offset, now_ms)
         except StorageError:
             return 0
+        finally:
+            draft.body = b""  # the receive buffer must not stay exported
         if offset < 0:  # the long way rolls the log
             return 0
         queue.next_offset = queue_offset + 1
@@ -263,24 +272,31 @@ class SendPath:
             )
         return tail.end - offset
 
-    def _topic(self, name: str) -> AdmittedTopic | None:
-        try:
-            return self._topics[name]
-        except KeyError:
-            found = self._topics[name] = self._admission.topic(name)
-            return found
-
-    def _queue(self, topic: str, queue_id: int) -> QueueTail:
-        found = self._queues.get((topic, queue_id))
-        if found is None:
-            found = self._store.log.queue_tail(topic.encode(), queue_id)
-            self._queues[topic, queue_id] = found
+    def _learn(self, name: str) -> _Known:
+        found = self._topics[name] = _Known(
+            self._admission.topic(name), Draft(name, 0, b"", store_host=self._store_host), {}
+        )
         return found
 
     def _forget_topics(self) -> None:
         self._generation = self._admission.generation()
         self._topics.clear()
-        self._queues.clear()
+
+
+def _unique_id(properties: bytes) -> bytes:
+    """The UNIQ_KEY of most messages; b"" for none, and for what get_property() must look at."""
+    at = properties.rfind(b"UNIQ_KEY\x01")
+    if at < 0 or (at and properties[at - 1] != 2):
+        return b""
+    end = properties.find(b"\x02", at)
+    return properties[at + 9 : end] if end >= 0 else properties[at + 9 :]
+
+
+def _special(properties: bytes) -> bool:
+    """Whether one of PROPERTIES_LEFT stands in them. Only DELAY has no underscore, UNIQ_KEY has one."""
+    if properties.count(b"_") == 1 and b"DELAY\x01" not in properties:
+        return False
+    return _LEFT(properties) is not None
 
 
 def _plain(head: _Head) -> bool:
