@@ -22,12 +22,13 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.known_keys import WITHOUT_EFFECT
 from cluster.metrics import METRICS
 from cluster.nameserver.config import NameServerConfig
+from replication import LeaseTimes, StreamRules
 from storage import StorageConfig
 from tandemmq.exits import ExitCode
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- written by docs/generate.py; change the code it names, then run it -->\n"
-NOT_IN_FILES = {"storage", "insecure", "kept", "file"}
+NOT_IN_FILES = {"storage", "rules", "lease", "waits_for_slaves", "insecure", "kept", "file"}
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -79,6 +80,8 @@ def config_page() -> str:
         + table(heads, list(settings(BrokerConfig)))
         + "\n## Store, in the same file (`storage/config.py`)\n\n"
         + table(heads, list(settings(StorageConfig)))
+        + "\n## Replication, in the same file (`replication/config.py`)\n\n"
+        + table(heads, [*settings(StreamRules), *settings(LeaseTimes)])
         + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Accepted without effect (`cluster/broker/known_keys.py`)\n\n"

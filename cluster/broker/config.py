@@ -26,7 +26,8 @@ from cluster.config import (
     setting_text,
 )
 from cluster.remoting.tls import TlsMode
-from storage import StorageConfig
+from replication import LeaseTimes, Mode, StreamRules
+from storage import FlushMode, StorageConfig
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,11 @@ ROCKETMQ_NAMES = {
     "channel_expired_ms": "channelExpiredTimeout",
     "register_interval_ms": "registerNameServerPeriod",
     "register_timeout_ms": "registerBrokerTimeoutMills",
-    "in_sync_replicas": "inSyncReplicas",
+    "controller_mode": "enableControllerMode",
+    "controllers": "controllerAddr",
+    "election_priority": "brokerElectionPriority",
+    "epoch_file": "storePathEpochFile",
+    "identity_file": "storePathBrokerIdentity",
     "accept_sends_from_ms": "startAcceptSendRequestTimeStamp",
     "system_topics_protected": "validateSystemTopicWhenUpdateTopic",
     "metrics_exporter": "metricsExporterType",
@@ -83,7 +88,9 @@ ROCKETMQ_NAMES = {
 }
 
 #: set by the command line or by nobody: never read from a file, never shown
-_NOT_IN_FILES = frozenset({"storage", "insecure", "kept", "file"})
+_NOT_IN_FILES = frozenset(
+    {"storage", "rules", "lease", "waits_for_slaves", "insecure", "kept", "file"}
+)
 
 #: fields an administrator may change while the broker runs; read whenever needed (R-61)
 _CHANGEABLE = frozenset(
@@ -124,7 +131,6 @@ _NEVER_CHANGEABLE = frozenset(
         "messageStorePlugIn",
         "rmqAddressServerDomain",
         "rmqAddressServerSubGroup",
-        "controllerAddr",
         "haMasterAddress",
     }
 )
@@ -163,13 +169,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
 
     Defaults are RocketMQ's, but for what is reachable from outside.
 
+    waits_for_slaves   what brokerRole, allAckInSyncStateSet and inSyncReplicas say together
     kept   settings of the file that change nothing here; request 26 hands them out again
     """
 
     storage: StorageConfig
+    rules: StreamRules = StreamRules()
+    lease: LeaseTimes = LeaseTimes()
+    waits_for_slaves: bool = False
     cluster: str = "DefaultCluster"
     name: str = msgspec.field(default_factory=host_name)
-    broker_id: NotNegative = 0
+    broker_id: Annotated[int, Meta(ge=-1)] = 0  # -1: the controller gives one
     role: Role = Role.ASYNC_MASTER
     namesrv: str = ""  # host:port;host:port
     advertised_ip: str = ""  # empty: the address we listen on
@@ -210,7 +220,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     channel_expired_ms: Positive = 120_000
     register_interval_ms: Positive = 30_000
     register_timeout_ms: Positive = 24_000
-    in_sync_replicas: Positive = 1
+    controller_mode: bool = False
+    controllers: str = ""  # host:port;host:port
+    election_priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = (
+        1 << 31
+    ) - 1  # of equals the lowest is elected
+    epoch_file: str = ""  # empty: storePathRootDir/epochFileCheckpoint
+    identity_file: str = ""  # empty: storePathRootDir/brokerIdentity
     accept_sends_from_ms: NotNegative = 0
     system_topics_protected: bool = True
     metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
@@ -230,11 +246,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             if _NAME(name) is None:
                 raise ValueError(f"{key} may hold letters, digits and %|-_ only, got {name!r}")
         split_addresses(self.namesrv)
-        if self.role is not Role.SLAVE and self.broker_id:
+        split_addresses(self.controllers, "controllerAddr")
+        if self.controller_mode:
+            if not self.controllers.strip():
+                raise ValueError("controllerAddr must name a controller with enableControllerMode")
+            msgspec.structs.force_setattr(self, "broker_id", -1)  # whatever the file says
+        elif self.broker_id < 0:
+            raise ValueError("brokerId must be at least 0 without enableControllerMode")
+        elif self.role is not Role.SLAVE and self.broker_id:
             msgspec.structs.force_setattr(
                 self, "broker_id", 0
             )  # a master is id 0 whatever its file says
-        if self.role is Role.SLAVE and not self.broker_id:
+        if self.role is Role.SLAVE and not self.broker_id:  # never with a controller
             raise ValueError("brokerId must be above 0 with brokerRole=SLAVE")
         if self.listen_port in (1, 2):
             raise ValueError("listenPort must leave room for the fast port two below it")
@@ -246,6 +269,29 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     @property
     def name_servers(self) -> list[tuple[str, int]]:
         return split_addresses(self.namesrv)
+
+    @property
+    def controller_addresses(self) -> list[tuple[str, int]]:
+        return split_addresses(self.controllers, "controllerAddr")
+
+    @property
+    def mode(self) -> Mode:
+        """What an acknowledgement promises with a controller. Source: decision 0004 "Modes"."""
+        flushed = self.storage.flush_mode is FlushMode.SYNC
+        return Mode.of(synchronous=self.waits_for_slaves, flushed=flushed)
+
+    @property
+    def epoch_path(self) -> Path:
+        return Path(self.epoch_file or Path(self.storage.root) / "epochFileCheckpoint")
+
+    @property
+    def identity_path(self) -> Path:
+        return Path(self.identity_file or Path(self.storage.root) / "brokerIdentity")
+
+    @property
+    def parts(self) -> tuple[msgspec.Struct, ...]:
+        """The structs that hold settings of the one file."""
+        return self.storage, self.rules, self.lease, self
 
     @property
     def bind_host(self) -> str:
@@ -294,12 +340,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         for key in sorted(kept):
             log.debug("setting has no effect here key=%s why=%s", key, WITHOUT_EFFECT[key])
         storage = parse_settings(StorageConfig, given, also_known=given.keys())
+        rules = parse_settings(StreamRules, given, also_known=given.keys())
+        waits, rules = _waits_for_slaves(given, rules)
+        lease = parse_settings(LeaseTimes, _beating_in_time(given), also_known=given.keys())
         known = set(keys_of(BrokerConfig)) - _NOT_IN_FILES
+        for kind in (StorageConfig, StreamRules, LeaseTimes):
+            known |= keys_of(kind).keys()
         return parse_settings(
             BrokerConfig,
             given,
-            also_known=known | set(keys_of(StorageConfig)) | set(WITHOUT_EFFECT),
+            also_known=known | set(WITHOUT_EFFECT),
             storage=storage,
+            rules=rules,
+            lease=lease,
+            waits_for_slaves=waits,
             insecure=insecure,
             file=file,
             kept=kept,
@@ -310,7 +364,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         found: Properties = {
             key: "******" if key in _SECRET and text else text for key, text in self.kept.items()
         }
-        for struct in (self.storage, self):
+        for struct in self.parts:
             for field in msgspec.structs.fields(type(struct)):
                 if field.name not in _NOT_IN_FILES:
                     found[field.encode_name] = setting_text(getattr(struct, field.name))
@@ -322,17 +376,24 @@ def check_startable(config: BrokerConfig) -> None:
 
     Raises ConfigError.
     """
-    if config.role is Role.SLAVE:
+    if config.controller_mode:
+        rules = config.rules
+        if config.waits_for_slaves and not rules.all_in_set:
+            log.warning(
+                "allAckInSyncStateSet=false: what only inSyncReplicas=%d replicas hold can be lost "
+                "at a failover although it was acknowledged", rules.copies_wanted,
+            )  # fmt: skip
+    elif config.role is Role.SLAVE:
         raise ConfigError(
             "brokerRole",
             "SLAVE",
             "slaves are not supported yet; must be ASYNC_MASTER or SYNC_MASTER",
         )
-    if config.role is Role.SYNC_MASTER:
-        if config.in_sync_replicas > 1:
+    elif config.role is Role.SYNC_MASTER:
+        if config.rules.copies_wanted > 1:
             raise ConfigError(
                 "inSyncReplicas",
-                str(config.in_sync_replicas),
+                str(config.rules.copies_wanted),
                 "must be 1: there are no slaves to wait for yet",
             )
         log.warning(
@@ -374,7 +435,7 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
     changed: Properties = {}
     fields = {
         field.encode_name: (struct, field)
-        for struct in (config.storage, config)
+        for struct in config.parts
         for field in msgspec.structs.fields(type(struct))
         if field.name not in _NOT_IN_FILES
     }
@@ -398,7 +459,41 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
     return changed
 
 
-def split_addresses(text: str) -> list[tuple[str, int]]:
+def _waits_for_slaves(given: Mapping[str, str], rules: StreamRules) -> tuple[bool, StreamRules]:
+    """Whether acknowledgements wait for slaves when a controller gives the roles; and the rules for it.
+
+    Never less than RocketMQ would do with the same file: there every master is a SYNC_MASTER, and
+    allAckInSyncStateSet, false by default, decides. Here brokerRole decides: ASYNC_MASTER does not
+    wait unless one of the other two says so, SYNC_MASTER does, and so does SLAVE, which RocketMQ's
+    own examples have.
+    """
+    role = given.get("brokerRole", Role.ASYNC_MASTER.value).strip()
+    all_in_set = given.get("allAckInSyncStateSet", "").strip().lower()
+    waits = (
+        role == Role.SYNC_MASTER.value
+        or all_in_set == "true"
+        or rules.copies_wanted > 1
+        or (role == Role.SLAVE.value and all_in_set != "false")
+    )
+    if not waits or rules.copies_wanted < 2:  # else the file may say how many are enough
+        rules = msgspec.structs.replace(rules, all_in_set=waits)
+    return waits, rules
+
+
+def _beating_in_time(given: Mapping[str, str]) -> Mapping[str, str]:
+    """RocketMQ's heartbeat is too slow for our lease: unless a lease is named too, beat more often."""
+    text = given.get("brokerHeartbeatInterval", "").strip()
+    usual = LeaseTimes()
+    if "haLeaseMillis" in given or not text.isdigit() or int(text) * 3 < usual.lease_ms:
+        return given
+    log.info(
+        "brokerHeartbeatInterval=%s is too long for a lease of %d ms, beating every %d ms",
+        text, usual.lease_ms, usual.heartbeat_ms,
+    )  # fmt: skip
+    return {key: value for key, value in given.items() if key != "brokerHeartbeatInterval"}
+
+
+def split_addresses(text: str, key: str = "namesrvAddr") -> list[tuple[str, int]]:
     """host and port of each part of `host:port;host:port`.
 
     ValueError names the part that is none.
@@ -407,7 +502,7 @@ def split_addresses(text: str) -> list[tuple[str, int]]:
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, colon, port = part.rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"namesrvAddr must be host:port;host:port, got {part!r}")
+            raise ValueError(f"{key} must be host:port;host:port, got {part!r}")
         found.append((host.strip("[]"), int(port)))
     return found
 

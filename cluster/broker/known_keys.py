@@ -76,14 +76,14 @@ _BY_REASON: Final[dict[str, str]] = {
         aclEnable authenticationEnabled authorizationEnabled initAuthenticationUser
         innerClientAuthenticationCredentials allowRecallWhenBrokerNotWriteable appendAckAsync
         appendCkAsync bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond
-        broadcastOffsetExpireSecond brokerElectionPriority brokerHeartbeatInterval
-        brokerNotActiveTimeoutMillis cgColdReadThreshold checkSyncStateSetPeriod
+        broadcastOffsetExpireSecond brokerNotActiveTimeoutMillis cgColdReadThreshold
+        checkSyncStateSetPeriod
         coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
-        consumerFallbehindThreshold controllerAddr controllerHeartBeatTimeoutMills
+        consumerFallbehindThreshold controllerHeartBeatTimeoutMills
         defaultMessageRequestMode defaultPopShareQueueNum disableConsumeIfConsumerReadSlowly
         disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
-        enableCalcFilterBitMap enableCompaction enableConsumeQueueExt enableControllerMode
+        enableCalcFilterBitMap enableCompaction enableConsumeQueueExt
         enableDLegerCommitLog enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch
         enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
         enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
@@ -108,17 +108,15 @@ _BY_REASON: Final[dict[str, str]] = {
         reviveMaxSlow reviveQueueNum reviveScanTime rmqAddressServerDomain
         rmqAddressServerSubGroup scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked skipPreOnline skipWhenCKRePutReachMaxTimes
-        syncBrokerMemberGroupPeriod syncControllerMetadataPeriod syncFromLastFile
+        syncBrokerMemberGroupPeriod syncControllerMetadataPeriod
         syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
         timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
         timerEnableRetryUntilSuccess timerFlushIntervalMs timerInterceptDelayLevel
         timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
         timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
         timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy useStaticSubscription
-        maxChecksumRange asyncLearner haFlowControlEnable haHousekeepingInterval haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup haMasterAddress haSendHeartbeatInterval haTransferBatchSize
-        haSlaveFallbehindMax maxHaTransferByteInSecond maxSlaveResendLength totalReplicas
-        minInSyncReplicas allAckInSyncStateSet enableAutoInSyncReplicas slaveTimeout
+        maxChecksumRange haFlowControlEnable haMasterAddress haSlaveFallbehindMax
+        maxHaTransferByteInSecond maxSlaveResendLength totalReplicas enableAutoInSyncReplicas
         syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis transactionTimeOut transactionCheckMax
         transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize
         storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout

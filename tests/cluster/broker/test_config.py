@@ -13,6 +13,7 @@ import pytest
 from cluster.broker.config import BrokerConfig, Role, change_settings, check_startable
 from cluster.broker.known_keys import WITHOUT_EFFECT
 from cluster.config import ConfigError, keys_of, parse_properties
+from replication import LeaseTimes, Mode, StreamRules
 from storage import StorageConfig
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
@@ -70,8 +71,9 @@ def test_every_setting_a_running_rocketmq_knows_is_known_here(
 
 
 def test_a_key_is_either_used_or_without_effect_and_never_both() -> None:
-    used = {**keys_of(BrokerConfig), **keys_of(StorageConfig)}
-    assert not used.keys() & WITHOUT_EFFECT.keys()
+    kinds = (BrokerConfig, StorageConfig, StreamRules, LeaseTimes)
+    used = {key for kind in kinds for key in keys_of(kind)}
+    assert not used & WITHOUT_EFFECT.keys()
 
 
 def test_environment_names_the_name_servers_only_when_nothing_else_does() -> None:
@@ -195,3 +197,73 @@ def test_changeable_settings_change_all_or_none() -> None:
 
 def test_setting_a_fixed_key_to_what_it_is_changes_nothing() -> None:
     assert change_settings(settings(SAMPLE), {"brokerName": "broker-a"}) == {}
+
+
+QUICK_START = """
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = -1
+brokerRole = SLAVE
+flushDiskType = ASYNC_FLUSH
+enableControllerMode = true
+controllerAddr = 127.0.0.1:9878;127.0.0.1:9868
+allAckInSyncStateSet = true
+storePathRootDir=/tmp/rmq
+storePathEpochFile=/tmp/rmq/epochs
+"""
+
+
+def test_a_stock_broker_conf_with_a_controller_is_read_unchanged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = settings(QUICK_START)
+        check_startable(config)
+    assert not caplog.records
+    assert config.controller_addresses == [("127.0.0.1", 9878), ("127.0.0.1", 9868)]
+    assert config.mode is Mode.S0 and config.rules.all_in_set
+    assert str(config.epoch_path) == "/tmp/rmq/epochs"
+    assert str(config.identity_path) == "/tmp/rmq/brokerIdentity"
+    assert BrokerConfig.from_properties(config.to_properties(), environment={}) == config
+
+
+@pytest.mark.parametrize(
+    ("role", "more", "waits", "all_in_set"),
+    [
+        ("ASYNC_MASTER", {}, False, False),
+        ("ASYNC_MASTER", {"allAckInSyncStateSet": "true"}, True, True),
+        ("ASYNC_MASTER", {"inSyncReplicas": "2"}, True, True),
+        ("SYNC_MASTER", {}, True, True),
+        ("SYNC_MASTER", {"allAckInSyncStateSet": "false"}, True, True),
+        ("SYNC_MASTER", {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"}, True, False),
+        ("SLAVE", {}, True, True),
+        ("SLAVE", {"allAckInSyncStateSet": "false"}, False, False),
+    ],
+)
+def test_no_file_promises_less_than_it_does_to_rocketmq(
+    role: str, more: dict[str, str], waits: bool, all_in_set: bool
+) -> None:
+    config = settings(
+        enableControllerMode="true", controllerAddr="c:1", brokerRole=role,
+        flushDiskType="SYNC_FLUSH", **more,
+    )  # fmt: skip
+    assert config.mode is (Mode.S1 if waits else Mode.A1)
+    assert config.rules.all_in_set is all_in_set
+
+
+def test_rocketmqs_heartbeat_gives_way_to_the_lease_unless_the_lease_is_named() -> None:
+    assert settings(brokerHeartbeatInterval="1000").lease == LeaseTimes()
+    assert settings(brokerHeartbeatInterval="200").lease.heartbeat_ms == 200
+    with pytest.raises(ConfigError, match="lease"):
+        settings(brokerHeartbeatInterval="1000", haLeaseMillis="2000")
+
+
+def test_controller_mode_needs_a_controller_and_gives_the_id() -> None:
+    with pytest.raises(ConfigError, match="controllerAddr"):
+        settings(enableControllerMode="true")
+    with pytest.raises(ConfigError, match="controllerAddr"):
+        settings(enableControllerMode="true", controllerAddr="here")
+    with pytest.raises(ConfigError, match="enableControllerMode"):
+        settings(brokerId="-1")
+    config = settings(enableControllerMode="true", controllerAddr="c:1", brokerId="7")
+    assert config.broker_id == -1
