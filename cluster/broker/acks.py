@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
@@ -15,12 +16,23 @@ from storage import Clock
 log = logging.getLogger(__name__)
 
 
+class Overdue(NamedTuple):
+    """What an answer says that waited too long: its message is stored, and its safety unknown.
+
+    copies   replicas known to hold it, this one included; durable: on how many disks
+    """
+
+    code: ResponseCode
+    copies: int
+    durable: int
+
+
 @dataclass(slots=True)
 class _Held:
     end: int
     connection: Connection
     answers: bytes
-    deadline_ms: int
+    since_ms: int
 
 
 class Acks:
@@ -31,10 +43,10 @@ class Acks:
     queue is enough. INV-7: an answer that leaves through `reached` says nothing that the disk does
     not hold.
 
+    overdue     asked, once its timeout has passed, what an answer then says; None lets it wait on
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
-    timeout_ms  after that long an answer leaves with FLUSH_DISK_TIMEOUT in the place of SUCCESS:
-                the message is
-                stored, its safety unknown. Measured with clock.monotonic_ms.
+    timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
+                message is stored, its safety unknown. Measured with clock.monotonic_ms
     on_hold     called when the first answer begins to wait: the flush job has something to do
     """
 
@@ -49,6 +61,7 @@ class Acks:
         self._timeout_ms = timeout_ms
         self._bytes_max = bytes_max
         self.on_hold = on_hold
+        self.overdue: Callable[[int, int], Overdue | None] = _flush_is_late
         self._held: deque[_Held] = deque()
         self.held_bytes = 0
         self.timed_out = 0
@@ -71,20 +84,20 @@ class Acks:
         end: int,
         connection: Connection,
         answer: bytes | Command,
-        deadline_ms: int | None = None,
     ) -> None:
         """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`."""
         answers = answer.encode() if isinstance(answer, Command) else answer
         assert not self._held or end >= self._held[-1].end, "answers out of log order"
-        if deadline_ms is None:
-            deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
-        self._held.append(_Held(end, connection, answers, deadline_ms))
+        self._held.append(_Held(end, connection, answers, self._clock.monotonic_ms()))
         self.held_bytes += len(answers)
         if len(self._held) == 1 and self.on_hold is not None:
             self.on_hold()
 
-    def reached(self, end: int) -> None:
-        """The log is safe up to `end`: let the answers go that waited for no more than that."""
+    def reached(self, end: int, copies: int = 1, durable: int = 1, epoch: int = 0) -> None:
+        """The log is safe up to `end`: let the answers go that waited for no more than that.
+
+        copies   replicas that hold all of it, this one included; durable: on how many disks
+        """
         held = self._held
         while held and held[0].end <= end:
             first = held.popleft()
@@ -94,19 +107,23 @@ class Acks:
     def expire(self, now_ms: int) -> None:
         """Answer what waited too long: stored, but not known to be safe."""
         held = self._held
-        expired = 0
-        while held and held[0].deadline_ms <= now_ms:
+        expired: Counter[ResponseCode] = Counter()
+        while held and now_ms - held[0].since_ms >= self._timeout_ms:
+            overdue = self.overdue(held[0].end, now_ms - held[0].since_ms)
+            if overdue is None:
+                break
             first = held.popleft()
             self.held_bytes -= len(first.answers)
-            first.connection.write(as_timed_out(first.answers))
-            expired += 1
-        if expired:
-            self.timed_out += expired
-            log.warning(
-                "flush too slow, answered FLUSH_DISK_TIMEOUT chunks=%d timeout_ms=%d",
-                expired,
-                self._timeout_ms,
-            )
+            first.connection.write(as_timed_out(first.answers, overdue.code))
+            expired[overdue.code] += 1
+        for code, chunks in expired.items():
+            self.timed_out += chunks
+            log.warning("too slow, answered code=%s chunks=%d", code.name, chunks)
+
+
+def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:
+    """Where nothing but the disk is waited for."""
+    return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies=1, durable=0)
 
 
 def as_timed_out(answers: bytes, code: ResponseCode = ResponseCode.FLUSH_DISK_TIMEOUT) -> bytes:

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from cluster.broker import names
 from cluster.broker.acks import Acks
-from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.config import BrokerConfig
 from cluster.broker.handlers.send import WAIT_MS_MAX
+from cluster.broker.standing import Standing
 from cluster.broker.topics import TopicTable
 from cluster.remoting.connection import Connection
 from storage import Clock, MessageStore, SysFlag
@@ -40,6 +41,7 @@ class Admission:
         store: MessageStore,
         topics: TopicTable,
         acks: Acks,
+        standing: Standing,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -47,7 +49,7 @@ class Admission:
         self._topics = topics
         self._acks = acks
         self._clock = clock
-        self._master: Final = config.role is not Role.SLAVE
+        self._standing: Final = standing
         self._waits_until_ms = config.accept_sends_from_ms
 
     def generation(self) -> int:
@@ -61,8 +63,8 @@ class Admission:
                 return False
             self._waits_until_ms = 0
         return (
-            self._master
-            and not self._acks.full
+            not self._acks.full
+            and self._standing.refusal() is None
             and self._store.refusal() is None
             and self._clock.monotonic_ms() - connection.active_ms < WAIT_MS_MAX
         )

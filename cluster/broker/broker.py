@@ -48,6 +48,7 @@ from cluster.broker.members import ConsumerMembers, ProducerMembers
 from cluster.broker.messages import UniqueIds
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
+from cluster.broker.standing import Alone, OnMaster, Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
 from cluster.process import (
@@ -100,6 +101,8 @@ class Broker:
         self.producers = ProducerMembers()
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
+        self.standing: Standing = Alone(config, store, self.acks)
+        self.acks.overdue = self.standing.overdue
         self.stats = BrokerStats(config.cluster, self.put_counts, self._put_total, clock.now_ms())
         self.schedule = DelaySchedule(
             store,
@@ -108,12 +111,14 @@ class Broker:
             clock,
         )
         self.dispatch = Dispatch(store)
-        self.log_flush = LogFlush(store, self.acks, clock, self.dispatch.wake)
+        self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
         self.retention = Retention(store)
         self.expiry = Expiry(
             self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
         )
-        self.registration = Registration(config, self.topics, rng)
+        # In this order: a slave stops what only masters do before it says what it is.
+        self.on_master = OnMaster(self.standing, {"schedule": self.schedule.run})
+        self.registration = Registration(config, self.topics, self.standing, rng)
         self._rng = rng
         self._store_host = packed_host(config)
         self.pulls = PullHandler(
@@ -130,14 +135,15 @@ class Broker:
         self.send_path = SendPath(
             config,
             store,
-            Admission(config, store, self.topics, self.acks, clock),
+            Admission(config, store, self.topics, self.acks, self.standing, clock),
             self.acks,
             store_host=self._store_host,
             rng=rng,
             later=_call_soon,
         )
         self.listening = self.servers()
-        store.on_append = self.dispatch.wake
+        store.confirm_limit = self.standing.confirmed
+        store.on_append = self._appended
         store.dispatcher.on_arrivals = self.pulls.held.arrived
 
     def _table(self) -> dict[int, Handler]:
@@ -152,13 +158,22 @@ class Broker:
             groups,
             self.locks,
             self.acks,
+            self.standing,
             UniqueIds(host, clock, rng),
             store_host=host,
             clock=clock,
             rng=rng,
         )
         sendbacks = SendBackHandler(
-            config, store, topics, groups, self.acks, self.stats, store_host=host, rng=rng
+            config,
+            store,
+            topics,
+            groups,
+            self.acks,
+            self.standing,
+            self.stats,
+            store_host=host,
+            rng=rng,
         )
         parts = (
             sends,
@@ -174,7 +189,14 @@ class Broker:
                 config, clock, store, topics, groups, offsets, consumers, self.stats
             ),
             StateAdminHandlers(
-                config, clock, store, topics, self.stats, self.schedule, self.retention
+                config,
+                clock,
+                store,
+                topics,
+                self.stats,
+                self.schedule,
+                self.retention,
+                self.standing,
             ),
             ConfigAdminHandlers(config, clock, self.permission_changed),
         )
@@ -184,6 +206,14 @@ class Broker:
                 assert code not in table, f"two handlers for request {code}"
                 table[code] = handler
         return table
+
+    def _appended(self) -> None:
+        self.dispatch.wake()
+        self.standing.appended()
+
+    def _flushed(self, end: int) -> None:
+        self.standing.flushed(end)
+        self.dispatch.wake()
 
     def load(self) -> None:
         """Read topics, groups and progress. Raises storage.CorruptFile, OSError."""
@@ -209,10 +239,11 @@ class Broker:
             "next_segment": NextSegment(self.store).run,
             "retention": self.retention.run,
             "held_pulls": self.pulls.held.run,
-            "schedule": self.schedule.run,
+            "on_master": self.on_master.run,
             "table_saving": TableSaving(tables, config.offset_flush_interval_ms).run,
             "expiry": self.expiry.run,
             "stats": StatsSampling(self.stats, clock).run,
+            **self.standing.jobs(),
         }
         if config.insecure and not is_loopback(config.bind_host):
             jobs["insecure"] = InsecureReminder(f"{config.bind_host}:{config.listen_port}").run

@@ -32,12 +32,12 @@ class LogFlush:
 
     One fdatasync at a time, for everything appended until it began: the more senders wait, the
     more share it. A failed flush is final (FlushFailed ends the job, and the process with it):
-    what the kernel dropped cannot be known. on_flushed is called after each flush; answers held
-    for it have left by then.
+    what the kernel dropped cannot be known. on_flushed is told after each flush up to where the log
+    is on the disk.
     """
 
     def __init__(
-        self, store: MessageStore, acks: Acks, clock: Clock, on_flushed: Callable[[], None]
+        self, store: MessageStore, acks: Acks, clock: Clock, on_flushed: Callable[[int], None]
     ) -> None:
         self._store = store
         self._acks = acks
@@ -88,8 +88,7 @@ class LogFlush:
                 log.warning("log not flushed, trying again why=%s", problem)
                 await asyncio.sleep(FLUSH_RETRY_S)
                 return
-            self._acks.reached(self._store.flushed)
-            self._on_flushed()
+            self._on_flushed(self._store.flushed)
 
 
 class AckExpiry:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cluster.broker.config import BrokerConfig
+from cluster.broker.standing import MASTER_ID, Standing
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.logs import once_per
 from cluster.remoting.channel import ChannelPool
@@ -45,7 +46,9 @@ class Requests(Protocol):
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command: ...
 
 
-def registration(config: BrokerConfig, topics: TopicTable, names: Iterable[str] | None) -> Command:
+def registration(
+    config: BrokerConfig, topics: TopicTable, names: Iterable[str] | None, broker_id: int
+) -> Command:
     """REGISTER_BROKER with these topics, or with all of them for None.
 
     A registration of part of the topics still carries the table's version: name servers merge.
@@ -69,7 +72,7 @@ def registration(config: BrokerConfig, topics: TopicTable, names: Iterable[str] 
         broker_name=config.name,
         broker_addr=config.address,
         cluster_name=config.cluster,
-        broker_id=config.broker_id,
+        broker_id=broker_id,
         ha_server_addr=config.ha_address,
         enable_acting_master=False,
         compressed=False,
@@ -98,6 +101,7 @@ class NameServerLink:
         address: str,
         config: BrokerConfig,
         topics: TopicTable,
+        standing: Standing,
         requests: Requests,
         rng: random.Random,
         on_ordered: Callable[[Iterable[str]], None],
@@ -107,6 +111,7 @@ class NameServerLink:
         self.tried = asyncio.Event()
         self._config = config
         self._topics = topics
+        self._standing = standing
         self._requests = requests
         self._rng = rng
         self._on_ordered = on_ordered
@@ -202,12 +207,15 @@ class NameServerLink:
         return 0
 
     async def _register(self, names: Iterable[str] | None) -> None:
-        command = registration(self._config, self._topics, names)
+        command = registration(self._config, self._topics, names, self._standing.broker_id)
         answer = await self._requests.request(
             self.address, command, self._config.register_timeout_ms
         )
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"code {answer.code}: {answer.remark}")
+        if self._standing.broker_id != MASTER_ID:
+            told = answer.ext or {}
+            self._standing.heard(told.get("masterAddr") or None, told.get("haServerAddr") or None)
         if answer.body:
             ordered = msgspec.convert(fastjson.loads(answer.body), _OrderTable, strict=False).table
             self._on_ordered(ordered)
@@ -218,7 +226,7 @@ class NameServerLink:
             broker_name=self._config.name,
             broker_addr=self._config.address,
             cluster_name=self._config.cluster,
-            broker_id=self._config.broker_id,
+            broker_id=self._standing.broker_id,
         )
         command = Command(RequestCode.UNREGISTER_BROKER, header.to_ext())
         try:
@@ -230,7 +238,9 @@ class NameServerLink:
 class Registration:
     """All name servers of one broker. Source: spec "Registration, heartbeats, shutdown"."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, rng: random.Random) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, standing: Standing, rng: random.Random
+    ) -> None:
         self._topics = topics
         self._pool = ChannelPool()
         self.links = [
@@ -238,6 +248,7 @@ class Registration:
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
                 config,
                 topics,
+                standing,
                 self,
                 rng,
                 self._ordered,
@@ -246,6 +257,7 @@ class Registration:
         ]
         topics.on_change = self.topics_changed
         topics.announced = self.announced
+        standing.changes.watch(lambda _: self.all_changed())
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Ask one name server, over a new connection if need be.

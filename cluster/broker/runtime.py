@@ -9,6 +9,7 @@ from typing import Final
 
 from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.delay import DelaySchedule
+from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.remoting.codes import VERSION
 from storage import MessageStore
@@ -65,6 +66,7 @@ def runtime_table(
     store: MessageStore,
     stats: BrokerStats,
     schedule: DelaySchedule,
+    standing: Standing,
     now_ms: int,
 ) -> dict[str, str]:
     """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: spec "Runtime info"."""
@@ -82,7 +84,7 @@ def runtime_table(
     table.update(
         brokerVersionDesc=VERSION_TEXT,
         brokerVersion=str(VERSION),
-        brokerActive=str(config.role is not Role.SLAVE).lower(),
+        brokerActive=str(standing.role is not Role.SLAVE).lower(),
         bootTimestamp=str(stats.boot_ms),
         runtime=duration_text(now_ms - stats.boot_ms),
         startAcceptSendRequestTimeStamp=str(config.accept_sends_from_ms),

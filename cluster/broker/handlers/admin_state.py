@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.config import BrokerConfig
 from cluster.broker.delay import DelaySchedule
 from cluster.broker.handlers.requests import Refused, check_topic, dumps, refusing
 from cluster.broker.jobs import Retention
 from cluster.broker.members import Peer
 from cluster.broker.runtime import runtime_table
+from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -47,6 +48,7 @@ class StateAdminHandlers:
         stats: BrokerStats,
         schedule: DelaySchedule,
         retention: Retention,
+        standing: Standing,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -55,6 +57,7 @@ class StateAdminHandlers:
         self._stats = stats
         self._schedule = schedule
         self._retention = retention
+        self._standing = standing
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -72,7 +75,12 @@ class StateAdminHandlers:
 
     def handle_get_broker_runtime_info(self, command: Command, connection: Peer) -> Command:
         table = runtime_table(
-            self._config, self._store, self._stats, self._schedule, self._clock.now_ms()
+            self._config,
+            self._store,
+            self._stats,
+            self._schedule,
+            self._standing,
+            self._clock.now_ms(),
         )
         return command.reply(body=dumps({"table": table}))
 
@@ -105,21 +113,7 @@ class StateAdminHandlers:
         return command.reply()
 
     def handle_get_broker_ha_status(self, command: Command, connection: Peer) -> Command:
-        # No replication yet: a master without slaves says the same.
-        body = {
-            "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": self._config.role is not Role.SLAVE,
-            "masterCommitLogMaxOffset": self._store.end,
-        }
-        return command.reply(body=dumps(body))
+        return command.reply(body=dumps(self._standing.ha_status()))
 
     def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
         return command.reply(body=dumps(self._schedule.to_json()))

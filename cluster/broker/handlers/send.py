@@ -14,7 +14,7 @@ from typing import Final
 
 from cluster.broker import messages, names
 from cluster.broker.acks import Acks
-from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.config import BrokerConfig
 from cluster.broker.delay import DelayLevels, delay_level
 from cluster.broker.errors import (
     BrokerBusy,
@@ -30,6 +30,7 @@ from cluster.broker.errors import (
 from cluster.broker.groups import GroupTable
 from cluster.broker.locks import QueueLocks
 from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from cluster.broker.standing import Standing
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.codes import VERSION_V3_4_9, RequestCode
 from cluster.remoting.command import Command
@@ -39,7 +40,6 @@ from storage import (
     BatchItem,
     Clock,
     Draft,
-    FlushMode,
     MessageIllegal,
     MessageStore,
     SysFlag,
@@ -71,6 +71,7 @@ class SendHandler:
         groups: GroupTable,
         locks: QueueLocks,
         acks: Acks,
+        standing: Standing,
         ids: messages.UniqueIds,
         *,
         store_host: bytes,
@@ -83,12 +84,12 @@ class SendHandler:
         self._groups = groups
         self._locks = locks
         self._acks = acks
+        self._standing = standing
         self._ids = ids
         self._levels = DelayLevels(config.storage.delay_levels)
         self._store_host = store_host
         self._clock = clock
         self._rng = rng
-        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._added = messages.broker_properties(config.region, config.cluster, config.trace_on)
         #: ext fields of every answer, refusals included
         self.marks: Mapping[str, str] = {
@@ -138,8 +139,9 @@ class SendHandler:
     # ----------------------------------------------------------------------------------
 
     def _check_serving(self, connection: Connection) -> None:
-        if self._config.role is Role.SLAVE:
-            raise BrokerBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        refused = self._standing.refusal()
+        if refused is not None:
+            raise refused
         # Requests queue up in no place but the received bytes behind a slow one, say one that
         # rolled the log.
         waited_ms = self._clock.monotonic_ms() - connection.active_ms
@@ -348,7 +350,7 @@ class SendHandler:
         if request.oneway:
             return None
         answer = request.reply(ext=ext)
-        if self._synchronous and waits:
+        if self._standing.holds_answers and waits:
             self._acks.hold(end, connection, answer)
             return None
         return answer

@@ -15,6 +15,7 @@ from cluster.broker.delay import DelayLevels
 from cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
 from cluster.broker.groups import GroupConfig, GroupTable
 from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.codes import VERSION_V3_4_9, RequestCode, ResponseCode
@@ -23,7 +24,6 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.headers import SendBackHeader
 from storage import (
     Draft,
-    FlushMode,
     MessageStore,
     Record,
     StorageError,
@@ -46,6 +46,7 @@ class SendBackHandler:
         topics: TopicTable,
         groups: GroupTable,
         acks: Acks,
+        standing: Standing,
         stats: BrokerStats,
         *,
         store_host: bytes,
@@ -56,11 +57,11 @@ class SendBackHandler:
         self._topics = topics
         self._groups = groups
         self._acks = acks
+        self._standing = standing
         self._stats = stats
         self._levels = DelayLevels(config.storage.delay_levels)
         self._store_host = store_host
         self._rng = rng
-        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
 
     def table(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.handle_consumer_send_msg_back}
@@ -71,6 +72,9 @@ class SendBackHandler:
         """Answered with a code alone; a client that gets no 0 sends the message itself."""
         try:
             header = SendBackHeader.of(request)
+            refused = self._standing.refusal()
+            if refused is not None:
+                raise refused
             group = self._groups.find(header.group)
             if group is None:
                 raise NoSuchGroup(f"subscription group not exist, {header.group} {FAQ}")
@@ -94,7 +98,7 @@ class SendBackHandler:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
         self._stats.sent_back(header.group, record.topic)
         answer = request.reply()
-        if self._synchronous and not request.oneway:
+        if self._standing.holds_answers and not request.oneway:
             # RocketMQ answers at once. The consumer commits its progress on this answer, so we wait
             # for the disk.
             self._acks.hold(placed.end, connection, answer)

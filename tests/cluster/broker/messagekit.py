@@ -23,6 +23,7 @@ from cluster.broker.locks import QueueLocks
 from cluster.broker.members import ConsumerMembers
 from cluster.broker.messages import UniqueIds
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.standing import Alone
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
@@ -171,6 +172,8 @@ class Kit:
         self.members = ConsumerMembers()
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
+        self.standing = Alone(config, store, self.acks)
+        self.acks.overdue = self.standing.overdue
         self.stats = BrokerStats(config.cluster, lambda: [], lambda: 0, clock.now_ms())
         self.rng = random.Random(7)
         self.levels = DelayLevels(config.storage.delay_levels)
@@ -182,6 +185,7 @@ class Kit:
             self.groups,
             self.locks,
             self.acks,
+            self.standing,
             UniqueIds(STORE_HOST, clock, self.rng),
             store_host=STORE_HOST,
             clock=clock,
@@ -193,6 +197,7 @@ class Kit:
             self.topics,
             self.groups,
             self.acks,
+            self.standing,
             self.stats,
             store_host=STORE_HOST,
             rng=self.rng,
@@ -208,7 +213,7 @@ class Kit:
             clock,
         )
         self.queries = QueryHandler(config, store)
-        self.admission = Admission(config, store, self.topics, self.acks, clock)
+        self.admission = Admission(config, store, self.topics, self.acks, self.standing, clock)
         self.table = {
             **self.sends.table(),
             **self.backs.table(),

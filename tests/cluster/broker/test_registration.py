@@ -17,6 +17,7 @@ from brokerkit import HandClock
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.registration import NameServerLink, registration
+from cluster.broker.standing import Alone
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
 from cluster.remoting.errors import ConnectFailed
@@ -60,7 +61,7 @@ async def test_registration_of_one_topic_is_as_recorded(
 ) -> None:
     ext, body = recorded(103)
     await topics.put(TopicConfig("WireT", 2, 2))
-    command = registration(config, topics, ["WireT", "NoSuchTopic"])
+    command = registration(config, topics, ["WireT", "NoSuchTopic"], 0)
     assert command.ext is not None and command.body is not None
     ours = fastjson.loads(command.body)
     assert ours["topicConfigSerializeWrapper"].pop("dataVersion") == topics.version.to_json()
@@ -78,7 +79,7 @@ def test_full_registration_has_every_topic_and_masks_permissions(
     drained = BrokerConfig.from_properties(
         {**config.to_properties(), "brokerPermission": "4"}, environment={}
     )
-    body = fastjson.loads(registration(drained, topics, None).body or b"")
+    body = fastjson.loads(registration(drained, topics, None, 0).body or b"")
     table = body["topicConfigSerializeWrapper"]["topicConfigTable"]
     assert table.keys() == set(topics)
     assert table["BenchmarkTest"]["perm"] == 4
@@ -107,14 +108,32 @@ class NameServer:
             return await self.heard.get()
 
 
+class OfBroker(Alone):
+    """A standing that remembers what name servers told it."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.broker_id = config.broker_id
+        self.heard_of: list[tuple[str | None, str | None]] = []
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        self.heard_of.append((master_address, ha_address))
+
+
 class Linked:
     """A running link to a name server."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable) -> None:
         self.server = NameServer()
+        self.standing = OfBroker(config)
         self.ordered: list[str] = []
         self.link = NameServerLink(
-            "ns:9876", config, topics, self.server, random.Random(1), self.ordered.extend
+            "ns:9876",
+            config,
+            topics,
+            self.standing,
+            self.server,
+            random.Random(1),
+            self.ordered.extend,
         )
         topics.on_change = lambda changed: self.link.topics_changed(
             topic.topic_name for topic in changed
@@ -230,3 +249,36 @@ async def test_goodbye_is_as_recorded_and_survives_a_dead_name_server(
     linked.link._requests = Listening()
     await linked.link.unregister()
     assert [(command.code, command.ext) for command in seen] == [(104, ext)]
+
+
+async def test_slave_hears_where_its_master_is_and_that_there_is_none(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    slave = BrokerConfig.from_properties(
+        {**config.to_properties(), "brokerRole": "SLAVE", "brokerId": "1"}, environment={}
+    )
+    linked = Linked(slave, topics)
+    linked.server.answer = lambda: Command(
+        0, {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+    )
+    async with linked:
+        await linked.server.next()
+        linked.server.answer = lambda: Command(0)
+        linked.link.all_changed()
+        await linked.server.next()
+        linked.link.all_changed()
+        await linked.server.next()
+    linked.standing.heard_of = linked.standing.heard_of[:2]
+    assert linked.standing.heard_of == [("10.0.0.1:10911", "10.0.0.1:10912"), (None, None)]
+
+
+async def test_master_asks_nobody_who_its_master_is(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    linked = Linked(config, topics)
+    linked.server.answer = lambda: Command(0, {"masterAddr": "10.0.0.1:10911"})
+    async with linked:
+        await linked.server.next()
+        linked.link.all_changed()
+        await linked.server.next()  # the first one's answer was read before
+    assert linked.standing.heard_of == []

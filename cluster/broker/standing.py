@@ -1,0 +1,194 @@
+"""What this broker is in its group right now, and what that means for those who serve clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from cluster.broker.acks import Acks, Overdue
+from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.errors import BrokerBusy, BrokerError
+from cluster.process import Job, running
+from cluster.remoting.codes import ResponseCode
+from storage import FlushMode, MessageStore
+
+MASTER_ID: Final = 0  # under which a master is registered, whoever it is
+
+#: told of a new role; what it returns is awaited before the next one is told
+RoleChanged = Callable[[Role], "Awaitable[None] | None"]
+
+
+class Standing(Protocol):
+    """A broker's place in its group. Everything is called on the loop's thread.
+
+    A classic broker keeps its role for life. Under a controller role, epoch and broker id change
+    while the broker runs, and `changes` tells whoever must follow. The broker hands it every append
+    and flush, serves its jobs, and lets clients see what it confirms.
+
+    holds_answers  whether the answers of sends wait in Acks until reached() lets them go. Fixed for
+                   the life of the process; where it is False, refusal() of a master is always None
+    """
+
+    @property
+    def changes(self) -> RoleChanges:
+        """Who follows a change of role; tell() them when it has happened."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def broker_id(self) -> int:
+        """As registered with name servers: 0 for a master."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the reign we serve in or follow; 0 without a controller."""
+
+    @property
+    def holds_answers(self) -> bool: ...
+
+    def refusal(self) -> BrokerError | None:
+        """Why a send is refused now, before anything is appended; None when it may go ahead.
+
+        Asked once per chunk of the short path, and for each send of the long one.
+        """
+
+    def confirmed(self) -> int:
+        """Log offset below which consumers may read, as far as replication decides."""
+
+    def appended(self) -> None:
+        """The log has grown. Called from within the append, before its answers are held: what must
+        come after them is left to a later turn of the loop."""
+
+    def flushed(self, end: int) -> None:
+        """Our own log is on the disk up to `end`."""
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        """What to tell who has waited so long for the log up to `end`; None: let it wait on."""
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """What a name server answered to our registration as a slave. None, both of them: it knows
+        no master."""
+
+    def jobs(self) -> Mapping[str, Job]:
+        """What runs beside the broker's own jobs, before the first request until after the last."""
+
+    def ha_status(self) -> dict[str, Any]:
+        """Body of the answer to GET_BROKER_HA_STATUS. Source: replication spec 1.10."""
+
+
+def slave_refusal() -> BrokerError:
+    """Why a slave takes no message: RocketMQ's words, which make a producer go elsewhere."""
+    return BrokerBusy("[REJECTREQUEST]system busy, start flow control for a while")
+
+
+class RoleChanges:
+    """Those who must follow a change of role, told one after the other, in the order they came."""
+
+    def __init__(self) -> None:
+        self._watchers: list[RoleChanged] = []
+
+    def watch(self, changed: RoleChanged) -> None:
+        self._watchers.append(changed)
+
+    async def tell(self, role: Role) -> None:
+        """Returns when all of them have followed."""
+        for changed in self._watchers:
+            waiting = changed(role)
+            if waiting is not None:
+                await waiting
+
+
+class OnMaster:
+    """Runs jobs while this broker is a master; a job of the broker itself.
+
+    Of a group, one broker may run them: by the time that changed() returns they run, or have ended.
+    """
+
+    def __init__(self, standing: Standing, jobs: Mapping[str, Job]) -> None:
+        self._jobs = jobs
+        self._wanted = standing.role is not Role.SLAVE
+        self._running = False
+        self._serving = False
+        self._turned = asyncio.Condition()
+        standing.changes.watch(self.changed)
+
+    async def changed(self, role: Role) -> None:
+        async with self._turned:
+            self._wanted = role is not Role.SLAVE
+            self._turned.notify_all()
+            while self._serving and self._running != self._wanted:
+                await self._turned.wait()
+
+    async def run(self) -> None:
+        self._serving = True
+        try:
+            while True:
+                await self._until(True)
+                async with running(**self._jobs):
+                    await self._note(True)
+                    await self._until(False)
+                await self._note(False)
+        finally:
+            self._serving = self._running = False
+
+    async def _until(self, wanted: bool) -> None:
+        async with self._turned:
+            while self._wanted != wanted:
+                await self._turned.wait()
+
+    async def _note(self, is_running: bool) -> None:
+        async with self._turned:
+            self._running = is_running
+            self._turned.notify_all()
+
+
+class Alone:
+    """The standing of a master that has no slaves and waits for none: its own log is everything."""
+
+    epoch = 0
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, acks: Acks) -> None:
+        self.changes = RoleChanges()
+        self.role = config.role
+        self.broker_id = config.broker_id
+        self.holds_answers = config.storage.flush_mode is FlushMode.SYNC
+        self._store = store
+        self._acks = acks
+
+    def refusal(self) -> BrokerError | None:
+        return slave_refusal() if self.role is Role.SLAVE else None
+
+    def confirmed(self) -> int:
+        return self._store.end
+
+    def appended(self) -> None:
+        """Nobody waits for our bytes."""
+
+    def flushed(self, end: int) -> None:
+        self._acks.reached(end, copies=1, durable=1)
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, 1, 0)
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """Name servers tell a master nothing."""
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {}
+
+    def ha_status(self) -> dict[str, Any]:
+        return {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": self.role is not Role.SLAVE,
+            "masterCommitLogMaxOffset": self._store.end,
+        }
