@@ -72,6 +72,7 @@ class BrokerOffsets:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
+        self._begun: set[tuple[str, str]] = set()  # (topic, broker name) with a position stored
 
     async def read(self, queue: MessageQueue) -> int | None:
         """QUERY_CONSUMER_OFFSET at the queue's broker. Raises OffsetUnknown."""
@@ -90,7 +91,7 @@ class BrokerOffsets:
     ) -> list[MessageQueue]:
         """UPDATE_CONSUMER_OFFSET for each queue; failures are logged and returned."""
 
-        async def commit(queue: MessageQueue, offset: int) -> MessageQueue | None:
+        async def commit(queue: MessageQueue, offset: int, *, waiting: bool) -> MessageQueue | None:
             try:
                 found = self._instance.brokers.reader(queue.broker_name, 0)
                 if found is None:
@@ -115,10 +116,25 @@ class BrokerOffsets:
                 return queue
             return None
 
+        # A stock broker that gets a group's first two positions of a topic at once keeps only one:
+        # each thread makes a table for them, and the later replaces the earlier.
+        first = {(queue.topic, queue.broker_name): queue for queue in reversed(positions)}
+        alone = [queue for place, queue in first.items() if place not in self._begun]
         results = await asyncio.gather(
-            *(commit(queue, offset) for queue, offset in positions.items())
+            *(commit(queue, positions[queue], waiting=True) for queue in alone)
         )
-        return [queue for queue in results if queue is not None]
+        failed = [queue for queue in results if queue is not None]
+        self._begun.update(
+            (queue.topic, queue.broker_name) for queue in alone if queue not in failed
+        )
+        results = await asyncio.gather(
+            *(
+                commit(queue, offset, waiting=waiting)
+                for queue, offset in positions.items()
+                if queue not in alone
+            )
+        )
+        return [*failed, *(queue for queue in results if queue is not None)]
 
 
 class FileOffsets:

@@ -206,6 +206,7 @@ class JavaBroker(ServerProcess):
         self.port = port or free_broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.broker_name = name
+        self.broker_id = int(str((settings or {}).get("brokerId", 0)))
         self.cluster = cluster
         self.name_servers = name_servers
         self.store = store or directory / "store"
@@ -233,7 +234,7 @@ class JavaBroker(ServerProcess):
 
     def ready(self) -> bool:
         return answers(self.address) and all(
-            registered(name_server, self.broker_name)
+            registered(name_server, self.broker_name, self.broker_id)
             for name_server in filter(None, self.name_servers.split(";"))
         )
 

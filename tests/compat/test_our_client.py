@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,17 @@ from pathlib import Path
 import pytest
 from cluster_processes import Broker, NameServer
 from inbox import Inbox, eventually
-from javakit import VERSIONS, JavaBroker, JavaNameServer, java_missing
+from javakit import (
+    VERSIONS,
+    Driver,
+    JavaBroker,
+    JavaNameServer,
+    body_of,
+    encoded,
+    java_missing,
+    sha_of,
+    text_of,
+)
 
 from cluster.client import Admin
 from tandemmq import (
@@ -91,6 +102,11 @@ async def test_every_way_of_sending_is_stored_and_consumed_once(stock: Target) -
         await asyncio.gather(
             *(producer.send(Message(topic, b"%d" % n, tags="A", keys=f"k{n}")) for n in range(300))
         )
+        first = await producer.send(
+            Message(
+                topic, b"first", tags="A", keys=["k1", "k2"], properties={"own": "värde"}, flag=-7
+            )
+        )
         batch = await producer.send_batch([Message(topic, b"b%d" % n) for n in range(10)])
         await producer.send_oneway(Message(topic, b"oneway"))
         await producer.send(Message(topic, b"large " * 50_000))
@@ -102,13 +118,17 @@ async def test_every_way_of_sending_is_stored_and_consumed_once(stock: Target) -
             group(), inbox, namesrv=stock.namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
         )
         async with consumer:
-            await inbox.count(315)
+            await inbox.count(316)
     expected = [b"%d" % n for n in range(300)] + [b"b%d" % n for n in range(10)]
-    expected += [b"oneway", b"large " * 50_000] + [b"keyed %d" % n for n in range(3)]
+    expected += [b"first", b"oneway", b"large " * 50_000] + [b"keyed %d" % n for n in range(3)]
     assert inbox.bodies == sorted(expected)
     assert len({result.queue for result in keyed}) == 1
     assert len(set(batch.message_ids)) == 10
     assert inbox.messages[0].store_host.startswith("127.0.0.1:")
+    got = next(message for message in inbox.messages if message.body == b"first")
+    assert (got.tags, got.keys, got.flag) == ("A", ("k1", "k2"), -7)
+    assert got.properties["own"] == "värde"
+    assert got.message_id == first.message_id
 
 
 async def test_failed_message_comes_again_and_tags_filter(stock: Target) -> None:
@@ -121,14 +141,37 @@ async def test_failed_message_comes_again_and_tags_filter(stock: Target) -> None
         return ConsumeResult.RECONSUME_LATER if again else ConsumeResult.SUCCESS
 
     async with Producer("PG", namesrv=stock.namesrv) as producer:
-        await producer.send(Message(topic, b"wanted", tags="A"))
-        await producer.send(Message(topic, b"other", tags="B"))
+        for tag in ("A", "B", "C"):
+            await producer.send(Message(topic, tag.encode(), tags=tag))
         consumer = PushConsumer(
-            group(), once, namesrv=stock.namesrv, subscribe={topic: "A"}, start=StartFrom.FIRST
+            group(), once, namesrv=stock.namesrv, subscribe={topic: "A || B"}, start=StartFrom.FIRST
         )
         async with consumer:
-            await eventually(lambda: len(tries) == 2, "the second try")
-    assert tries == [(b"wanted", 0, topic), (b"wanted", 1, topic)]
+            await eventually(lambda: len(tries) == 4, "the second tries")
+    assert sorted(tries) == [(tag, times, topic) for tag in (b"A", b"B") for times in (0, 1)]
+
+
+async def test_members_share_queues_with_each_other(stock: Target) -> None:
+    topic, name = await create(stock, "Shared", 2), group()
+    inboxes = Inbox(), Inbox()
+
+    def member(inbox: Inbox) -> PushConsumer:
+        return PushConsumer(
+            name, inbox, namesrv=stock.namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
+        )
+
+    def held(consumer: PushConsumer) -> int:
+        return sum(queue.topic == topic for queue in consumer.assignment)
+
+    async with Producer("PG", namesrv=stock.namesrv) as producer, member(inboxes[0]) as one:
+        async with member(inboxes[1]) as two:
+            await eventually(lambda: (held(one), held(two)) == (2, 2), "two queues each")
+            await asyncio.gather(*(producer.send(Message(topic, b"%d" % n)) for n in range(40)))
+            await eventually(
+                lambda: sum(len(each.messages) for each in inboxes) >= 40, "all messages"
+            )
+        await eventually(lambda: held(one) == 4, "all queues again")
+    assert set(inboxes[0].bodies + inboxes[1].bodies) == {b"%d" % n for n in range(40)}
 
 
 async def test_pull_consumer_commits_and_goes_on(stock: Target) -> None:
@@ -146,6 +189,29 @@ async def test_pull_consumer_commits_and_goes_on(stock: Target) -> None:
                 if len(seen) % 50 == 0:
                     break
     assert sorted(seen) == sorted(b"%d" % n for n in range(100))
+
+
+async def test_pull_consumer_seeks_and_finds_times(stock: Target) -> None:
+    topic = await create(stock, "Seek")
+    expected = [b"%02d" % n for n in range(20)]
+    async with Producer("PG", namesrv=stock.namesrv) as producer:
+        for body in expected:
+            await producer.send(Message(topic, body), selector=by_key("one"))
+    async with PullConsumer(group(), namesrv=stock.namesrv, start=StartFrom.FIRST) as pulling:
+        await pulling.assign(await pulling.queues(topic))
+        got: list[ReceivedMessage] = []
+        async with asyncio.timeout(60):
+            while len(got) < 20:
+                got += await pulling.poll()
+        assert [message.body for message in got] == expected
+        queue = got[0].queue
+        assert (await pulling.min_offset(queue), await pulling.max_offset(queue)) == (0, 20)
+        await pulling.seek(queue, 17)
+        assert [message.body for message in await pulling.poll()] == expected[17:]
+        assert await pulling.offset_for_time(queue, 0) == 0
+        await pulling.poll(timeout_ms=100)  # asking on consumes what was handed out
+        await pulling.commit()
+        assert await pulling.committed(queue) == 20
 
 
 async def test_ordered_messages_stay_in_order_and_the_bad_one_is_buried(stock: Target) -> None:
@@ -271,6 +337,38 @@ async def test_thousands_of_pipelined_sends_are_stored_once(stock: Target) -> No
     assert {(m.queue, m.queue_offset) for m in inbox.messages} == places
     assert len(inbox.messages) == 5_000
     assert max(batches) > 1
+
+
+async def test_stock_and_our_clients_read_each_other(stock: Target, newest_driver: Driver) -> None:
+    topic = await create(stock, "Both")
+    at = {"namesrv": stock.namesrv, "topic": topic, "name": topic}
+    rng = random.Random(1)
+    bodies = [rng.randbytes(size) for size in (10, 3000)] + [b"zip " * 5000]
+    newest_driver.call("producer.start", group="PG", **at)
+    newest_driver.call("send.sync", messages=[encoded(b) for b in bodies], **at)
+    newest_driver.call("send.batch", messages=[{"body": "b1"}, {"body": "b2"}], **at)
+    inbox = Inbox()
+    consumer = PushConsumer(
+        group(), inbox, namesrv=stock.namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
+    )
+    async with consumer:
+        await inbox.count(5)
+    assert inbox.bodies == sorted([*bodies, b"b1", b"b2"])
+
+    async with Producer("PG", namesrv=stock.namesrv) as producer:
+        sent = await producer.send(Message(topic, b"zip " * 5000, keys="python", tags="P"))
+        batch = await producer.send_batch([Message(topic, b"x%d" % n) for n in range(3)])
+    newest_driver.call("push.start", group=group(), expression="*", **at)
+    got = await asyncio.to_thread(newest_driver.wait_messages, topic, 9)
+    newest_driver.call("push.stop", **at)
+    newest_driver.call("producer.stop", **at)
+    ours = [message for message in got if message["tags"] == "P"]
+    assert [(m["sha"], m["keys"], m["msgId"]) for m in ours] == [
+        (sha_of(b"zip " * 5000), "python", sent.message_id)
+    ]
+    small = [m for m in got if m["bodyBytes"] == 2 and body_of(m).startswith(b"x")]
+    assert sorted(map(text_of, small)) == ["x0", "x1", "x2"]
+    assert len(batch.message_ids) == 3
 
 
 async def test_reading_begins_where_a_time_says(stock: Target) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire, run
 
 from cluster.client import (
     MessageQueue,
@@ -349,3 +349,32 @@ def test_position_that_an_operator_moves_is_no_warning_and_a_bad_one_is(
 
     with caplog.at_level("INFO"):
         run(main())
+
+
+def test_first_position_of_a_topic_is_stored_before_the_others_are_sent(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stock broker that makes its table for two first positions at once keeps only one of them."""
+    broker = cluster.add("broker-a", "T", 4)
+    tables: list[int] = []
+
+    async def racing(command: Command, wire: FakeWire) -> Command:
+        first = not tables
+        await asyncio.sleep(0.01)
+        if first:
+            tables.append(1)
+            broker.offsets.clear()  # a new table in place of what another request may have made
+        return await FakeBroker.handle_update_consumer_offset(broker, command, wire)
+
+    monkeypatch.setattr(broker, "handle_update_consumer_offset", racing)
+
+    async def main() -> None:
+        for queue_id in range(4):
+            await broker.fill("T", queue_id, numbered(5))
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            read = 0
+            while read < 20:
+                read += len(await pulling.poll())
+
+    run(main())
+    assert broker.offsets == {("CG", "T", queue_id): 5 for queue_id in range(4)}
