@@ -206,7 +206,7 @@ class JavaBroker(ServerProcess):
         self.port = port or free_broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.broker_name = name
-        self.broker_id = int(str((settings or {}).get("brokerId", 0)))
+        self.broker_id = max(0, int(str((settings or {}).get("brokerId", 0))))
         self.cluster = cluster
         self.name_servers = name_servers
         self.store = store or directory / "store"

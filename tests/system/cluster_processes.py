@@ -308,6 +308,7 @@ class Broker(ServerProcess):
         self.port = port or free_broker_port()
         self.address = f"{LOOPBACK}:{self.port}"
         self.broker_name = name
+        self.broker_id = max(0, int(str((settings or {}).get("brokerId", 0))))
         self.cluster = cluster
         self.name_servers = name_servers
         self.store = store or directory / "store"
@@ -327,7 +328,7 @@ class Broker(ServerProcess):
 
     def ready(self) -> bool:
         return answers(self.address) and all(
-            registered(name_server, self.broker_name)
+            registered(name_server, self.broker_name, self.broker_id)
             for name_server in filter(None, self.name_servers.split(";"))
         )
 
