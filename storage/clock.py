@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+#: counts while the machine is suspended, where the kernel has such a clock: a lease must not outlive a nap
+_MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -13,7 +16,7 @@ class Clock(Protocol):
         """Wall time, milliseconds since the Unix epoch."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only grow; the origin means nothing."""
+        """Milliseconds that only grow, also over a suspension; the origin means nothing."""
 
 
 class SystemClock:
@@ -23,4 +26,4 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
