@@ -48,6 +48,14 @@ class Standing(Protocol):
     @property
     def holds_answers(self) -> bool: ...
 
+    @property
+    def master(self) -> str | None:
+        """Where clients reach the master that this slave follows: its tables are copied from there.
+        None on a master, and while none is known."""
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        """Whether a slave holds the log up to `offset` now: readers of older messages may go there."""
+
     def refusal(self) -> BrokerError | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.
 
@@ -148,6 +156,7 @@ class Alone:
     """The standing of a master that has no slaves and waits for none: its own log is everything."""
 
     epoch = 0
+    master: str | None = None
 
     def __init__(self, config: BrokerConfig, store: MessageStore, acks: Acks) -> None:
         self.changes = RoleChanges()
@@ -156,6 +165,9 @@ class Alone:
         self.holds_answers = config.storage.flush_mode is FlushMode.SYNC
         self._store = store
         self._acks = acks
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        return False
 
     def refusal(self) -> BrokerError | None:
         return slave_refusal() if self.role is Role.SLAVE else None
