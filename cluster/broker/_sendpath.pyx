@@ -19,7 +19,7 @@ from storage._record cimport LAYOUT, DraftFields, LogTail, QueueTail
 
 from storage import _record as _compiled_record
 from cluster.broker.admission import AdmittedTopic
-from cluster.broker.sendpath import SYS_FLAGS_TAKEN, answer_pieces, is_synchronous
+from cluster.broker.sendpath import SYS_FLAGS_TAKEN, answer_pieces
 from cluster.broker.messages import broker_properties
 from cluster.remoting.frame import FrameLimits
 
@@ -398,7 +398,7 @@ cdef Py_ssize_t unescape(const Text* text, unsigned char* out) noexcept nogil:
     return out - start
 
 
-cdef bint ordinary(Bytes at, Py_ssize_t size, bint synchronous, Text* unique_id) noexcept nogil:
+cdef bint ordinary(Bytes at, Py_ssize_t size, bint held, Text* unique_id) noexcept nogil:
     """Whether encoded properties are those of a plain message with one sound UNIQ_KEY, which is returned."""
     cdef Bytes end = at + size
     cdef Bytes entry_end
@@ -435,7 +435,7 @@ cdef bint ordinary(Bytes at, Py_ssize_t size, bint synchronous, Text* unique_id)
                     or memcmp(name.at, b"INNER_", 6) == 0 and name.size > 6
                 ):
                     return False
-            elif synchronous and is_word(&name, "WAIT", 4):
+            elif held and is_word(&name, "WAIT", 4):
                 if entry_end - value != 4 or memcmp(value, b"true", 4) != 0:
                     return False
         at = entry_end + 1
@@ -528,7 +528,7 @@ cdef class SendPath:
     cdef Py_ssize_t _frame_max
     cdef Py_ssize_t _body_max
     cdef int _sys_flags_taken
-    cdef bint _synchronous
+    cdef bint _held
     cdef unsigned char* _scratch
     cdef Py_ssize_t _scratch_room
     cdef unsigned char* _out
@@ -543,7 +543,9 @@ cdef class SendPath:
     def __cinit__(self):
         self._scratch = self._out = NULL
 
-    def __init__(self, config, store, admission, acks, *, bytes store_host, rng, limits=None, later=None):
+    def __init__(
+        self, config, store, admission, acks, *, bint held, bytes store_host, rng, limits=None, later=None
+    ):
         cdef int i
         self._later = later
         self._staged = []
@@ -561,12 +563,12 @@ cdef class SendPath:
         self._frame_max = limits.frame_bytes_max
         self._body_max = config.storage.body_bytes_max
         self._sys_flags_taken = SYS_FLAGS_TAKEN
-        self._synchronous = is_synchronous(config)
+        self._held = held
         self._random = rng.getrandbits(64) | 1
         self._topics = {}
         self._generation = None
         host = store_host.hex().upper().encode()
-        json, binary = answer_pieces(config, False), answer_pieces(config, True)
+        json, binary = answer_pieces(config, False, held), answer_pieces(config, True, held)
         self._kept = [*json, *binary, host]
         self._answer_max = sum(map(len, self._kept)) + ANSWER_ROOM + UNIQUE_ID_MAX
         for i in range(ANSWER_PARTS):
@@ -632,7 +634,7 @@ cdef class SendPath:
         for connection, answers in staged:
             if not answers:
                 continue
-            if self._synchronous:
+            if self._held:
                 self._acks.hold(self._store.end, connection, answers)
             else:
                 connection.write_now(answers)
@@ -641,10 +643,10 @@ cdef class SendPath:
         """Admission.open, but asked in full only where its answer can have changed.
 
         Bytes at the front of a chunk have not waited; the store says at once when it cannot be written; its
-        backlog grows by what we append; and answers wait in SYNC_FLUSH mode only.
+        backlog grows by what we append; and where answers do not wait, a master is one for good.
         """
         if (
-            start == 0 and not self._synchronous and 0 <= self._asked_at
+            start == 0 and not self._held and 0 <= self._asked_at
             and self.messages - self._asked_at < MESSAGES_PER_ADMISSION and self._flags.writable
         ):
             return True
@@ -769,7 +771,7 @@ cdef class SendPath:
             draft.properties_size = size
         if draft.properties_size + 1 + draft.properties_more_size > PROPERTIES_MAX:
             return False
-        if not ordinary(draft.properties, draft.properties_size, self._synchronous, unique_id):
+        if not ordinary(draft.properties, draft.properties_size, self._held, unique_id):
             return False
         if send.binary or found.marks & NOT_ASCII:
             return is_utf8(draft.properties, draft.properties_size)

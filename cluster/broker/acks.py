@@ -1,12 +1,19 @@
-"""Answers that wait: a send is acknowledged when the disk (later also a slave) has its message."""
+"""Answers that wait: a send is acknowledged when the disk, and the slaves, have its message.
+
+Every answer of a stored send carries the fields `epoch`, `copies` and `durable`, which clients of
+RocketMQ ignore: the reign it was stored in, how many replicas are known to hold it, and how many of
+them on disk. They say which promise it was given (R-3).
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
@@ -14,6 +21,16 @@ from cluster.remoting.connection import Connection
 from storage import Clock
 
 log = logging.getLogger(__name__)
+
+COPIES_MAX: Final = 9  # of one digit; more say 9
+#: the safety of a message whose answer has to wait: filled in when it leaves. Widths are fixed, so
+#: that one replacement fills in a whole chunk
+UNSETTLED: Final = {"epoch": "0000000000", "copies": "?", "durable": "?"}
+
+
+def at_once(epoch: int) -> dict[str, str]:
+    """The safety of a message whose answer does not wait: it is in our page cache."""
+    return {"epoch": str(epoch), "copies": "1", "durable": "0"}
 
 
 class Overdue(NamedTuple):
@@ -33,6 +50,7 @@ class _Held:
     connection: Connection
     answers: bytes
     since_ms: int
+    code: ResponseCode = ResponseCode.SUCCESS
 
 
 class Acks:
@@ -40,14 +58,16 @@ class Acks:
 
     One entry holds the answers of one chunk of one connection, so the cost per message is near
     nothing. `end` never falls from one hold to the next, so safety is reached in order and one
-    queue is enough. INV-7: an answer that leaves through `reached` says nothing that the disk does
-    not hold.
+    queue is enough. INV-7: an answer that leaves through `reached` says nothing that the disk and
+    the slaves do not hold.
 
     overdue     asked, once its timeout has passed, what an answer then says; None lets it wait on
+    lost        set while no slave is there to be waited for: the code that new answers get. They
+                leave at once, or, where `disk_too`, as soon as on_disk() says
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
     timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
                 message is stored, its safety unknown. Measured with clock.monotonic_ms
-    on_hold     called when the first answer begins to wait: the flush job has something to do
+    on_hold     called when an answer begins to wait: the flush job may have something to do
     """
 
     def __init__(
@@ -58,17 +78,21 @@ class Acks:
         on_hold: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._bytes_max = bytes_max
         self.on_hold = on_hold
         self.overdue: Callable[[int, int], Overdue | None] = _flush_is_late
+        self.lost: ResponseCode | None = None
+        self.disk_too = True
+        self.epoch = 0
         self._held: deque[_Held] = deque()
+        self._for_disk: deque[_Held] = deque()
         self.held_bytes = 0
-        self.timed_out = 0
+        self.unsafe: Counter[ResponseCode] = Counter()  # answers that left with such a code
 
     @property
     def waiting(self) -> bool:
-        return bool(self._held)
+        return bool(self._held or self._for_disk)
 
     @property
     def full(self) -> bool:
@@ -77,48 +101,86 @@ class Acks:
     @property
     def wanted_end(self) -> int:
         """The log must be safe up to here to let every held answer go; 0 when none waits."""
-        return self._held[-1].end if self._held else 0
+        ends = [self._held[-1].end] if self._held else [0]
+        if self._for_disk:
+            ends.append(self._for_disk[-1].end)
+        return max(ends)
 
-    def hold(
-        self,
-        end: int,
-        connection: Connection,
-        answer: bytes | Command,
-    ) -> None:
+    @property
+    def due_ms(self) -> int | None:
+        """When expire() has something to do, by clock.monotonic_ms; None while nobody waits."""
+        first = [self._held[0]] if self._held else []
+        if self._for_disk:
+            first.append(self._for_disk[0])
+        return min(held.since_ms for held in first) + self.timeout_ms if first else None
+
+    def hold(self, end: int, connection: Connection, answer: bytes | Command) -> None:
         """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`."""
         answers = answer.encode() if isinstance(answer, Command) else answer
-        assert not self._held or end >= self._held[-1].end, "answers out of log order"
-        self._held.append(_Held(end, connection, answers, self._clock.monotonic_ms()))
+        held = _Held(end, connection, answers, self._clock.monotonic_ms())
+        if self.lost is None:
+            assert not self._held or end >= self._held[-1].end, "answers out of log order"
+            self._held.append(held)
+        elif self.disk_too:
+            held.code = self.lost
+            self._for_disk.append(held)
+        else:
+            self._leave(held, Overdue(self.lost, copies=1, durable=0))
+            return
         self.held_bytes += len(answers)
-        if len(self._held) == 1 and self.on_hold is not None:
+        if self.on_hold is not None:
             self.on_hold()
 
-    def reached(self, end: int, copies: int = 1, durable: int = 1, epoch: int = 0) -> None:
+    def reached(self, end: int, copies: int, durable: int) -> None:
         """The log is safe up to `end`: let the answers go that waited for no more than that.
 
         copies   replicas that hold all of it, this one included; durable: on how many disks
         """
         held = self._held
         while held and held[0].end <= end:
-            first = held.popleft()
-            self.held_bytes -= len(first.answers)
-            first.connection.write(first.answers)
+            first = self._pop(held)
+            first.connection.write(settled(first.answers, self.epoch, copies, durable))
+
+    def on_disk(self, end: int) -> None:
+        """The log is on our disk up to `end`: that is all that answers without a slave waited for."""
+        waiting = self._for_disk
+        while waiting and waiting[0].end <= end:
+            first = self._pop(waiting)
+            self._leave(first, Overdue(first.code, copies=1, durable=1))
 
     def expire(self, now_ms: int) -> None:
         """Answer what waited too long: stored, but not known to be safe."""
-        held = self._held
+        held, for_disk = self._held, self._for_disk
         expired: Counter[ResponseCode] = Counter()
-        while held and now_ms - held[0].since_ms >= self._timeout_ms:
+        while held and now_ms - held[0].since_ms >= self.timeout_ms:
             overdue = self.overdue(held[0].end, now_ms - held[0].since_ms)
             if overdue is None:
                 break
-            first = held.popleft()
-            self.held_bytes -= len(first.answers)
-            first.connection.write(as_timed_out(first.answers, overdue.code))
-            expired[overdue.code] += 1
-        for code, chunks in expired.items():
-            self.timed_out += chunks
-            log.warning("too slow, answered code=%s chunks=%d", code.name, chunks)
+            expired[overdue.code] += self._leave(self._pop(held), overdue)
+        while for_disk and now_ms - for_disk[0].since_ms >= self.timeout_ms:
+            code = for_disk[0].code
+            expired[code] += self._leave(self._pop(for_disk), Overdue(code, copies=1, durable=0))
+        for code, answers in expired.items():
+            log.warning("too slow, answered code=%s answers=%d", code.name, answers)
+
+    def give_up(self, overdue: Overdue) -> None:
+        """Answer everything that waits: nothing will be known of its safety any more."""
+        for waiting in (self._held, self._for_disk):
+            while waiting:
+                self._leave(self._pop(waiting), overdue)
+
+    def _pop(self, waiting: deque[_Held]) -> _Held:
+        first = waiting.popleft()
+        self.held_bytes -= len(first.answers)
+        return first
+
+    def _leave(self, held: _Held, overdue: Overdue) -> int:
+        """Answer with something else than success; how many answers."""
+        answers = settled(held.answers, self.epoch, overdue.copies, overdue.durable)
+        answers, count = with_code(answers, overdue.code)
+        self.unsafe[overdue.code] += count
+        held.connection.write(answers)
+        return count
 
 
 def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:
@@ -126,18 +188,60 @@ def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:
     return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies=1, durable=0)
 
 
-def as_timed_out(answers: bytes, code: ResponseCode = ResponseCode.FLUSH_DISK_TIMEOUT) -> bytes:
-    """The same answers with `code` in the place of SUCCESS; fields and refusals stay."""
-    view = memoryview(answers)
-    changed = []
-    position = 0
-    while position < len(view):
-        end = position + 4 + int.from_bytes(view[position : position + 4], "big")
-        answer = Command.decode(view[position:end])
-        if answer.code == ResponseCode.SUCCESS:
-            answer.code = code
-            changed.append(answer.encode())
+# --- encoded answers -------------------------------------------------------------------------------
+
+
+def _as_json(fields: dict[str, str]) -> bytes:
+    return b",".join(b'"%b":"%b"' % (key.encode(), text.encode()) for key, text in fields.items())
+
+
+def _as_binary(fields: dict[str, str]) -> bytes:
+    return b"".join(
+        struct.pack(">H", len(key)) + key.encode() + struct.pack(">I", len(text)) + text.encode()
+        for key, text in fields.items()
+    )
+
+
+_JSON_UNSETTLED: Final = _as_json(UNSETTLED)
+_BINARY_UNSETTLED: Final = _as_binary(UNSETTLED)
+
+
+@functools.lru_cache(maxsize=64)
+def _safety(epoch: int, copies: int, durable: int) -> tuple[bytes, bytes]:
+    """What takes the place of UNSETTLED, in JSON and binary headers."""
+    fields = {
+        "epoch": str(epoch).zfill(len(UNSETTLED["epoch"])),
+        "copies": str(min(copies, COPIES_MAX)),
+        "durable": str(min(durable, COPIES_MAX)),
+    }
+    return _as_json(fields), _as_binary(fields)
+
+
+def settled(answers: bytes, epoch: int, copies: int, durable: int) -> bytes:
+    """A chunk's answers with their safety filled in; answers of other requests have none."""
+    json, binary = _safety(epoch, copies, durable)
+    return answers.replace(_JSON_UNSETTLED, json).replace(_BINARY_UNSETTLED, binary)
+
+
+_SUCCESS: Final = b'{"code":0,'
+
+
+def with_code(answers: bytes, code: ResponseCode) -> tuple[bytes, int]:
+    """The same answers with `code` in the place of SUCCESS, and how many; refusals stay."""
+    changed: list[bytes] = []
+    at = count = 0
+    while at < len(answers):
+        end = at + 4 + int.from_bytes(answers[at : at + 4], "big")
+        header_end = at + 8 + int.from_bytes(answers[at + 5 : at + 8], "big")
+        if answers[at + 4] == 1 and answers[at + 8 : at + 10] == b"\x00\x00":
+            changed += (answers[at : at + 8], struct.pack(">H", code), answers[at + 10 : end])
+        elif answers[at + 4] == 0 and answers.startswith(_SUCCESS, at + 8):
+            header = b'{"code":%d,' % code + answers[at + 8 + len(_SUCCESS) : header_end]
+            body = answers[header_end:end]
+            changed += (struct.pack(">II", 4 + len(header) + len(body), len(header)), header, body)
         else:
-            changed.append(bytes(view[position:end]))
-        position = end
-    return b"".join(changed)
+            changed.append(answers[at:end])
+            count -= 1
+        count += 1
+        at = end
+    return b"".join(changed), count

@@ -137,6 +137,7 @@ class Broker:
             store,
             Admission(config, store, self.topics, self.acks, self.standing, clock),
             self.acks,
+            held=self.standing.holds_answers,
             store_host=self._store_host,
             rng=rng,
             later=_call_soon,

@@ -22,6 +22,9 @@ DISPATCH_RECORDS_MAX: Final = 2_048 if COMPILED else 256
 SEGMENT_CHECK_MS: Final = 100
 CHECKPOINT_MS: Final = 1_000
 FLUSH_RETRY_S: Final = 0.1
+EXPIRY_LOOK_MS: Final = 100
+EXPIRY_LOOK_MS_MIN: Final = 5
+STOOD_STILL_MS: Final = 1_000  # this process was stopped, or the loop was
 EXPIRY_MS: Final = 10_000
 STATS_MS: Final = 1_000
 INSECURE_REMINDER_S: Final = 3_600
@@ -45,6 +48,7 @@ class LogFlush:
         self._on_flushed = on_flushed
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._told = 0
         acks.on_hold = self._wanted.set
 
     async def run(self) -> None:
@@ -68,7 +72,7 @@ class LogFlush:
         interval_s = self._store.config.flush_interval_ms / 1000
         while True:
             self._wanted.clear()
-            if not self._acks.waiting:
+            if self._told >= self._acks.wanted_end:
                 try:
                     async with asyncio.timeout(interval_s):
                         await self._wanted.wait()
@@ -88,20 +92,30 @@ class LogFlush:
                 log.warning("log not flushed, trying again why=%s", problem)
                 await asyncio.sleep(FLUSH_RETRY_S)
                 return
-            self._on_flushed(self._store.flushed)
+            self._told = self._store.flushed
+            self._on_flushed(self._told)
 
 
 class AckExpiry:
-    """Answers senders whose flush takes too long."""
+    """Answers senders that wait too long for the disk or for a slave, right when it is too long."""
 
     def __init__(self, acks: Acks, clock: Clock) -> None:
         self._acks = acks
         self._clock = clock
 
     async def run(self) -> None:
+        looked_ms = self._clock.monotonic_ms()
         while True:
-            await asyncio.sleep(0.1)
-            self._acks.expire(self._clock.monotonic_ms())
+            due_ms = self._acks.due_ms
+            wait_ms = EXPIRY_LOOK_MS if due_ms is None else due_ms - looked_ms
+            await asyncio.sleep(min(max(wait_ms, EXPIRY_LOOK_MS_MIN), EXPIRY_LOOK_MS) / 1000)
+            now_ms = self._clock.monotonic_ms()
+            stood_still = now_ms - looked_ms > STOOD_STILL_MS
+            looked_ms = now_ms
+            if (
+                not stood_still
+            ):  # else what came in meanwhile is read first: it may be what is waited for
+                self._acks.expire(now_ms)
 
 
 class QueueFlush:

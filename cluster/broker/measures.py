@@ -51,7 +51,9 @@ class Measures:
             "tandem_appended_messages_total": lambda: [((), store.stats.appended_messages)],
             "tandem_appended_bytes_total": lambda: [((), store.stats.appended_bytes)],
             "tandem_store_writable": lambda: [((), float(store.flags.writable))],
-            "tandem_flush_timeouts_total": lambda: [((), acks.timed_out)],
+            "tandem_unsafe_answers_total": lambda: [
+                ((code.name,), count) for code, count in acks.unsafe.items()
+            ],
             "tandem_waiting_answer_bytes": lambda: [((), acks.held_bytes)],
             "tandem_held_pulls": lambda: [((), held.count)],
             "tandem_connections": self._connections,

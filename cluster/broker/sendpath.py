@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from cluster.broker.acks import Acks
+from cluster.broker.acks import UNSETTLED, Acks, at_once
 from cluster.broker.admission import Admission, AdmittedTopic
 from cluster.broker.config import BrokerConfig
 from cluster.broker.handlers.send import waits_for_safety
@@ -28,7 +28,6 @@ from cluster.remoting.connection import Connection
 from cluster.remoting.frame import FrameLimits
 from storage import (
     Draft,
-    FlushMode,
     MessageStore,
     QueueTail,
     StorageError,
@@ -106,9 +105,9 @@ class SendPath:
     """A ChunkHandler: takes ordinary sends off the front of a chunk and stores them.
 
     A chunk is stored in the log's staging buffer, and released: committed, dispatch woken, its
-    answers written at once and in order; in SYNC_FLUSH mode through acks. Nothing of the chunk
-    itself is kept.
+    answers written at once and in order. Nothing of the chunk itself is kept.
 
+    held   whether answers wait in acks until the disk, or a slave, has their messages
     later  calls a function soon, before the loop waits again (call_soon): what came in on all
            connections in one iteration of the loop is then released together. Without it each
            chunk is released before process() returns.
@@ -121,6 +120,7 @@ class SendPath:
         admission: Admission,
         acks: Acks,
         *,
+        held: bool,
         store_host: bytes,
         rng: random.Random,
         limits: FrameLimits | None = None,
@@ -136,9 +136,9 @@ class SendPath:
         self._rng = rng
         self._limits = limits or FrameLimits()
         self._body_bytes_max = config.storage.body_bytes_max
-        self._synchronous = is_synchronous(config)
+        self._held = held
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
-        self._answers = AnswerTemplates(config, store_host)
+        self._answers = AnswerTemplates(config, store_host, held)
         self._generation = -1
         self._topics: dict[str, _Known] = {}
         self.messages = 0  # taken since the start
@@ -171,7 +171,7 @@ class SendPath:
         for connection, answers in staged:
             if not answers:
                 continue  # all of them one-way
-            if self._synchronous:
+            if self._held:
                 self._acks.hold(self._store.end, connection, answers)
             else:
                 connection.write_now(answers)
@@ -238,7 +238,7 @@ class SendPath:
         unique_id = _unique_id(properties)
         if not unique_id.isalnum() or _special(properties):
             return 0
-        if self._synchronous and not waits_for_safety(properties):
+        if self._held and not waits_for_safety(properties):
             return 0
         if queue_id < 0:
             queue_id = self._rng.randrange(topic.write_queues)
@@ -350,12 +350,7 @@ _SENTINELS: Final = (b"QUEUE-ID", b"UNIQUE-ID", b"MESSAGE-ID", b"QUEUE-OFFSET")
 _OPAQUE: Final = 123454321
 
 
-def is_synchronous(config: BrokerConfig) -> bool:
-    """Whether answers wait for the disk."""
-    return config.storage.flush_mode is FlushMode.SYNC
-
-
-def answer_pieces(config: BrokerConfig, binary: bool) -> list[bytes]:
+def answer_pieces(config: BrokerConfig, binary: bool, held: bool) -> list[bytes]:
     """What stands between the varying values of a stored send's answer.
 
     Cut out of what Command.encode() writes, so that both say the same.
@@ -372,6 +367,7 @@ def answer_pieces(config: BrokerConfig, binary: bool) -> list[bytes]:
         "msgId": "MESSAGE-ID",
         "TRACE_ON": str(config.trace_on).lower(),
         "MSG_REGION": config.region,
+        **(UNSETTLED if held else at_once(epoch=0)),
         "queueOffset": "QUEUE-OFFSET",
     }
     rest = request.reply(ext=ext).encode()[8:]
@@ -391,12 +387,12 @@ def answer_pieces(config: BrokerConfig, binary: bool) -> list[bytes]:
 class AnswerTemplates:
     """The answers of stored sends, as Command.encode() writes them, at a tenth of its price."""
 
-    def __init__(self, config: BrokerConfig, store_host: bytes) -> None:
+    def __init__(self, config: BrokerConfig, store_host: bytes, held: bool) -> None:
         self._host = store_host.hex().upper().encode()
-        escaped = [piece.replace(b"%", b"%%") for piece in answer_pieces(config, False)]
+        escaped = [piece.replace(b"%", b"%%") for piece in answer_pieces(config, False, held)]
         values = (b"%d", b"%b", self._host + b"%016X", b"%d", b"%d", b"")
         self._json = b"".join([part for pair in zip(escaped, values, strict=True) for part in pair])
-        self._binary_head, *self._binary, _ = answer_pieces(config, True)
+        self._binary_head, *self._binary, _ = answer_pieces(config, True, held)
 
     def encode(
         self,

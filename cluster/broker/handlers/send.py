@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from cluster.broker import messages, names
-from cluster.broker.acks import Acks
+from cluster.broker.acks import UNSETTLED, Acks, at_once
 from cluster.broker.config import BrokerConfig
 from cluster.broker.delay import DelayLevels, delay_level
 from cluster.broker.errors import (
@@ -220,6 +220,7 @@ class SendHandler:
                 "transactionId": unique_id.decode("utf-8", "replace"),
                 "msgId": offset_message_id(self._store_host, placed.offset),
                 **self.marks,
+                **self._safety(waits),
                 "queueOffset": str(placed.queue_offset),
             },
             placed.end,
@@ -328,9 +329,11 @@ class SendHandler:
         ext["msgId"] = ",".join(
             [offset_message_id(self._store_host, offset) for offset in placed.offsets]
         )
-        ext.update(self.marks)
+        waits = waits_for_safety(own)
+        ext |= self.marks
+        ext |= self._safety(waits)
         ext["queueOffset"] = str(placed.first_queue_offset)
-        return self._acknowledge(request, connection, ext, placed.end, waits_for_safety(own))
+        return self._acknowledge(request, connection, ext, placed.end, waits)
 
     def _items(self, envelope: Draft) -> list[BatchItem]:
         if envelope.sys_flag & SysFlag.TRANSACTION_MASK or delay_level(envelope.properties) > 0:
@@ -342,6 +345,12 @@ class SendHandler:
 
     # -- answering
     # ------------------------------------------------------------------------------------------
+
+    def _safety(self, waits: bool) -> dict[str, str]:
+        """What the answer says of a stored message's safety, as far as it is known now."""
+        if self._standing.holds_answers and waits:
+            return UNSETTLED
+        return at_once(self._standing.epoch)
 
     def _acknowledge(
         self, request: Command, connection: Connection, ext: dict[str, str], end: int, waits: bool

@@ -230,6 +230,7 @@ class Kit:
             self.store,
             self.admission,
             self.acks,
+            held=self.standing.holds_answers,
             store_host=STORE_HOST,
             rng=random.Random(7),
             later=later,

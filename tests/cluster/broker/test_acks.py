@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from messagekit import FakeClock, FakeConnection
 
-from cluster.broker.acks import Acks, as_timed_out
+from cluster.broker.acks import UNSETTLED, Acks, Overdue, at_once, settled, with_code
+from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
 
 SEND = Command(310, opaque=7)
-STORED = SEND.reply(ext={"queueId": "1", "msgId": "AB", "queueOffset": "5"})
+STORED = SEND.reply(ext={"queueId": "1", "msgId": "AB", **UNSETTLED, "queueOffset": "5"})
 REFUSED = SEND.reply(17, "no such topic")
 
 
@@ -18,12 +20,12 @@ def test_answers_leave_in_order_when_the_log_is_safe_up_to_their_end() -> None:
     for end in (100, 200, 300):
         acks.hold(end, connection, b"answer %d," % end)
 
-    acks.reached(99)
+    acks.reached(99, 1, 1)
     assert connection.written == b""
-    acks.reached(250)
+    acks.reached(250, 1, 1)
     assert connection.written == b"answer 100,answer 200,"
     assert acks.waiting and acks.wanted_end == 300
-    acks.reached(300)
+    acks.reached(300, 1, 1)
     assert connection.written == b"answer 100,answer 200,answer 300,"
     assert not acks.waiting and acks.held_bytes == 0
 
@@ -39,31 +41,110 @@ def test_an_answer_that_waits_too_long_says_so_and_keeps_its_fields() -> None:
     acks.expire(clock.monotonic_ms())
 
     (answer,) = connection.answers()
-    assert (answer.code, answer.ext, answer.opaque) == (10, STORED.ext, 7)
-    assert not acks.waiting and acks.timed_out == 1
+    assert (answer.code, answer.opaque) == (10, 7)
+    assert answer.ext == {**STORED.ext, "copies": "1", "durable": "0"}  # type: ignore[dict-item]
+    assert not acks.waiting and acks.unsafe == {ResponseCode.FLUSH_DISK_TIMEOUT: 1}
 
 
-def test_of_a_chunk_of_answers_only_the_stored_ones_turn_into_timeouts() -> None:
-    binary = Command(310, opaque=9, binary=True).reply(ext={"queueId": "2"})
-    chunk = STORED.encode() + REFUSED.encode() + binary.encode()
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_says_how_safe_its_message_is(binary: bool) -> None:
+    request = Command(310, opaque=7, binary=binary)
+    ext = {"queueId": "1", **UNSETTLED, "queueOffset": "5"}
     connection = FakeConnection()
-    connection.write(as_timed_out(chunk))
-    assert [(a.code, a.opaque, a.binary) for a in connection.answers()] == [
-        (10, 7, False),
-        (17, 7, False),
-        (10, 9, True),
+    acks = Acks(FakeClock(), 5_000)
+    acks.epoch = 2_147_483_647
+    acks.hold(100, connection, request.reply(ext=ext).encode() * 3)
+    acks.reached(100, copies=12, durable=1)
+    for answer in connection.answers():
+        assert answer.ext == {
+            "queueId": "1", "epoch": "2147483647", "copies": "9", "durable": "1", "queueOffset": "5"
+        }  # fmt: skip
+    assert len(connection.answers()) == 3
+
+
+def test_answers_without_safety_and_lookalikes_keep_their_size_and_order() -> None:
+    plain = SEND.reply(ext={"queueId": "1"}).encode()
+    quoted = SEND.reply(ext={"transactionId": '"copies":"?","durable":"?"'}).encode()
+    assert settled(plain + quoted, 1, 2, 2) == plain + quoted
+    assert at_once(3) == {"epoch": "3", "copies": "1", "durable": "0"}
+
+
+def test_of_a_chunk_of_answers_only_the_stored_ones_take_another_code() -> None:
+    binary = Command(310, opaque=9, binary=True).reply(ext={"queueId": "2"})
+    with_body = SEND.reply(ext={"queueId": "3"}, body=b"body")
+    chunk = STORED.encode() + REFUSED.encode() + binary.encode() + with_body.encode()
+    changed, count = with_code(chunk, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    connection = FakeConnection()
+    connection.write(changed)
+    assert count == 3
+    assert [(a.code, a.opaque, a.ext, a.binary, a.body) for a in connection.answers()] == [
+        (12, 7, STORED.ext, False, None),
+        (17, 7, REFUSED.ext, False, None),
+        (12, 9, {"queueId": "2"}, True, None),
+        (12, 7, {"queueId": "3"}, False, b"body"),
     ]
     assert connection.answers()[1].remark == "no such topic"
 
 
-def test_the_flush_job_is_called_when_the_first_answer_begins_to_wait() -> None:
+def test_without_a_slave_an_answer_says_so_at_once_or_as_soon_as_the_disk_has_it() -> None:
+    connection, acks = FakeConnection(), Acks(FakeClock(), 5_000)
+    acks.hold(100, connection, STORED)
+    acks.lost, acks.disk_too = ResponseCode.SLAVE_NOT_AVAILABLE, False
+    acks.hold(200, connection, STORED)
+    (answer,) = connection.take()
+    assert answer.code == 11 and answer.ext is not None
+    assert (answer.ext["copies"], answer.ext["durable"]) == ("1", "0")
+
+    acks.disk_too = True
+    acks.hold(300, connection, STORED)
+    acks.on_disk(299)
+    assert connection.take() == []
+    acks.on_disk(300)
+    (answer,) = connection.take()
+    assert answer.code == 11 and answer.ext is not None
+    assert (answer.ext["copies"], answer.ext["durable"]) == ("1", "1")
+    acks.reached(100, 2, 2)  # one that waited for a slave before goes on waiting for it
+    assert [a.code for a in connection.take()] == [0]
+    assert not acks.waiting and acks.held_bytes == 0
+    assert acks.unsafe == {ResponseCode.SLAVE_NOT_AVAILABLE: 2}
+
+
+def test_who_knows_better_lets_an_answer_wait_on_behind_its_time() -> None:
+    clock, connection = FakeClock(), FakeConnection()
+    acks = Acks(clock, 2_000)
+    asked: list[tuple[int, int]] = []
+
+    def overdue(end: int, waited_ms: int) -> Overdue | None:
+        asked.append((end, waited_ms))
+        late = waited_ms >= 5_000
+        return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, 2, 1) if late else None
+
+    acks.overdue = overdue
+    acks.hold(100, connection, STORED)
+    assert acks.due_ms == clock.monotonic_ms() + 2_000
+    for _ in range(2):
+        clock.pass_ms(2_500)
+        acks.expire(clock.monotonic_ms())
+    assert asked == [(100, 2_500), (100, 5_000)]
+    (answer,) = connection.take()
+    assert answer.code == 10 and answer.ext is not None and answer.ext["copies"] == "2"
+    assert acks.due_ms is None
+
+
+def test_when_a_reign_ends_everybody_who_waits_is_told() -> None:
+    connection, acks = FakeConnection(), Acks(FakeClock(), 2_000)
+    acks.hold(100, connection, STORED)
+    acks.hold(200, connection, STORED)
+    acks.give_up(Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0))
+    assert [answer.code for answer in connection.take()] == [12, 12]
+    assert not acks.waiting
+
+
+def test_the_flush_job_is_called_whenever_an_answer_begins_to_wait() -> None:
     calls = []
     acks = Acks(FakeClock(), 5_000, on_hold=lambda: calls.append(1))
     acks.hold(1, FakeConnection(), b"a")
     acks.hold(2, FakeConnection(), b"b")
-    assert len(calls) == 1
-    acks.reached(2)
-    acks.hold(3, FakeConnection(), b"c")
     assert len(calls) == 2
 
 
@@ -73,5 +154,5 @@ def test_held_bytes_are_bounded_by_refusing_further_sends() -> None:
     assert not acks.full
     acks.hold(2, FakeConnection(), b"12345")
     assert acks.full
-    acks.reached(1)
+    acks.reached(1, 1, 1)
     assert not acks.full

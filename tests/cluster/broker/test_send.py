@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from messagekit import STORE_HOST, UNIQUE, FakeConnection, Kit, open_kit, send_ext
 
+from cluster.broker.acks import at_once
 from cluster.broker.config import Role
 from cluster.broker.locks import QueueName
 from cluster.broker.messages import UniqueIds
@@ -47,7 +48,13 @@ def test_a_stored_message_is_answered_with_its_place_and_ids(kit: Kit) -> None:
     assert answer.ext is not None
     host, offset = parse_offset_message_id(answer.ext.pop("msgId"))
     assert host == STORE_HOST
-    assert answer.ext == {"queueId": "2", "transactionId": UNIQUE, "queueOffset": "1", **MARKS}
+    assert answer.ext == {
+        "queueId": "2",
+        "transactionId": UNIQUE,
+        "queueOffset": "1",
+        **MARKS,
+        **at_once(epoch=0),
+    }
     _, second = kit.records()
     assert (second.physical_offset, second.queue_offset, second.queue_id) == (offset, 1, 2)
     assert second.body == b"hello"
@@ -455,10 +462,17 @@ def test_in_sync_flush_mode_the_answer_waits_unless_the_sender_does_not_want_to(
         assert kit.send(flag=2) is None
         assert kit.acks.waiting
         kit.store.flush_log(0)
-        kit.acks.reached(kit.store.flushed)
+        kit.acks.reached(kit.store.flushed, 1, 1)
         (answer,) = kit.connection.take()
         assert (answer.code, answer.opaque) == (0, 3)
+        assert safety(answer) == ("0000000000", "1", "1")
+        assert safety(unwaiting) == ("0", "1", "0")
         assert not kit.acks.waiting
+
+
+def safety(answer: Command) -> tuple[str, ...]:
+    assert answer.ext is not None
+    return tuple(answer.ext[name] for name in ("epoch", "copies", "durable"))
 
 
 def test_sends_are_refused_while_too_many_answers_wait(tmp_path: Path) -> None:

@@ -157,5 +157,5 @@ def test_in_sync_flush_mode_the_consumer_hears_when_the_copy_is_safe(tmp_path: P
     with open_kit(tmp_path, storage={"flush_mode": FlushMode.SYNC}) as kit:
         assert back(kit, stored(kit)) is None
         kit.store.flush_log(0)
-        kit.acks.reached(kit.store.flushed)
+        kit.acks.reached(kit.store.flushed, 1, 1)
         assert [answer.code for answer in kit.connection.take()] == [0]

@@ -67,7 +67,7 @@ def serve(
             kit.clock.pass_ms(7)
     if kit.acks.waiting:
         kit.store.flush_log(0)
-        kit.acks.reached(kit.store.flushed)
+        kit.acks.reached(kit.store.flushed, 1, 1)
     answers = [
         (a.code, a.opaque, a.flag, a.remark, a.ext, a.binary, a.language, a.version)
         for a in sorted(decode_frames(connection.written), key=lambda a: a.opaque)
