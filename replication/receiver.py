@@ -1,79 +1,81 @@
-"""Slave side of the classic HA stream: follows a master and appends what it ships. Shell of SlaveCore.
+"""Slave side of the replication stream: follows a master and appends what it ships. Shell of a core.
 
 Bodies go from the receive buffer to the log as they are; the buffer holds a frame at most, and a slave that cannot
-append does not read on. Of the reports that one read earns only the last leaves: it speaks for all.
-Source: replication spec "Frames" (1.3), "Slave side" (1.5), "Timers" (1.6). RocketMQ's DefaultHAClient.
+append does not read on. Of the reports that one read earns only the last leaves: it speaks for all. A classic
+SlaveCore speaks CLASSIC, a ReplicaCore AUTO_SWITCH, and EXTENDED with a master that takes our offer (frames.py).
+Source: replication spec "Frames" (1.3, 5.2, 5.3), "Slave side" (1.5), "State machine" (5.4), "Timers" (1.6).
+RocketMQ's DefaultHAClient and AutoSwitchHAClient.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol, cast
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from replication.errors import PeerBrokeProtocol
+from replication.feed import EffectFailed, Feed
 from replication.frames import (
+    NONCE_BYTES,
     Buffer,
+    Challenge,
     Dialect,
-    MasterFrameReader,
+    Greeting,
+    Handshake,
+    Hello,
+    MasterFrame,
+    Refusal,
     Report,
     Transfer,
+    Welcome,
     encode_slave_frame,
+    history_of,
+    refuse_welcome,
+    slave_proof,
 )
-from replication.master import Tick
+from replication.link import BUFFER_BYTES, Link
+from replication.party import Party
 from replication.slave import (
     ANSWER_MS_MAX,
     NO_CONNECTION,
-    RETRY_MS_MIN,
     Append,
     AppendFailed,
     CloseStream,
     Connect,
     Connected,
-    Effect,
-    Event,
     Follow,
     FrameReceived,
+    Greet,
+    MasterGreeted,
     ReportProgress,
-    SlaveCore,
     StreamClosed,
+    StreamHeard,
     Unfollow,
 )
 from storage import Clock, SegmentUnavailable, StoreIsFull
 
+__all__ = ["BUFFER_BYTES", "Link", "Receiver", "ReceiverStats", "ReplicaStore", "parse_address"]
+
 log = logging.getLogger(__name__)
 
-TICK_MS: Final = 500  # granularity of heartbeats and housekeeping while a stream is up
-BUFFER_BYTES: Final = (
-    1 << 20
-)  # grows to the largest frame there may be, 4 MiB, when a master sends such
-UNSENT_BYTES_MAX: Final = 4096  # reports the master does not read; beyond, only the newest is kept
-
-
-class RawLog(Protocol):
-    """The log that is appended to. storage.CommitLog is one."""
-
-    def append_raw(self, data: memoryview, offset: int) -> int:
-        """Write bytes that continue the log; its new end.
-
-        Raises StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
-        """
+PORT_MAX: Final = 65535
 
 
 class ReplicaStore(Protocol):
     """What of a store a slave needs. storage.MessageStore is one."""
 
     @property
-    def log(self) -> RawLog: ...
-
-    @property
     def end(self) -> int:
         """Log offset of the next byte."""
 
-    def note_appended(self, count: int, size: int) -> None:
-        """Count what was appended, and have it dispatched."""
+    def append_raw(self, data: memoryview, offset: int) -> int:
+        """Write bytes that continue the log, count them and have them dispatched; its new end.
+
+        Raises StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
+        """
 
 
 Dial = Callable[[str, int, "Callable[[], Link]"], Awaitable[object]]
@@ -95,93 +97,9 @@ class ReceiverStats:
 def parse_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port". Raises ValueError."""
     host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
         raise ValueError(f"{address!r} is not host:port")
     return host.strip("[]"), int(port)
-
-
-class Link(asyncio.BufferedProtocol):
-    """One connection to a master: the buffer between its socket and our log.
-
-    The kernel writes into the buffer, view[start:fill] is what is not taken yet, at most one partial frame.
-    """
-
-    def __init__(self, receiver: Receiver, number: int) -> None:
-        self.number = number
-        self.closed = False
-        self._receiver = receiver
-        self._reader = MasterFrameReader(Dialect.CLASSIC)
-        self._transport: asyncio.Transport | None = None
-        self._view = memoryview(bytearray(BUFFER_BYTES))
-        self._start = 0
-        self._fill = 0
-        self._paused = False
-        self._unsent = b""
-
-    # --- what the transport calls ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's have no common base
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._receiver.guarded(lambda: self._receiver.link_up(self))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self.closed:
-            self._start = self._fill = 0  # whatever still comes is not looked at
-        assert self._fill < len(self._view)  # make_room() saw to it
-        return self._view[self._fill :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._fill += nbytes
-        if not self.closed:
-            self._receiver.guarded(lambda: self._receiver.received(self, nbytes))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        why = "closed by the master" if exc is None else str(exc)
-        self._receiver.guarded(lambda: self._receiver.link_down(self, why))
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if self._unsent:
-            self.write(self._unsent)
-
-    # --- what the receiver calls ---
-
-    def frames(self) -> list[Transfer]:
-        """The whole frames that are there. Release their bodies, then call make_room(). Raises PeerBrokeProtocol."""
-        found, self._start = self._reader.read(self._view, self._start, self._fill)
-        return [frame for frame in found if isinstance(frame, Transfer)]
-
-    def make_room(self) -> None:
-        """Let the frame that has begun fit, and be read in few pieces. Raises PeerBrokeProtocol."""
-        left = self._fill - self._start
-        if left == 0:
-            self._start = self._fill = 0
-            return
-        needed = self._reader.needed(self._view, self._start, self._fill)
-        size = len(self._view)
-        if needed <= size - self._start and self._fill <= size - size // 4:
-            return
-        view = self._view
-        if needed > len(view):
-            view = memoryview(bytearray(needed))
-        view[:left] = self._view[self._start : self._fill]
-        self._view, self._start, self._fill = view, 0, left
-
-    def write(self, report: bytes) -> None:
-        """Send a report; while the master does not read, the newest one waits."""
-        assert self._transport is not None
-        self._unsent = report if self._paused else b""
-        if not self._paused:
-            self._transport.write(report)
-
-    def close(self) -> None:
-        self.closed = True
-        if self._transport is not None:
-            self._transport.abort()
 
 
 async def _dial_tcp(host: str, port: int, make: Callable[[], Link]) -> object:
@@ -189,38 +107,49 @@ async def _dial_tcp(host: str, port: int, make: Callable[[], Link]) -> object:
 
 
 class Receiver:
-    """Feeds a SlaveCore with `classic` what its master sends, and the store as the core decides.
+    """Feeds a core what its master sends, and the store as the core decides.
 
-    core       made with the store's end; nobody else steps it meanwhile
-    on_effect  gets every effect that is neither about the connection nor an append: Alarm, Confirmed
+    feed   of a SlaveCore with `classic`, made with the store's end, or of a ReplicaCore
+    party  who we are, for a ReplicaCore
 
-    follow() says whom to follow; run() serves. What is final, a failed assertion or the store's FlushFailed, comes out
-    of run().
+    follow() says whom to follow in classic HA, a ReplicaCore knows by itself. run() connects; what
+    is final comes out of the feed's run().
     """
 
     def __init__(
         self,
+        feed: Feed,
         store: ReplicaStore,
-        core: SlaveCore,
         clock: Clock,
         *,
-        on_effect: Callable[[Effect], None],
+        party: Party | None = None,
         dial: Dial = _dial_tcp,
     ) -> None:
-        assert core.classic, "epochs need a greeting, which classic HA has not"
+        slave = feed.slave
+        assert slave is not None
+        assert slave.classic == (party is None), "classic HA has no party, all else has one"
         self.stats = ReceiverStats()
+        self._feed = feed
+        self._rules = slave.rules
         self._store = store
-        self._core = core
         self._clock = clock
-        self._on_effect = on_effect
+        self._party = party
         self._dial = dial
         self._links: dict[int, Link] = {}  # one; two while the core refuses the later of them
         self._last_number = NO_CONNECTION
         self._connecting: asyncio.Task[None] | None = None
         self._body: Buffer = b""  # of the frame the core is deciding about
+        self._taken: Link | None = None  # whose first frame the core is deciding about
+        self._held: list[Link] = []  # with frames that wait until the feed is free
+        self._reading = False
         self._report: ReportProgress | None = None
-        self._kick = asyncio.Event()
-        self._failure: Exception | None = None
+        feed.register(Connect, self._connect)
+        feed.register(Greet, self._greet)
+        feed.register(CloseStream, self._close_stream)
+        feed.register(Append, self._append)
+        feed.register(ReportProgress, self._note_report)
+        feed.failed.append(self._close_all)
+        feed.resumed.append(self._resume)
 
     # --- whom to follow ---
 
@@ -230,49 +159,35 @@ class Receiver:
         Call it on the loop. Raises ValueError for what is no address.
         """
         parse_address(address)
-        self._step(Follow(0, address, 0))
+        self._feed.feed(Follow(0, address, 0))
 
     def unfollow(self, why: str) -> None:
         """Leave the master: our role changes, or nobody knows where it is."""
-        self._step(Unfollow(why))
+        self._feed.feed(Unfollow(why))
 
     async def run(self) -> None:
         """Serve until cancelled; leaving closes the connection."""
         try:
-            while True:
-                interval_ms = TICK_MS if self._core.streaming else RETRY_MS_MIN
-                try:
-                    async with asyncio.timeout(interval_ms / 1000):
-                        await self._kick.wait()
-                except TimeoutError:
-                    pass
-                self._kick.clear()
-                if self._failure is not None:
-                    raise self._failure
-                self.tick()
+            await asyncio.Event().wait()
         finally:
-            self.unfollow("the broker stops")
+            self._close_all()
             if self._connecting is not None:
                 self._connecting.cancel()
                 await asyncio.wait({self._connecting})
 
-    def tick(self) -> None:
-        """Retries, heartbeats, and an end to a silent master. Call it every TICK_MS, more often without a stream."""
-        self._step(Tick())
+    def _close_all(self) -> None:
+        for number in list(self._links):
+            self._close(number, "the broker stops")
 
     # --- events ---
-
-    def _step(self, event: Event) -> None:
-        self._perform(self._core.step(event, self._clock.monotonic_ms()))
-        self._send_report()
 
     def link_up(self, link: Link) -> None:
         """A connect succeeded."""
         self._links[link.number] = link
         self.stats.connects += 1
         log.info("connected to master connection=%d end=%d", link.number, self._store.end)
-        self._step(Connected(link.number))
-        self._kick.set()  # tick in the rhythm of a stream
+        self._feed.feed(Connected(link.number))
+        self._feed.hurry()
 
     def link_down(self, link: Link, why: str) -> None:
         """The connection ended, by whomever."""
@@ -282,74 +197,180 @@ class Receiver:
             )
             self.stats.last_problem = why
         link.closed = True
-        self._step(StreamClosed(link.number, why))
-        self._kick.set()
+        self._feed.feed(StreamClosed(link.number, why))
+        self._feed.hurry()
 
     def received(self, link: Link, count: int) -> None:
-        """Bytes came in: append what is whole."""
+        """Bytes came in: take what is whole."""
         self.stats.received_bytes += count
         self.stats.last_read_ms = self._clock.now_ms()
-        frames: list[Transfer] = []
+        self._feed.guarded(self._go_on, link)
+
+    def _go_on(self, link: Link) -> None:
+        """Feed the frames that are there, one after the other; while the feed is busy, hold."""
+        self._reading = True
         try:
-            try:
-                frames = link.frames()
-                for frame in frames:
-                    self._take(link, frame)
-                    if link.closed:
-                        break
-            finally:
-                self._body = b""
-                for frame in frames:
-                    if isinstance(frame.body, memoryview):
-                        frame.body.release()
+            if not link.frames:
+                link.read()
+                if not link.frames:
+                    self._feed.feed(StreamHeard(link.number))  # a large frame takes its time
+            while link.frames and not link.closed:
+                if not self._feed.busy:
+                    self._taken = link
+                    self._take(link, link.frames[0])
+                if self._feed.busy:
+                    self._hold(link)
+                    return
+                self._done(link)
+            self._forget_frames(link)
             if not link.closed:
                 link.make_room()
+                link.hold(False)
         except PeerBrokeProtocol as problem:
-            self._close(link.number, str(problem))
-            self._step(StreamClosed(link.number, str(problem)))
-        self._send_report()
+            if not self._feed.busy:
+                self._taken = None
+            self._broke(link, str(problem))
+            if self._taken is not link:
+                self._forget_frames(link)
+        finally:
+            self._reading = False
+            self._send_report()
 
-    def _take(self, link: Link, frame: Transfer) -> None:
-        self._body = frame.body
-        event = FrameReceived(link.number, frame.offset, len(frame.body))
-        self._perform(self._core.step(event, self._clock.monotonic_ms()))
+    def _hold(self, link: Link) -> None:
+        """Read no more of it until the effect under way is done: its frames are needed as they are."""
+        link.hold(True)
+        if link not in self._held:
+            self._held.append(link)
+
+    def _resume(self) -> None:
+        """An effect that took its time is done, and so is what it held up."""
+        if self._taken is not None:
+            self._done(self._taken)
+        held, self._held = self._held, []
+        for link in held:
+            if link.closed:
+                self._forget_frames(link)
+            else:
+                self._go_on(link)
+
+    def _done(self, link: Link) -> None:
+        self._taken = None
+        link.done()
+
+    def _forget_frames(self, link: Link) -> None:
+        while link.frames:
+            link.done()
+
+    def _broke(self, link: Link, why: str) -> None:
+        self._close(link.number, why)
+        self._feed.feed(StreamClosed(link.number, why))
+
+    def _take(self, link: Link, frame: MasterFrame) -> None:
+        if isinstance(frame, Transfer):
+            self._body = frame.body
+            self._feed.feed(
+                FrameReceived(
+                    link.number, frame.offset, len(frame.body), frame.epoch, frame.epoch_start,
+                    frame.confirmed,
+                )
+            )  # fmt: skip
+        elif isinstance(frame, Greeting):
+            self._greeted(link, frame)
+        elif isinstance(frame, Challenge):
+            self._challenged(link, frame)
+        elif isinstance(frame, Welcome):
+            self._welcomed(link, frame)
+        else:
+            assert isinstance(frame, Refusal)
+            self._broke(link, f"refused by the master: {frame.reason}")
+
+    # --- the handshake ---
+
+    def _greet(self, effect: Greet) -> None:
+        link, party = self._links.get(effect.connection), self._party
+        if link is None:
+            return
+        assert party is not None
+        frame = Handshake(
+            party.replica, self._rules.from_last_file, self._rules.learner, party.extended
+        )
+        link.say(encode_slave_frame(frame, Dialect.AUTO_SWITCH))
+
+    def _challenged(self, link: Link, frame: Challenge) -> None:
+        """Our offer is taken: say more about us, and prove it."""
+        party = self._party
+        if link.challenge is not None or party is None:
+            raise PeerBrokeProtocol("a second challenge")
+        link.challenge = frame
+        hello = Hello(
+            party.cluster, party.group, party.replica, party.incarnation, self._epoch,
+            self._rules.from_last_file, self._rules.learner, party.compressed,
+            secrets.token_bytes(NONCE_BYTES),
+        )  # fmt: skip
+        link.hello = replace(hello, proof=slave_proof(party.secret, frame, hello))
+        link.say(encode_slave_frame(link.hello, Dialect.EXTENDED))
+
+    @property
+    def _epoch(self) -> int:
+        slave = self._feed.slave
+        assert slave is not None
+        return slave.epoch
+
+    def _welcomed(self, link: Link, frame: Welcome) -> None:
+        if link.hello is None or link.greeted or self._party is None:
+            raise PeerBrokeProtocol("a welcome nobody asked for")
+        problem = refuse_welcome(frame, link.hello, secret=self._party.secret)
+        if problem is not None:
+            self._broke(link, f"master has the {problem}")
+            return
+        link.greeted = True
+        self._feed.feed(
+            MasterGreeted(link.number, frame.epoch, frame.history, frame.start, frame.end)
+        )
+
+    def _greeted(self, link: Link, frame: Greeting) -> None:
+        """A stock master, which proves nothing and says no start.
+
+        Its last epoch may lack the reign that has just begun: an entry that starts where the one
+        before does is not kept by it. Then what the controller told us stands.
+        """
+        if link.greeted or self._party is None:
+            raise PeerBrokeProtocol("a greeting nobody asked for")
+        if self._party.secret:
+            self._broke(link, "master offers no proof of the group's secret")
+            return
+        link.greeted = True
+        history = history_of(frame.entries)
+        epoch = max(frame.last_epoch, self._epoch)
+        self._feed.feed(MasterGreeted(link.number, epoch, history, 0, frame.end))
 
     # --- effects ---
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Connect(_, address):
-                    self._connect(address)
-                case CloseStream(number, reason):
-                    self._close(number, reason)
-                case Append(offset, size):
-                    if not self._append(offset, size):
-                        return  # what follows counts on it
-                case ReportProgress():
-                    self._report = effect
-                case _:
-                    self._on_effect(effect)
-
-    def _append(self, offset: int, size: int) -> bool:
+    def _append(self, effect: Append) -> None:
         with memoryview(self._body) as body:
-            assert len(body) == size
+            assert len(body) == effect.size
             try:
-                self._store.log.append_raw(body, offset)
+                self._store.append_raw(body, effect.offset)
             except (StoreIsFull, SegmentUnavailable) as error:
-                failed = AppendFailed(self._store.end, str(error))
-                self._perform(self._core.step(failed, self._clock.monotonic_ms()))
-                return False
-        self.stats.appended_bytes += size
-        self._store.note_appended(0, size)  # how many records, dispatch finds out
-        return True
+                raise EffectFailed(AppendFailed(self._store.end, str(error))) from error
+        self.stats.appended_bytes += effect.size
+
+    def _note_report(self, effect: ReportProgress) -> None:
+        self._report = effect
+        if not self._reading:  # else the read may earn more, and the last speaks for all
+            self._send_report()
 
     def _send_report(self) -> None:
         report, self._report = self._report, None
         link = self._links.get(report.connection) if report is not None else None
-        if report is not None and link is not None:
-            link.write(encode_slave_frame(Report(report.received), Dialect.CLASSIC))
-            self.stats.last_write_ms = self._clock.now_ms()
+        if report is None or link is None:
+            return
+        frame = Report(report.received, report.flushed, report.epoch)
+        link.report(encode_slave_frame(frame, link.dialect))
+        self.stats.last_write_ms = self._clock.now_ms()
+
+    def _close_stream(self, effect: CloseStream) -> None:
+        self._close(effect.connection, effect.reason)
 
     def _close(self, number: int, why: str) -> None:
         link = self._links.pop(number, None)
@@ -358,39 +379,31 @@ class Receiver:
         log.warning("left master connection=%d end=%d why=%s", number, self._store.end, why)
         self.stats.last_problem = why
         link.close()
-        self._kick.set()
+        self._feed.hurry()
 
     # --- connecting ---
 
-    def _connect(self, address: str) -> None:
+    def _connect(self, effect: Connect) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
         self._connecting = asyncio.get_running_loop().create_task(
-            self._open(address), name="connect to master"
+            self._open(effect.address), name="connect to master"
         )
 
     async def _open(self, address: str) -> None:
         def make() -> Link:
             self._last_number += 1
-            return Link(self, self._last_number)
+            dialect = Dialect.CLASSIC if self._party is None else Dialect.AUTO_SWITCH
+            offers = self._party is not None and self._party.extended
+            return Link(self, self._last_number, dialect, offers=offers)
 
-        host, port = parse_address(address)
         try:
+            host, port = parse_address(address)
             async with asyncio.timeout(ANSWER_MS_MAX / 1000):
                 await self._dial(host, port, make)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             why = f"cannot connect to {address}: {error or 'no answer'}"
             if why != self.stats.last_problem:
                 log.warning("no master why=%s", why)
             self.stats.last_problem = why
-            self.guarded(lambda: self._step(StreamClosed(NO_CONNECTION, why)))
-
-    def guarded(self, step: Callable[[], None]) -> None:
-        """Run a callback of the loop. The loop would log a failure and go on; what is final must end run()."""
-        try:
-            step()
-        except Exception as error:
-            self._failure = self._failure or error
-            self._kick.set()
-            for link in self._links.values():
-                link.close()
+            self._feed.feed(StreamClosed(NO_CONNECTION, why))

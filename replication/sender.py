@@ -1,35 +1,44 @@
-"""Master side of the classic HA stream: takes slaves in and ships them the log. Shell of MasterCore.
+"""Master side of the replication stream: takes slaves in and ships them the log. Shell of a core.
 
-Nothing is buffered here: what a slave's socket does not take stays in the log and is read there again when there is
-room. So a slow slave costs one file descriptor, never memory, and no slice of the log outlives the call that sent it.
-Source: replication spec "Frames" (1.3), "Master side per connection" (1.4), "Timers" (1.6). RocketMQ's DefaultHAService
-and DefaultHAConnection.
+Which dialect is spoken follows from the core: CLASSIC for a classic MasterCore; for a ReplicaCore AUTO_SWITCH, and
+EXTENDED with a slave that offers it (frames.py). Slaves that do not belong here are refused with one log line.
+Source: replication spec "Frames" (1.3, 5.2, 5.3), "Master side per connection" (1.4), "State machine" (5.4), "Timers"
+(1.6). RocketMQ's DefaultHAService, DefaultHAConnection, AutoSwitchHAConnection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 
+from replication.epochs import EpochHistory
 from replication.errors import PeerBrokeProtocol
+from replication.feed import Feed
 from replication.frames import (
-    Buffer,
+    NONCE_BYTES,
+    Challenge,
     Dialect,
+    Greeting,
+    Handshake,
+    Hello,
+    MasterFrame,
+    Refusal,
     Report,
-    SlaveFrameReader,
-    Transfer,
-    encode_transfer_head,
+    SlaveFrame,
+    Welcome,
+    master_proof,
+    refuse_hello,
 )
 from replication.master import (
     NEVER,
     Admit,
     Appended,
+    Confirmed,
     Drop,
-    Effect,
     MasterCore,
     SlaveGreeted,
     SlaveLost,
@@ -37,47 +46,20 @@ from replication.master import (
     StreamFrom,
     Trimmed,
 )
+from replication.party import Party
+from replication.replica import ReplicaCore
+from replication.stream import LogGone, Shipped, SourceLog, Stream
+from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
 from storage import Clock
+
+__all__ = ["CONNECTIONS_MAX", "Sender", "SlaveStatus", "SourceLog", "Wire", "open_listener"]
 
 log = logging.getLogger(__name__)
 
 TICK_MS: Final = 500  # granularity of heartbeats and housekeeping
-RATE_WINDOW_MS: Final = 1000
-REPORT_BYTES_MAX: Final = 4096  # read at once: 512 reports
-PIECES_MAX: Final = 256  # frames in one write: two buffers each, the kernel takes 1024
-CONNECTIONS_MAX: Final = 64
 ACCEPTED_MAX: Final = 16  # per wake-up
-
-
-class SourceLog(Protocol):
-    """What is shipped. storage.CommitLog is one."""
-
-    @property
-    def start(self) -> int:
-        """Smallest offset that can be read."""
-
-    @property
-    def end(self) -> int:
-        """Offset behind the last whole record."""
-
-    def read(self, offset: int, size: int) -> memoryview | None:
-        """A view of [offset, offset + size), all of it in one file; None when it is not there."""
-
-
-class Wire(Protocol):
-    """The bytes to and from one slave; nothing blocks."""
-
-    def send(self, buffers: Sequence[Buffer]) -> int:
-        """Hand bytes to the kernel; how many it took, 0 when it is full. Raises OSError."""
-
-    def receive(self) -> bytes | None:
-        """What came in, b"" at the end of the stream, None when nothing is there. Raises OSError."""
-
-    def wait_writable(self, wanted: bool) -> None:
-        """Whether Sender.writable() is to be called while there is room."""
-
-    def close(self) -> None:
-        """Let go of the connection; unsent bytes may be lost."""
+CONFIRMED_PAUSE_MS: Final = 5  # a confirmed offset that no frame carried by then goes alone
+NOTHING: Final = Shipped(0, 0, EpochHistory(), 1, 1)  # of no log: only what was begun is written
 
 
 @dataclass(slots=True)
@@ -88,186 +70,70 @@ class SlaveStatus:
     acked: int  # NEVER before its first report
     next_offset: int  # NEVER before its first report
     bytes_per_second: int
-
-
-@dataclass(slots=True)
-class _Piece:
-    """What is left of one frame: head bytes, then log[at:stop]."""
-
-    head: Buffer
-    at: int
-    stop: int
-
-
-class _LogGone(Exception):
-    """Retention took what a slave still needs."""
-
-
-class _Stream:
-    """One connected slave: where its stream stands.
-
-    next_offset  first byte that is in no frame yet; NEVER until the core said where to begin
-    sent         everything below was handed to the kernel
-    unfinished   the rest of a frame that was begun: it must be completed as announced
-    """
-
-    __slots__ = (
-        "acked", "bytes_per_second", "heard_ms", "left", "next_offset", "number", "peer", "reader", "sent",
-        "unfinished", "window_bytes", "window_ms", "wire", "wrote_ms",
-    )  # fmt: skip
-
-    def __init__(self, number: int, wire: Wire, peer: str, now_ms: int) -> None:
-        self.number = number
-        self.wire = wire
-        self.peer = peer
-        self.reader = SlaveFrameReader(Dialect.CLASSIC)
-        self.left = b""  # less than one report
-        self.acked = NEVER
-        self.next_offset = NEVER
-        self.sent = NEVER
-        self.unfinished: _Piece | None = None
-        self.heard_ms = self.wrote_ms = self.window_ms = now_ms
-        self.window_bytes = 0
-        self.bytes_per_second = 0
-
-    def begin(self, offset: int, now_ms: int) -> None:
-        self.next_offset = self.sent = offset
-        self.wrote_ms = now_ms
-
-    def behind(self, end: int) -> bool:
-        """Whether there is something to write."""
-        return self.unfinished is not None or NEVER < self.next_offset < end
-
-    def ship(self, source: SourceLog, end: int, segment_bytes: int, batch_bytes: int) -> int:
-        """Write once: what is unfinished and frames up to `end`, about batch_bytes; the bytes taken.
-
-        Raises _LogGone, OSError.
-        """
-        pieces = self._plan(end, segment_bytes, batch_bytes)
-        buffers: list[Buffer] = []
-        bodies: list[memoryview] = []
-        try:
-            for piece in pieces:
-                if piece.head:
-                    buffers.append(piece.head)
-                if piece.at < piece.stop:
-                    body = source.read(piece.at, piece.stop - piece.at)
-                    if body is None:
-                        raise _LogGone(
-                            f"needs {piece.at}, our log starts at {source.start}: it must be seeded anew"
-                        )
-                    bodies.append(body)
-                    buffers.append(body)
-            taken = self.wire.send(buffers)
-        finally:
-            for body in bodies:
-                body.release()
-        self._account(pieces, taken)
-        self.window_bytes += taken
-        return taken
-
-    def _plan(self, end: int, segment_bytes: int, batch_bytes: int) -> list[_Piece]:
-        """The frames of one write. None crosses the end of a file: a stock slave could not store it."""
-        pieces: list[_Piece] = []
-        at, room = self.next_offset, batch_bytes
-        if self.unfinished is not None:
-            pieces.append(self.unfinished)
-            room -= self.unfinished.stop - self.unfinished.at
-        while room > 0 and at < end and len(pieces) < PIECES_MAX:
-            size = min(room, end - at, segment_bytes - at % segment_bytes)
-            head = encode_transfer_head(Transfer(at), Dialect.CLASSIC, body_bytes=size)
-            pieces.append(_Piece(head, at, at + size))
-            at += size
-            room -= size
-        return pieces
-
-    def _account(self, pieces: list[_Piece], taken: int) -> None:
-        """A frame of which nothing was taken is planned anew: by then it may be larger."""
-        for piece in pieces:
-            if piece is not self.unfinished:
-                if taken == 0:
-                    return
-                self.next_offset = piece.stop
-            head = min(taken, len(piece.head))
-            piece.head = piece.head[head:]
-            body = min(taken - head, piece.stop - piece.at)
-            piece.at += body
-            taken -= head + body
-            if not piece.head:
-                self.sent = max(self.sent, piece.at)
-            if piece.head or piece.at < piece.stop:
-                self.unfinished = piece
-                return
-            self.unfinished = None
-
-    def note_rate(self, now_ms: int) -> None:
-        elapsed_ms = now_ms - self.window_ms
-        if elapsed_ms >= RATE_WINDOW_MS:
-            self.bytes_per_second = self.window_bytes * 1000 // elapsed_ms
-            self.window_bytes, self.window_ms = 0, now_ms
+    replica: int = 0  # 0 in classic HA, which does not say
+    dialect: Dialect = Dialect.CLASSIC
 
 
 class Sender:
-    """Feeds a MasterCore what its slaves say, and slaves the log as the core decides.
+    """Feeds a core what its slaves say, and slaves the log as the core decides.
 
-    core           ours to step for slaves and for the growth of the log; who steps it elsewhere hands the effects to
-                   perform()
+    feed           of a classic MasterCore, or of a ReplicaCore: then slaves are served while it
+                   is master
     segment_bytes  size of the log's files
-    on_effect      gets every effect that is not about a connection: Confirmed, Acknowledge, Propose ...
+    party          who we are, for a ReplicaCore
 
-    wake() after each append; run() serves. A failed assertion in a callback comes out of run().
+    wake() after each append; run() serves. What is final comes out of the feed's run().
     """
 
     def __init__(
         self,
+        feed: Feed,
         source: SourceLog,
-        core: MasterCore,
         clock: Clock,
         *,
         segment_bytes: int,
-        on_effect: Callable[[Effect], None],
+        party: Party | None = None,
     ) -> None:
+        self._feed = feed
         self._source = source
-        self._core = core
         self._clock = clock
         self._segment_bytes = segment_bytes
-        self._on_effect = on_effect
-        self._streams: dict[int, _Stream] = {}
+        self._party = party
+        core = feed.core
+        assert isinstance(core, MasterCore | ReplicaCore)
+        assert (party is not None) == isinstance(core, ReplicaCore), "only a replica is a party"
+        self._rules = core.rules
+        self._dialect = Dialect.CLASSIC if party is None else Dialect.AUTO_SWITCH
+        self._streams: dict[int, Stream] = {}
         self._last_number = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
         self._accepting = False
         self._woken = False
-        self._kick = asyncio.Event()
-        self._failure: Exception | None = None
+        self._telling = False
+        feed.register(Admit, self._admit)
+        feed.register(StreamFrom, self._begin)
+        feed.register(Drop, self._drop)
+        feed.register(Confirmed, self._confirmed)
+        feed.failed.append(lambda: self.close("the broker stops"))
 
     # --- what others ask and say ---
 
     def status(self) -> list[SlaveStatus]:
         """Every connection, oldest first."""
         return [
-            SlaveStatus(each.peer, each.acked, each.next_offset, each.bytes_per_second)
+            SlaveStatus(
+                each.peer, each.acked, each.next_offset, each.bytes_per_second, each.replica,
+                each.dialect,
+            )
             for each in self._streams.values()
-        ]
+        ]  # fmt: skip
 
     def wake(self) -> None:
         """The log has grown: ship it once the present callback of the loop is through."""
         if not self._woken and self._loop is not None:
             self._woken = True
-            self._loop.call_soon(self._guarded, self.pump)
-
-    def perform(self, effects: Iterable[Effect]) -> None:
-        """Perform effects of the core in order."""
-        for effect in effects:
-            match effect:
-                case Admit():
-                    pass  # classic HA has no greeting
-                case StreamFrom(number, offset, newest_file):
-                    self._begin(number, offset, newest_file)
-                case Drop(number, reason):
-                    self._close(number, reason, logging.WARNING)
-                case _:
-                    self._on_effect(effect)
+            self._loop.call_soon(self._feed.guarded, self.pump)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -283,7 +149,9 @@ class Sender:
         """
         self._last_number += 1
         number = self._last_number
-        self._streams[number] = _Stream(number, wire, peer, self._clock.monotonic_ms())
+        self._streams[number] = Stream(
+            number, wire, peer, self._clock.monotonic_ms(), self._dialect
+        )
         log.info("slave connected peer=%s connection=%d", peer, number)
         return number
 
@@ -303,32 +171,10 @@ class Sender:
             self._lost(number, "closed by the slave", logging.INFO)
             return
         stream.heard_ms = self._clock.monotonic_ms()
-        data = stream.left + data
         try:
-            frames, consumed = stream.reader.read(memoryview(data), 0, len(data))
+            self._take(stream, stream.left + data)
         except PeerBrokeProtocol as problem:
             self._lost(number, str(problem), logging.WARNING)
-            return
-        stream.left = data[consumed:]
-        self._reported(stream, [frame for frame in frames if isinstance(frame, Report)])
-
-    def _reported(self, stream: _Stream, reports: list[Report]) -> None:
-        """The last of several reports speaks for all, unless one claims more: then each must be plausible."""
-        if not reports:
-            return
-        if max(each.received for each in reports) == reports[-1].received:
-            reports = reports[-1:]
-        self._note_log()
-        for report in reports:
-            now_ms = self._clock.monotonic_ms()
-            if stream.acked == NEVER:
-                # classic slaves have no id: a number that no replica has, another per connection
-                self.perform(self._core.step(SlaveGreeted(stream.number, -stream.number), now_ms))
-            event = SlaveReported(stream.number, report.received, None, None, stream.sent)
-            self.perform(self._core.step(event, now_ms))
-            if stream.number not in self._streams:
-                return  # refused
-            stream.acked = report.received
 
     def writable(self, number: int) -> None:
         """Go on where a slave's socket was full."""
@@ -336,20 +182,164 @@ class Sender:
         if stream is not None:
             self._ship(stream)
 
-    def _begin(self, number: int, offset: int, newest_file: bool) -> None:
-        stream = self._streams.get(number)
-        if stream is None:
+    def _take(self, stream: Stream, data: bytes) -> None:
+        view, at = memoryview(data), 0
+        while True:
+            frames, at = stream.reader.read(view, at, len(data))
+            if not frames:
+                break
+            self._frames(stream, frames)
+            if stream.number not in self._streams:
+                return
+        stream.left = data[at:]
+
+    def _frames(self, stream: Stream, frames: list[SlaveFrame]) -> None:
+        reports: list[Report] = []
+        for frame in frames:
+            if isinstance(frame, Report):
+                reports.append(frame)
+            elif isinstance(frame, Handshake):
+                self._shake(stream, frame)
+            else:
+                self._hello(stream, frame)
+            if stream.number not in self._streams:
+                return
+        if reports:
+            self._reported(stream, reports)
+
+    # --- who connects ---
+
+    def _shake(self, stream: Stream, frame: Handshake) -> None:
+        """AUTO_SWITCH: a slave says its id, and whether it speaks our extension."""
+        party = self._party
+        assert party is not None
+        if stream.greeted:
+            if frame.replica != stream.replica:
+                raise PeerBrokeProtocol(f"replica {stream.replica} is now {frame.replica}")
+            if stream.acked == NEVER and stream.unfinished is None:
+                self._greet(stream)  # a stock slave asks again until it is answered
             return
-        if newest_file:
-            end = self._core.end
-            offset = max(end - end % self._segment_bytes, self._source.start)
-        stream.begin(offset, self._clock.monotonic_ms())
-        log.info("slave follows peer=%s from=%d end=%d", stream.peer, offset, self._core.end)
+        stream.replica = frame.replica
+        if frame.offers_extension and party.extended:
+            stream.challenge = Challenge(secrets.token_bytes(NONCE_BYTES))
+            stream.reader.dialect = Dialect.EXTENDED
+            self._say(stream, stream.challenge)
+        elif party.secret:
+            self._lost(stream.number, "offers no proof of the group's secret", logging.WARNING)
+        else:
+            stream.greeted = True
+            self._feed.feed(
+                SlaveGreeted(
+                    stream.number, frame.replica, 0, 0, frame.learner, frame.from_last_file
+                )
+            )
+
+    def _hello(self, stream: Stream, frame: Hello) -> None:
+        """EXTENDED: a slave proves who it is."""
+        party = self._party
+        assert party is not None and stream.challenge is not None
+        if stream.greeted:
+            raise PeerBrokeProtocol("a second hello")
+        problem = refuse_hello(
+            frame, stream.challenge, cluster=party.cluster, group=party.group, secret=party.secret
+        )
+        if problem is None and frame.replica != stream.replica:
+            problem = f"shook hands as replica {stream.replica}, says it is {frame.replica}"
+        if problem is not None:
+            self._refuse(stream, problem)
+            return
+        stream.hello = frame
+        stream.greeted = True
+        self._feed.feed(
+            SlaveGreeted(
+                stream.number, frame.replica, frame.incarnation, frame.epoch, frame.learner,
+                frame.from_last_file,
+            )
+        )  # fmt: skip
+
+    def _admit(self, effect: Admit) -> None:
+        stream = self._streams.get(effect.connection)
+        if stream is not None and stream.dialect is not Dialect.CLASSIC:
+            self._greet(stream)
+
+    def _greet(self, stream: Stream) -> None:
+        master = self._feed.master
+        if master is None or self._party is None:
+            return
+        history = master.history
+        if stream.hello is None:
+            self._say(stream, Greeting(master.end, history.last or NEVER, history.entries))
+            return
+        welcome = Welcome(master.epoch, master.start, master.end, master.confirmed, history)
+        proof = master_proof(self._party.secret, stream.hello, welcome)
+        self._say(stream, replace(welcome, proof=proof))
+
+    def _say(self, stream: Stream, frame: MasterFrame) -> None:
+        stream.say(frame)
         self._ship(stream)
+
+    # --- what slaves report ---
+
+    def _reported(self, stream: Stream, reports: list[Report]) -> None:
+        """The last of several reports speaks for all, unless one claims more: then each must be plausible."""
+        if max(each.received for each in reports) == reports[-1].received:
+            reports = reports[-1:]
+        self._note_log()
+        extended = stream.dialect is Dialect.EXTENDED
+        if not stream.greeted:
+            if stream.dialect is not Dialect.CLASSIC:
+                raise PeerBrokeProtocol("a report before the handshake")
+            # classic slaves have no id: a number that no replica has, another per connection
+            stream.greeted = True
+            self._feed.feed(SlaveGreeted(stream.number, -stream.number))
+        for report in reports:
+            self._feed.feed(
+                SlaveReported(
+                    stream.number,
+                    report.received,
+                    report.flushed if extended else None,
+                    report.epoch if extended else None,
+                    stream.sent,
+                )
+            )
+            if stream.number not in self._streams:
+                return  # refused
+            stream.acked = report.received
+
+    def _begin(self, effect: StreamFrom) -> None:
+        stream = self._streams.get(effect.connection)
+        master = self._feed.master
+        if stream is None or master is None:
+            return
+        offset = effect.offset
+        if effect.newest_file:
+            offset = max(master.end - master.end % self._segment_bytes, self._source.start)
+        stream.begin(offset, self._clock.monotonic_ms())
+        log.info("slave follows peer=%s from=%d end=%d", stream.peer, offset, master.end)
+        self._ship(stream)
+
+    def _drop(self, effect: Drop) -> None:
+        stream = self._streams.get(effect.connection)
+        if stream is not None:
+            self._tell_refusal(stream, effect.reason)
+            self._close(effect.connection, effect.reason, logging.WARNING)
+
+    def _refuse(self, stream: Stream, reason: str) -> None:
+        self._tell_refusal(stream, reason)
+        self._lost(stream.number, reason, logging.WARNING)
+
+    def _tell_refusal(self, stream: Stream, reason: str) -> None:
+        """So that the slave's log names the reason too. Not inside a frame that was begun."""
+        if stream.dialect is Dialect.EXTENDED and stream.unfinished is None:
+            stream.say(Refusal(reason))
+            try:
+                stream.ship(self._source, NOTHING)
+            except OSError:
+                return  # it is being closed anyway
 
     def _lost(self, number: int, why: str, level: int) -> None:
         if self._close(number, why, level):
-            self.perform(self._core.step(SlaveLost(number), self._clock.monotonic_ms()))
+            self._feed.feed(SlaveLost(number))
 
     def _close(self, number: int, why: str, level: int) -> bool:
         stream = self._streams.pop(number, None)
@@ -357,8 +347,8 @@ class Sender:
             return False
         stream.wire.close()
         log.log(
-            level, "slave dropped peer=%s connection=%d acked=%d sent=%d why=%s",
-            stream.peer, number, stream.acked, stream.sent, why,
+            level, "slave dropped peer=%s replica=%d connection=%d acked=%d sent=%d why=%s",
+            stream.peer, stream.replica, number, stream.acked, stream.sent, why,
         )  # fmt: skip
         return True
 
@@ -366,53 +356,81 @@ class Sender:
 
     def _note_log(self) -> None:
         """Tell the core how far our log reaches: no slave may hold more than it knows of."""
-        now_ms = self._clock.monotonic_ms()
+        master = self._feed.master
+        if master is None:
+            return
         end, start = self._source.end, self._source.start
-        if end > self._core.end:
-            self.perform(self._core.step(Appended(end), now_ms))
-        if start > self._core.start:
-            self.perform(self._core.step(Trimmed(start), now_ms))
+        if end > master.end:
+            self._feed.feed(Appended(end))
+        if start > master.start:
+            self._feed.feed(Trimmed(start))
+
+    def _shipped(self, master: MasterCore) -> Shipped:
+        return Shipped(
+            master.end, master.confirmed, master.history, self._segment_bytes,
+            self._rules.batch_bytes,
+        )  # fmt: skip
 
     def pump(self) -> None:
         """Ship what the log has to every slave whose socket is not full: one write each."""
         self._woken = False
         self._note_log()
+        master = self._feed.master
+        if master is None:
+            return
         for stream in list(self._streams.values()):
-            if stream.behind(self._core.end):
+            if stream.behind(master.end):
                 self._ship(stream)
 
-    def _ship(self, stream: _Stream) -> None:
+    def _ship(self, stream: Stream) -> None:
         """One write. When more is to be done the loop calls again as soon as there is room."""
-        end = self._core.end
+        master = self._feed.master
+        shipped = self._shipped(master) if master is not None else NOTHING
         try:
-            if stream.behind(end):
-                batch_bytes = self._core.rules.batch_bytes
-                if stream.ship(self._source, end, self._segment_bytes, batch_bytes):
-                    stream.wrote_ms = self._clock.monotonic_ms()
-        except _LogGone as problem:
+            if stream.behind(shipped.end) and stream.ship(self._source, shipped):
+                stream.wrote_ms = self._clock.monotonic_ms()
+        except LogGone as problem:
             self._lost(stream.number, str(problem), logging.ERROR)
         except OSError as error:
             self._lost(stream.number, str(error), logging.INFO)
         else:
-            stream.wire.wait_writable(stream.behind(end))
+            stream.wire.wait_writable(stream.behind(shipped.end))
+
+    # --- time ---
 
     def tick(self) -> None:
         """Heartbeats, and an end to connections that are silent. Call it every TICK_MS."""
         now_ms = self._clock.monotonic_ms()
-        rules = self._core.rules
+        rules = self._rules
         for stream in list(self._streams.values()):
             stream.note_rate(now_ms)
             if now_ms - stream.heard_ms >= rules.stream_silence_ms:
                 why = f"silent for {rules.stream_silence_ms} ms"
                 self._lost(stream.number, why, logging.WARNING)
-            elif (
-                now_ms - stream.wrote_ms >= rules.stream_heartbeat_ms
-                and stream.next_offset != NEVER
-                and not stream.behind(self._core.end)
-            ):
-                head = encode_transfer_head(Transfer(stream.next_offset), Dialect.CLASSIC)
-                stream.unfinished = _Piece(head, stream.next_offset, stream.next_offset)
-                self._ship(stream)
+            elif now_ms - stream.wrote_ms >= rules.stream_heartbeat_ms:
+                self._heartbeat(stream)
+
+    def _heartbeat(self, stream: Stream) -> None:
+        master = self._feed.master
+        if master is not None and stream.next_offset != NEVER and not stream.behind(master.end):
+            self._say(stream, stream.heartbeat(self._shipped(master)))
+
+    def _confirmed(self, effect: Confirmed) -> None:
+        if not self._telling and self._loop is not None and self._party is not None:
+            self._telling = True
+            self._loop.call_later(
+                CONFIRMED_PAUSE_MS / 1000, self._feed.guarded, self.tell_confirmed
+            )
+
+    def tell_confirmed(self) -> None:
+        """Let slaves know the confirmed offset that no frame has carried yet."""
+        self._telling = False
+        master = self._feed.master
+        if master is None:
+            return
+        for stream in list(self._streams.values()):
+            if stream.dialect is not Dialect.CLASSIC and stream.said_confirmed < master.confirmed:
+                self._heartbeat(stream)
 
     # --- serving ---
 
@@ -423,15 +441,9 @@ class Sender:
         self._accept_again()
         try:
             while True:
-                try:
-                    async with asyncio.timeout(TICK_MS / 1000):
-                        await self._kick.wait()
-                except TimeoutError:
-                    pass
-                if self._failure is not None:
-                    raise self._failure
+                await asyncio.sleep(TICK_MS / 1000)
                 self._accept_again()
-                self.tick()
+                self._feed.guarded(self.tick)
         finally:
             if self._accepting:
                 self._loop.remove_reader(listener)
@@ -442,7 +454,7 @@ class Sender:
     def _accept_again(self) -> None:
         if not self._accepting and self._loop is not None and self._listener is not None:
             self._accepting = True
-            self._loop.add_reader(self._listener, self._guarded, self._accept)
+            self._loop.add_reader(self._listener, self._feed.guarded, self._accept)
 
     def _accept(self) -> None:
         assert self._loop is not None and self._listener is not None
@@ -465,66 +477,6 @@ class Sender:
             wire = SocketWire(connected, self._loop)
             number = self.attach(wire, peer)
             wire.watch(
-                lambda number=number: self._guarded(self.readable, number),  # type: ignore[misc]
-                lambda number=number: self._guarded(self.writable, number),  # type: ignore[misc]
+                lambda number=number: self._feed.guarded(self.readable, number),  # type: ignore[misc]
+                lambda number=number: self._feed.guarded(self.writable, number),  # type: ignore[misc]
             )
-
-    def _guarded(self, step: Callable[..., None], *arguments: int) -> None:
-        """Run a callback of the loop. The loop would log a failure and go on; a bug must end run()."""
-        try:
-            step(*arguments)
-        except Exception as error:
-            self._failure = self._failure or error
-            self._kick.set()
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    """The HA port. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
-    listener.setblocking(False)
-    return listener
-
-
-class SocketWire:
-    """A TCP connection as a Wire: the log's pages go to the kernel in one sendmsg, without a copy in between."""
-
-    def __init__(self, connected: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connected
-        self._loop = loop
-        self._writable: Callable[[], None] | None = None
-        self._waiting = False
-
-    def watch(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
-        """Call `readable` when bytes are there, and `writable` while wait_writable(True) holds."""
-        self._writable = writable
-        self._loop.add_reader(self._socket, readable)
-
-    def send(self, buffers: Sequence[Buffer]) -> int:
-        try:
-            return self._socket.sendmsg(buffers)
-        except (BlockingIOError, InterruptedError):
-            return 0
-
-    def receive(self) -> bytes | None:
-        try:
-            return self._socket.recv(REPORT_BYTES_MAX)
-        except (BlockingIOError, InterruptedError):
-            return None
-
-    def wait_writable(self, wanted: bool) -> None:
-        if wanted == self._waiting:
-            return
-        self._waiting = wanted
-        if wanted:
-            assert self._writable is not None, "watch() comes first"
-            self._loop.add_writer(self._socket, self._writable)
-        else:
-            self._loop.remove_writer(self._socket)
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        self._socket.close()

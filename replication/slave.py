@@ -83,6 +83,13 @@ class StreamClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamHeard:
+    """Bytes came in, of a frame that is not whole yet: the master lives."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class MasterGreeted:
     """The master's history. Its epoch may be above the history's last when that reign has not begun to write."""
 
@@ -118,6 +125,7 @@ Event = (
     | Unfollow
     | Connected
     | StreamClosed
+    | StreamHeard
     | MasterGreeted
     | FrameReceived
     | AppendFailed
@@ -326,6 +334,10 @@ class SlaveCore:
                 self._move(SlaveState.CONNECTING, event.why, now_ms)
                 self._retry_later(now_ms)
 
+    def _on_stream_heard(self, event: StreamHeard, now_ms: int, effects: list[Effect]) -> None:
+        if event.connection == self.connection:
+            self._heard_ms = now_ms
+
     def _retry_later(self, now_ms: int) -> None:
         self._connecting = False
         self._retry_at_ms = now_ms + self._retry_ms
@@ -426,6 +438,8 @@ class SlaveCore:
         if problem is not None:
             self._give_up(problem, now_ms, effects)
             return
+        if self.classic:
+            self._retry_ms = RETRY_MS_MIN  # it speaks to us, and of our log
         if event.size:
             if event.epoch > self.history.last and event.offset >= event.epoch_start:
                 # durable before the first byte: else a restart would count those bytes to the reign before
@@ -492,6 +506,7 @@ HANDLERS: Final = {
     Unfollow: "_on_unfollow",
     Connected: "_on_connected",
     StreamClosed: "_on_stream_closed",
+    StreamHeard: "_on_stream_heard",
     MasterGreeted: "_on_master_greeted",
     FrameReceived: "_on_frame_received",
     AppendFailed: "_on_append_failed",

@@ -42,6 +42,7 @@ from storage.errors import (
 from storage.flags import Problem, StoreFlags
 from storage.keyindex import KeyIndex
 from storage.reading import GetResult, Reader, hot_bytes
+from storage.record import Bytes
 from storage.recovery import Parts, Recovered, Recovery
 from storage.retention import Retention
 from storage.segment import Segment
@@ -209,6 +210,24 @@ class MessageStore:
         self.note_appended(len(placed.offsets), placed.end - placed.offsets[0])
         return placed
 
+    def append_raw(self, data: Bytes, offset: int) -> int:
+        """Append a master's bytes, which must continue the log; its new end.
+
+        Only a lack of space stops a slave: what the flags refuse to producers is the master's to
+        refuse. How many records it were is counted when they are dispatched.
+        Raises ValueError when offset is not the end, StoreIsFull, SegmentUnavailable, and
+        FlushFailed, which is final.
+        """
+        try:
+            end = self.log.append_raw(data, offset)
+        except (StoreIsFull, FlushFailed) as error:
+            self._note_refused(error)
+            raise
+        if not self.flags.writable:
+            self.flags.clear(Problem.LOG_FULL)
+        self.note_appended(0, len(data))
+        return end
+
     def _check(self, draft: Draft, body_bytes: int) -> None:
         """What RocketMQ checks before a put, plus flow control."""
         reason = self.refusal()
@@ -308,7 +327,12 @@ class MessageStore:
 
     def dispatch(self, records_max: int = 4096) -> int:
         """Derive queue and index entries of confirmed messages; how many messages were done."""
-        return self.dispatcher.step(records_max, self.confirmed)
+        done = self.dispatcher.step(records_max, self.confirmed)
+        # A slave counts what was replicated here, so nothing "waits" when it becomes the master.
+        self.stats.appended_messages = max(
+            self.stats.appended_messages, self.dispatcher.stats.records
+        )
+        return done
 
     @property
     def dispatch_backlog_bytes(self) -> int:

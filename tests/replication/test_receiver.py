@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from replication.config import StreamRules
+from replication.feed import Feed
 from replication.frames import Dialect, Transfer, encode_master_frame
+from replication.master import Confirmed
 from replication.receiver import BUFFER_BYTES, Link, Receiver, parse_address
-from replication.slave import Effect, SlaveCore, SlaveState
+from replication.slave import Alarm, SlaveCore, SlaveState
 from storage import FlushFailed, StorageConfig, StoreIsFull, open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -46,11 +48,6 @@ class MemoryStore:
     def __init__(self) -> None:
         self.data = bytearray()
         self.refusal: Exception | None = None
-        self.noted = 0
-
-    @property
-    def log(self) -> MemoryStore:
-        return self
 
     @property
     def end(self) -> int:
@@ -62,9 +59,6 @@ class MemoryStore:
         assert offset == len(self.data), (offset, len(self.data))
         self.data += data
         return len(self.data)
-
-    def note_appended(self, count: int, size: int) -> None:
-        self.noted += size
 
 
 class FakeTransport:
@@ -92,15 +86,16 @@ class Slave:
     def __init__(self, store: Any = None, **rules: int) -> None:
         self.store = MemoryStore() if store is None else store
         self.clock = HandClock()
-        self.effects: list[Effect] = []
+        self.effects: list[object] = []
         self.core = SlaveCore(StreamRules(**rules), end=self.store.end, classic=True)
         self.refusal: OSError | None = None
         self.dialled: list[tuple[str, int]] = []
         self.links: list[Link] = []
         self.transports: list[FakeTransport] = []
-        self.receiver = Receiver(
-            self.store, self.core, self.clock, on_effect=self.effects.append, dial=self._dial
-        )
+        self.feed = Feed(self.core, self.clock)
+        for effect in (Confirmed, Alarm):
+            self.feed.register(effect, self.effects.append)
+        self.receiver = Receiver(self.feed, self.store, self.clock, dial=self._dial)
 
     async def _dial(self, host: str, port: int, make: Callable[[], Link]) -> None:
         self.dialled.append((host, port))
@@ -118,7 +113,7 @@ class Slave:
             self.receiver.follow(MASTER)
         else:
             self.clock.ms += 2000
-            self.receiver.tick()
+            self.feed.tick()
         await asyncio.sleep(0)
 
     @property
@@ -141,8 +136,8 @@ class Slave:
 
     def check(self) -> None:
         """Nothing that a callback raised may hide."""
-        if self.receiver._failure is not None:
-            raise self.receiver._failure
+        if self.feed.failure is not None:
+            raise self.feed.failure
 
 
 def frame(offset: int, body: bytes = b"") -> bytes:
@@ -200,7 +195,6 @@ async def test_one_read_is_answered_by_one_report_however_many_frames_it_held() 
     await slave.connect()
     slave.hear(frame(0, b"a" * 100) + frame(100, b"b" * 50) + frame(150) + frame(150, b"c"))
     assert slave.wire.reports == [0, 151] and slave.store.data == b"a" * 100 + b"b" * 50 + b"c"
-    assert slave.store.noted == 151
 
 
 async def test_half_a_frame_changes_nothing_when_the_connection_breaks() -> None:
@@ -313,9 +307,10 @@ async def running(slave: Slave) -> AsyncIterator[None]:
     """Run the receiver beside the body; what it raises ends the body and comes out."""
     try:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(slave.receiver.run())
+            tasks = [group.create_task(slave.receiver.run()), group.create_task(slave.feed.run())]
             yield
-            task.cancel()
+            for task in tasks:
+                task.cancel()
     except* FlushFailed as failures:
         raise failures.exceptions[0] from None
 
@@ -329,7 +324,7 @@ async def test_a_master_that_cannot_be_reached_is_tried_with_growing_pauses() ->
     for _ in range(2000):
         slave.clock.ms += 10
         before = len(slave.dialled)
-        slave.receiver.tick()
+        slave.feed.tick()
         await asyncio.sleep(0)
         if len(slave.dialled) > before:
             times.append(slave.clock.ms)
@@ -360,7 +355,7 @@ async def test_a_master_that_does_not_answer_the_connect_is_given_up() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
         slave.clock.ms += 5000
-        slave.receiver.tick()
+        slave.feed.tick()
     await asyncio.sleep(0)
     assert cancelled == 3
     assert slave.receiver._connecting is not None
@@ -375,7 +370,7 @@ async def test_we_report_every_five_seconds_and_leave_a_master_silent_for_twenty
     start = slave.clock.ms
     while not first.closed:
         slave.clock.ms += 500
-        slave.receiver.tick()
+        slave.feed.tick()
     assert slave.clock.ms - start == 20_000
     assert slave.transports[0].reports == [0] * 4  # on connect, and after 5, 10 and 15 seconds
     assert "silent" in slave.receiver.stats.last_problem
@@ -387,7 +382,7 @@ async def test_a_heartbeat_keeps_the_master() -> None:
     slave.hear(frame(0, b"abc"))
     for _ in range(120):
         slave.clock.ms += 500
-        slave.receiver.tick()
+        slave.feed.tick()
         if slave.clock.ms % 5000 == 0:
             slave.hear(frame(3))
     assert not slave.wire.aborted and len(slave.links) == 1

@@ -14,6 +14,7 @@ import pytest
 
 import replication.sender as sender_module
 from replication.config import Mode, StreamRules
+from replication.feed import Feed
 from replication.frames import Buffer, Dialect, MasterFrameReader, Transfer
 from replication.master import NEVER, Acknowledge, Confirmed, Effect, MasterCore
 from replication.sender import Sender
@@ -96,13 +97,10 @@ class Master:
         self.clock = HandClock()
         self.effects: list[Effect] = []
         self.core = MasterCore(0, mode, StreamRules(**rules), controlled=False)
-        self.sender = Sender(
-            source,
-            self.core,
-            self.clock,
-            segment_bytes=source.segment_bytes,
-            on_effect=self.effects.append,
-        )
+        self.feed = Feed(self.core, self.clock)
+        for effect in (Confirmed, Acknowledge):
+            self.feed.register(effect, self.effects.append)
+        self.sender = Sender(self.feed, source, self.clock, segment_bytes=source.segment_bytes)
 
     def slave(self, wire: FakeWire, report: int | None = None) -> int:
         number = self.sender.attach(wire, "10.0.0.9:41000")

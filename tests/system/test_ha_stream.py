@@ -17,7 +17,8 @@ import pytest
 import uvloop
 
 from replication.config import Mode, StreamRules
-from replication.master import Acknowledge, Effect, MasterCore
+from replication.feed import Feed
+from replication.master import Acknowledge, MasterCore
 from replication.receiver import Link, Receiver
 from replication.sender import CONNECTIONS_MAX, Sender, open_listener
 from replication.slave import SlaveCore
@@ -102,20 +103,16 @@ class Master:
         )
         self.acknowledged = 0
         self.changed = asyncio.Event()
-        self.sender = Sender(
-            store.log,
-            self.core,
-            clock or SystemClock(),
-            segment_bytes=store.config.segment_bytes,
-            on_effect=self._note,
-        )
+        clock = clock or SystemClock()
+        self.feed = Feed(self.core, clock)
+        self.feed.register(Acknowledge, self._note)
+        self.sender = Sender(self.feed, store.log, clock, segment_bytes=store.config.segment_bytes)
         store.on_append = self.sender.wake
         self.address = ""
 
-    def _note(self, effect: Effect) -> None:
-        if isinstance(effect, Acknowledge):
-            self.acknowledged = effect.end
-            self.changed.set()
+    def _note(self, effect: Acknowledge) -> None:
+        self.acknowledged = effect.end
+        self.changed.set()
 
     async def acknowledges(self, end: int, within_s: float) -> None:
         async with asyncio.timeout(within_s):
@@ -127,7 +124,7 @@ class Master:
     async def serving(self) -> AsyncIterator[str]:
         """host:port of the HA port."""
         with open_listener(HOST, 0) as listener:
-            async with beside(self.sender.run(listener)):
+            async with beside(self.feed.run()), beside(self.sender.run(listener)):
                 yield f"{HOST}:{listener.getsockname()[1]}"
 
 
@@ -187,14 +184,14 @@ async def following(
     core = SlaveCore(
         StreamRules(stream_silence_ms=1_000_000), start=store.log.start, end=store.end, classic=True
     )
-    surprises: list[object] = []
+    clock = FastClock(20)
+    feed = Feed(core, clock)
     plain = {} if cuts is None else {"dial": cuts.dial}
-    receiver = Receiver(store, core, FastClock(20), on_effect=surprises.append, **plain)
+    receiver = Receiver(feed, store, clock, **plain)
     store.on_append = store.dispatch
     receiver.follow(address)
-    async with beside(receiver.run()):
+    async with beside(feed.run()), beside(receiver.run()):
         yield receiver
-    assert surprises == []
 
 
 def files_of(root: Path, kind: str) -> dict[str, bytes]:
