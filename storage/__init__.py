@@ -1,6 +1,7 @@
 """One broker's bytes on one disk: synchronous, no loop, sockets or threads of its own."""
 
 from storage import fastjson, jsonfile
+from storage.checkpoint import BOOT_ID_PATH, RunningMark
 from storage.clock import Clock, SystemClock
 from storage.codec import (
     COMPILED,
@@ -53,6 +54,7 @@ from storage.recovery import Recovered
 from storage.store import MessageStore, QueryResult, open_store
 
 __all__ = [
+    "BOOT_ID_PATH",
     "COMPILED",
     "BatchItem",
     "BatchPlaced",
@@ -81,6 +83,7 @@ __all__ = [
     "Record",
     "Recovered",
     "Report",
+    "RunningMark",
     "SegmentUnavailable",
     "StorageConfig",
     "StorageError",

@@ -1,0 +1,58 @@
+"""The mark that this machine lost power, or its disk failed, while the log was not flushed.
+
+A replica that may have lost what it had reported must say so to the controller before anything else, and nobody may
+elect it until it has caught up (decision 0004 "Suspects"). The store forgets how it stopped once it is open, so the
+mark is made before that, and goes when the controller has noted it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from storage import BOOT_ID_PATH, FlushMode, RunningMark, StorageConfig, jsonfile
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "suspect"
+
+
+class SuspectMark:
+    """The file `suspect` in the store's root. Methods block: a few bytes, with fsync."""
+
+    def __init__(self, config: StorageConfig, boot_id_path: Path = BOOT_ID_PATH) -> None:
+        self._config = config
+        self._root = Path(config.root)
+        self._boot_id_path = boot_id_path
+        self.path = self._root / FILE_NAME
+
+    def look(self) -> None:
+        """Before the store is opened: mark it when it stopped so that reported bytes may be gone.
+
+        With SYNC_FLUSH nothing was reported that was not on the disk. Raises OSError.
+        """
+        if self._config.flush_mode is FlushMode.SYNC or not self._root.exists():
+            return
+        mark = RunningMark(self._root, self._boot_id_path)
+        if mark.unclean and not mark.same_boot:
+            self.make("the machine went down, or its disk failed, with an unflushed log")
+
+    def make(self, why: str) -> None:
+        """Raises OSError."""
+        log.warning("this replica may have lost what it had reported why=%s", why)
+        jsonfile.write_atomically(self.path, why.encode())
+
+    @property
+    def there(self) -> bool:
+        return self.path.exists()
+
+    def clear(self) -> None:
+        """The controller has noted it. Durable when done. Raises OSError."""
+        self.path.unlink(missing_ok=True)
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
