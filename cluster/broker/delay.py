@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,14 +98,28 @@ class DelaySchedule:
         for level, offset in (found.get("offsetTable") or {}).items():
             self.offsets[int(level)] = int(offset)
         self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
-        for level, offset in list(self.offsets.items()):
-            self.offsets[level] = self._corrected(level, offset)
+        self.correct()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": {str(level): offset for level, offset in sorted(self.offsets.items())},
         }
+
+    def adopt(self, offsets: Mapping[int, int], version: DataVersion) -> None:
+        """Take over the master's progress; a slave delivers nothing itself.
+
+        Not compared with our own queues: our log may be behind. `correct` is for who becomes the
+        master.
+        """
+        if (self.offsets, self.version) != (offsets, version):
+            self.offsets, self.version = dict(offsets), version
+            self.file.changed()
+
+    def correct(self) -> None:
+        """Bring every level's offset to what the store really has."""
+        for level, offset in list(self.offsets.items()):
+            self.offsets[level] = self._corrected(level, offset)
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """level -> (next queue offset to deliver, end of the level's queue)."""

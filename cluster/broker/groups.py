@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class GroupTable:
         self._forbidden: dict[str, dict[str, int]] = {}
         self.file = SavedFile(path, self.to_json)
         self.version = DataVersion(timestamp=clock.now_ms())
+        self.following = False  # a slave: the version is its master's, whatever is made here
 
     # -- reading -----------------------------------------------------------------------
 
@@ -171,6 +172,31 @@ class GroupTable:
         self._advance()
         await self.file.saved()
 
+    # -- a slave's table follows its master's ------------------------------------------
+
+    def adopt(
+        self,
+        groups: Mapping[str, GroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]] | None,
+        version: DataVersion,
+    ) -> list[str]:
+        """Become the master's table at once; the names of groups that it does not have any more.
+
+        forbidden  group -> topic -> bits; None: the master did not say
+        Groups that exist on every broker stay.
+        """
+        kept = {name: g for name, g in self._groups.items() if name in names.SYSTEM_GROUPS}
+        wanted = {**kept, **groups}
+        forbids = (
+            self._forbidden if forbidden is None else {n: dict(t) for n, t in forbidden.items()}
+        )
+        gone = [name for name in self._groups if name not in wanted]
+        if (wanted, forbids, version) != (self._groups, self._forbidden, self.version):
+            self._groups, self._forbidden, self.version = wanted, forbids, version
+            self.file.changed()
+        return gone
+
     def _advance(self) -> None:
-        self.version.advance(self._clock.now_ms())
+        if not self.following:
+            self.version.advance(self._clock.now_ms())
         self.file.changed()

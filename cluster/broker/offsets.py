@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,29 @@ COMMITS_PER_VERSION = 500
 
 Queues = dict[int, int]
 
+#: (group, topic, queue id)
+Place = tuple[str, str, int]
+
 
 class OffsetTable:
     """group -> topic -> queue id -> queue offset to read next, kept in config/consumerOffset.json.
 
     Commits live in memory and reach the disk every flushConsumerOffsetInterval and at stop: a
     crash repeats a few seconds of messages. Source: spec "Consumer offsets".
+
+    A slave's table follows its master's (`adopt`). Commits that reach the slave itself, because its
+    clients do not reach the master, are `ahead` of what the master knows until `acknowledged` says
+    that it was told; they survive a restart in `aheadOffsetTable`, which RocketMQ does not read.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
         self._committed: dict[str, dict[str, Queues]] = {}
         self._pulled: dict[str, dict[str, Queues]] = {}
-        self._resets: dict[tuple[str, str, int], int] = {}
+        self._resets: dict[Place, int] = {}
+        self._ahead: dict[Place, int] = {}
         self._commits = 0
+        self.following = False  # a slave: what is committed here, the master does not know
         self.file = SavedFile(path, self.to_json)
         self.version = DataVersion(timestamp=clock.now_ms())
 
@@ -37,15 +46,24 @@ class OffsetTable:
         found = self.file.load()
         if found is None:
             return
-        for key, queues in (found.get("offsetTable") or {}).items():
-            topic, at, group = key.rpartition("@")
-            if at:
-                self._committed.setdefault(group, {})[topic] = {
-                    int(queue_id): int(offset) for queue_id, offset in queues.items()
-                }
+        for group, topic, queues in _by_group(found.get("offsetTable") or {}):
+            self._committed.setdefault(group, {})[topic] = queues
+        for group, topic, queues in _by_group(found.get("aheadOffsetTable") or {}):
+            self._ahead.update(((group, topic, queue), at) for queue, at in queues.items())
         self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
 
     def to_json(self) -> dict[str, Any]:
+        """What the file holds."""
+        found = self.shared_json()
+        if self._ahead:
+            ahead: dict[str, dict[str, int]] = {}
+            for (group, topic, queue_id), offset in self._ahead.items():
+                ahead.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+            found["aheadOffsetTable"] = ahead
+        return found
+
+    def shared_json(self) -> dict[str, Any]:
+        """What slaves are told, and tools."""
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": {
@@ -79,6 +97,8 @@ class OffsetTable:
         """
         if offset < 0 or (self._resets and (group, topic, queue_id) in self._resets):
             return False
+        if self.following:
+            self._ahead[group, topic, queue_id] = offset
         self._store(group, topic, queue_id, offset)
         return True
 
@@ -133,6 +153,72 @@ class OffsetTable:
         """As pending_reset, and done with: the pull that asks is being told."""
         return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
+    # -- a slave's table follows its master's ------------------------------------------
+
+    def adopt(self, offsets: Mapping[tuple[str, str], Queues], version: DataVersion) -> None:
+        """Take over the master's offsets, by (group, topic).
+
+        Groups and topics that the master does not name stay, as in RocketMQ. What was committed
+        here and is further than the master knows stays too (RocketMQ goes back, and repeats every
+        message since); everything else becomes what the master has, also when that is less: it
+        was reset there.
+        """
+        before = (self._committed, self.version)
+        merged = {group: dict(topics) for group, topics in self._committed.items()}
+        for (group, topic), queues in offsets.items():
+            merged.setdefault(group, {})[topic] = dict(queues)
+        for (group, topic, queue_id), own in list(self._ahead.items()):
+            queues = merged.setdefault(group, {}).setdefault(topic, {})
+            if queues.get(queue_id, -1) < own:
+                queues[queue_id] = own
+            elif (group, topic) in offsets:
+                del self._ahead[group, topic, queue_id]  # the master knows that, and more
+        self._committed, self.version = merged, version
+        if (merged, version) != before:
+            self.file.changed()
+
+    @property
+    def ahead(self) -> dict[Place, int]:
+        """What was committed on this slave and its master does not know yet; a copy."""
+        return dict(self._ahead)
+
+    def acknowledged(self, place: Place, offset: int) -> None:
+        """The master took over what was `ahead`: from now on it says where the group is."""
+        if self._ahead.get(place) == offset:
+            del self._ahead[place]
+            self.file.changed()
+
+    def start_following(self) -> None:
+        """This broker is a slave from now on. Resets that no consumer heard of yet are its master's business."""
+        self.following = True
+        self._resets.clear()
+
+    def stop_following(self) -> None:
+        """This broker becomes the master: its own table is the one that counts."""
+        self.following = False
+        if self._ahead:
+            self._ahead.clear()
+            self.file.changed()
+
+    def limit(self, queue_end: Callable[[str, int], int]) -> int:
+        """Take back offsets beyond the ends of their queues; how many there were.
+
+        For a log that was cut, when everything is dispatched: a group must not wait for messages
+        of another history, nor pass over those that will come in their place.
+        """
+        changed = 0
+        for topics in self._committed.values():
+            for topic, queues in topics.items():
+                for queue_id, offset in queues.items():
+                    end = queue_end(topic, queue_id)
+                    if offset > end:
+                        queues[queue_id] = end
+                        changed += 1
+        if changed:
+            self._ahead.clear()
+            self.file.changed()
+        return changed
+
     # -- forgetting --------------------------------------------------------------------
 
     def forget_topic(self, topic: str) -> None:
@@ -142,14 +228,14 @@ class OffsetTable:
                 del table[group][topic]
                 if not table[group]:
                     del table[group]
-        self._forget_resets(lambda key: key[1] == topic)
+        self._forget_places(lambda key: key[1] == topic)
         self.file.changed()
 
     def forget_group(self, group: str) -> None:
         """The group starts anew."""
         self._committed.pop(group, None)
         self._pulled.pop(group, None)
-        self._forget_resets(lambda key: key[0] == group)
+        self._forget_places(lambda key: key[0] == group)
         self.file.changed()
 
     def clone(self, source: str, target: str, topic: str) -> None:
@@ -157,6 +243,15 @@ class OffsetTable:
         for queue_id, offset in self.queues(source, topic).items():
             self._store(target, topic, queue_id, offset)
 
-    def _forget_resets(self, matches: Any) -> None:
-        for key in [key for key in self._resets if matches(key)]:
-            del self._resets[key]
+    def _forget_places(self, matches: Callable[[Place], bool]) -> None:
+        for table in (self._resets, self._ahead):
+            for key in [key for key in table if matches(key)]:
+                del table[key]
+
+
+def _by_group(table: Mapping[str, Mapping[Any, Any]]) -> Iterable[tuple[str, str, Queues]]:
+    """group, topic and offsets by queue id of each entry of an offset table."""
+    for key, queues in table.items():
+        topic, at, group = key.rpartition("@")
+        if at:
+            yield group, topic, {int(queue_id): int(offset) for queue_id, offset in queues.items()}

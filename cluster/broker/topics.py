@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ class TopicTable:
         self.file = SavedFile(path, self.to_json)
         self.version = DataVersion(timestamp=clock.now_ms())
         self.system_topics: set[str] = set(names.SYSTEM_TOPICS)
+        self.following = False  # a slave: the version is its master's, whatever is made here
         self.on_change: Callable[[list[TopicConfig]], None] = _ignored
         self.announced: Callable[[], Awaitable[None] | None] = _no_one_to_tell
 
@@ -250,6 +251,38 @@ class TopicTable:
         if changed:
             self._advance()
 
+    # -- a slave's table follows its master's ------------------------------------------
+
+    def adopt(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> list[str]:
+        """Become the master's table at once; the names of topics that it does not have any more.
+
+        Topics that every broker of ours makes for itself stay where an older master lacks them.
+        """
+        built_in = {name: t for name, t in self._topics.items() if name in self.system_topics}
+        wanted = {**built_in, **topics}
+        gone = [name for name in self._topics if name not in wanted]
+        if wanted != self._topics or version != self.version:
+            self._topics = wanted
+            self.version = version
+            self.file.changed()
+        return gone
+
+    def cover(self, queue_counts: Mapping[str, int]) -> list[str]:
+        """Make the topics that hold messages and are unknown; their names.
+
+        For a slave that becomes the master: a topic may be so new that only its messages came over.
+        queue_counts  by topic
+        """
+        made = [
+            TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+            for name, count in queue_counts.items()
+            if name not in self._topics and names.check_topic_name(name) is None
+        ]
+        if made:
+            self._add(made)
+            self.on_change(made)
+        return [topic.topic_name for topic in made]
+
     def permission_changed(self) -> None:
         """brokerPermission changed: the same topics mean something else to the name servers now."""
         self._advance()
@@ -285,7 +318,8 @@ class TopicTable:
         self._advance()
 
     def _advance(self) -> None:
-        self.version.advance(self._clock.now_ms())
+        if not self.following:
+            self.version.advance(self._clock.now_ms())
         self.file.changed()
 
     def _auto_created_enough(self) -> bool:

@@ -261,7 +261,7 @@ class OffsetAdminHandlers:
         return command.reply(body=dumps(body))
 
     def handle_get_all_consumer_offset(self, command: Command, connection: Peer) -> Command:
-        return command.reply(body=dumps(self._offsets.to_json()))
+        return command.reply(body=dumps(self._offsets.shared_json()))
 
     def handle_query_correction_offset(self, command: Command, connection: Peer) -> Command:
         header = CorrectionHeader.of(command)
