@@ -519,9 +519,10 @@ class ControllerCore:
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
         changed = Member(event.address, event.ha_address, known.check_code, event.incarnation)
-        if changed != known or event.mode != group.record.mode:
+        mode = event.mode or group.record.mode  # a stock broker does not say
+        if changed != known or mode != group.record.mode:
             members = {**group.record.members, event.replica: changed}
-            self._change(group, effects, members=members, mode=event.mode)
+            self._change(group, effects, members=members, mode=mode)
         if restarted:
             self._restarted(group, event.replica, event.suspect, now_ms, effects)
         self._elect(group, now_ms, effects, f"replica {event.replica} registered")
@@ -899,7 +900,8 @@ class ControllerCore:
         record = group.record
         alive = self._alive(group, event.replica, now_ms)
         inside = event.replica in record.base and event.replica not in record.suspects
-        if self._may_lead(group, now_ms):
+        # A stock master cannot be asked to hand over: it is deposed, as RocketMQ does.
+        if self._may_lead(group, now_ms) and record.members[record.master].incarnation:
             master = group.live.get(record.master)
             if not (alive and inside) or master is None or group.switch is not None:
                 remark = f"replica {event.replica} is not alive in the set {record.base}"

@@ -296,3 +296,49 @@ def test_lease_times_that_fence_nothing_are_refused() -> None:
         LeaseTimes(heartbeat_ms=700)
     with pytest.raises(ValueError, match="election wait"):
         LeaseTimes(election_wait_ms=2100)
+
+
+# --- stock brokers: no process number, no lease, no way to hand over ---
+
+
+def stock_group() -> Bench:
+    """Two Java brokers, 1 is master of epoch 1."""
+    bench = Bench(replicas=1, mode="")
+    bench.step(ApplyBrokerId(0, "c", "a", 2, "code2"))
+    for replica in (1, 2):
+        bench.step(RegisterBroker(0, 10 + replica, "c", "a", replica, f"java{replica}:1"))
+        bench.step(
+            Heartbeat(
+                10 + replica,
+                "a",
+                replica,
+                epoch=bench.record.epoch,
+                leading=True,
+                timeout_ms=10_000,
+            )
+        )
+    bench.alter(frozenset({1, 2}))
+    return bench
+
+
+def test_a_stock_master_is_deposed_at_once_when_an_operator_says_so() -> None:
+    bench = stock_group()
+    epoch = bench.record.epoch
+    assert bench.record.master == 1 and bench.record.sync_set == (1, 2)
+    answer = bench.answer(ElectMaster(7, "c", "a", 2, designated=True))
+    assert answer.code is Code.SUCCESS and answer.records[0].master == 2
+    assert bench.record.epoch == epoch + 1 and bench.record.sync_set == (2,)
+
+
+def test_a_stock_slave_outside_the_set_is_not_elected_by_an_operator() -> None:
+    bench = stock_group()
+    bench.alter(frozenset({1}))
+    answer = bench.answer(ElectMaster(7, "c", "a", 2, designated=True))
+    assert answer.code is Code.ELECT_MASTER_FAILED and bench.record.master == 1
+
+
+def test_a_stock_broker_does_not_change_the_mode_of_its_group() -> None:
+    bench = Bench(replicas=2, mode="S0")
+    bench.step(ApplyBrokerId(0, "c", "a", 3, "code3"))
+    bench.step(RegisterBroker(0, 13, "c", "a", 3, "java3:1"))
+    assert bench.record.mode == "S0" and bench.record.members[3].address == "java3:1"
