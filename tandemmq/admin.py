@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from cluster.client.admin import Admin
-from tandemmq import admin_brokers, admin_groups, admin_messages, admin_sends, admin_topics
+from tandemmq import (
+    admin_brokers,
+    admin_groups,
+    admin_messages,
+    admin_replicas,
+    admin_sends,
+    admin_topics,
+)
 from tandemmq.admin_absent import ABSENT
 from tandemmq.admin_command import AdminCommand, Call, Shown
 from tandemmq.cli import HelpFormatter, json_option, reach_options
@@ -23,6 +30,7 @@ from tandemmq.screen import refresh, table
 
 SECTIONS: Final = (
     ("cluster, brokers and name servers", admin_brokers.COMMANDS),
+    ("replicated groups and controllers", admin_replicas.COMMANDS),
     ("topics", admin_topics.COMMANDS),
     ("groups", admin_groups.COMMANDS),
     ("messages", (*admin_messages.COMMANDS, *admin_sends.COMMANDS)),
@@ -112,10 +120,13 @@ def _list(*, as_json: bool) -> ExitCode:
         here = {each.name: each.summary for each in COMMANDS.values()}
         print(to_json({"release": RELEASE, "here": here, "absent": ABSENT}))
         return ExitCode.OK
-    rows = [(each.name, "yes", each.summary) for each in COMMANDS.values()]
+    rows = [(each.name, "ours" if each.ours else "yes", each.summary) for each in COMMANDS.values()]
     rows += [(name, "no", why) for name, why in ABSENT.items()]
     print(table(["COMMAND", "HERE", "WHAT IT DOES, OR WHY NOT"], rows))
-    print(f"\n{len(COMMANDS)} of the {len(rows)} commands of RocketMQ {RELEASE}'s mqadmin")
+    theirs = sum(not each.ours for each in COMMANDS.values())
+    total = theirs + len(ABSENT)
+    own = len(COMMANDS) - theirs
+    print(f"\n{theirs} of the {total} commands of RocketMQ {RELEASE}'s mqadmin, and {own} of ours")
     return ExitCode.OK
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-_CONTROLLER: Final = "the controller's own commands are not here: use stock mqadmin"
 _ACCESS: Final = "users and ACL 2.0: TandemMQ's brokers have none; for RocketMQ's use stock mqadmin"
 _COLD: Final = "cold data control: TandemMQ's store reads through the page cache alone"
 _ROCKSDB: Final = "RocksDB: TandemMQ keeps its settings in JSON files, as RocketMQ does by default"
@@ -20,13 +19,6 @@ ABSENT: Final[dict[str, str]] = {
     "addBroker": _CONTAINER,
     "removeBroker": _CONTAINER,
     "dumpCompactionLog": "compacted topics are not here; `tandem inspect` reads a store",
-    "getSyncStateSet": _CONTROLLER,
-    "getBrokerEpoch": _CONTROLLER,
-    "getControllerMetaData": _CONTROLLER,
-    "getControllerConfig": _CONTROLLER,
-    "updateControllerConfig": _CONTROLLER,
-    "electMaster": _CONTROLLER,
-    "cleanBrokerMetadata": _CONTROLLER,
     "getColdDataFlowCtrInfo": _COLD,
     "updateColdDataFlowCtrGroupConfig": _COLD,
     "removeColdDataFlowCtrGroupConfig": _COLD,

@@ -20,6 +20,7 @@ from tandemmq.admin_command import (
     Shown,
     broker_or_cluster,
     hash_table,
+    interval_option,
     key_lines,
     no_arguments,
     on_or_off,
@@ -34,16 +35,11 @@ from tandemmq.times import clock_text
 # The cluster
 
 
-def _interval(parser: argparse.ArgumentParser) -> None:
-    again = "again every so many seconds until Ctrl-C"
-    parser.add_argument("-i", "--interval", type=float, metavar="S", help=again)
-
-
 def _list_options(parser: argparse.ArgumentParser) -> None:
     more = "messages of yesterday and today instead"
     parser.add_argument("-m", "--moreStats", dest="more", action="store_true", help=more)
     parser.add_argument("-c", "--clusterName", dest="cluster", metavar="CLUSTER")
-    _interval(parser)
+    interval_option(parser)
 
 
 async def cluster_list(call: Call) -> Shown:
@@ -233,7 +229,7 @@ async def reset_flush_offset(call: Call) -> Shown:
 
 def _ha_options(parser: argparse.ArgumentParser) -> None:
     broker_or_cluster(parser)
-    _interval(parser)
+    interval_option(parser)
 
 
 async def ha_status(call: Call) -> Shown:

@@ -37,17 +37,24 @@ Run = Callable[[Call], Awaitable[Shown] | AsyncIterator[Shown]]
 
 @dataclass(frozen=True, slots=True)
 class AdminCommand:
-    """One of mqadmin's commands under its own name; example without `tandem admin`."""
+    """One of mqadmin's commands under its own name, or one of ours; example without `tandem admin`."""
 
     name: str
     summary: str
     example: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Run
+    ours: bool = False
 
 
 def no_arguments(parser: argparse.ArgumentParser) -> None:
     """For commands that need nothing but -n."""
+
+
+def interval_option(parser: argparse.ArgumentParser) -> None:
+    """-i: for commands that may be shown again and again."""
+    again = "again every so many seconds until Ctrl-C"
+    parser.add_argument("-i", "--interval", type=float, metavar="S", help=again)
 
 
 def on_or_off(text: str) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import argparse
 
+    from replication.audit.live import Access
     from replication.audit.plan import Engine
 
 JAVA_MIN: Final = 17
@@ -24,10 +25,17 @@ ARCHIVE_MAKING_S: Final = 600
 _JIT: Final = {"c1": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "c2": "-XX:+UseSerialGC"}
 
 
-def spark_engine(master: str, jit: str, places: dict[str, str], out: Path | None = None) -> Engine:
-    """The engine on a session of its own. Raises BadInput when Java or Spark is missing or too old."""
+def spark_engine(
+    master: str,
+    jit: str,
+    places: dict[str, str],
+    access: Access | None = None,
+    out: Path | None = None,
+) -> Engine:
+    """The engine on a context of its own. Raises BadInput when Java or Spark is missing or too old."""
+    check_java()
     job = _module("replication.audit.spark_job")
-    engine: Engine = job.SparkEngine(lambda: session(master, jit), places, out)
+    engine: Engine = job.SparkEngine(lambda: context(master, jit), places, access, out)
     return engine
 
 
@@ -47,46 +55,65 @@ def _bad_input(text: str) -> Exception:
     return problem
 
 
-def session(master: str = "", jit: str = "c1") -> Any:
-    """A session. Local ones start with the JVM's first compiler only: audits are over before the second
-    one pays."""
+def context(master: str = "", jit: str = "c1") -> Any:
+    """What runs tasks: Spark without its SQL, which takes as long to start as everything else."""
     check_java()
-    pyspark = _module("pyspark.sql")
+    pyspark = _module("pyspark")
+    made = pyspark.SparkContext.getOrCreate(
+        _configuration(pyspark.SparkConf(), master, jit, "tasks")
+    )
+    made.setLogLevel("ERROR")
+    return made
+
+
+def session(master: str = "", jit: str = "c1") -> Any:
+    """A session, for queries and streams."""
+    check_java()
+    pyspark = _module("pyspark")
+    sql = _module("pyspark.sql")
+    conf = _configuration(pyspark.SparkConf(), master, jit, "sql")
+    made = sql.SparkSession.builder.config(conf=conf).getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _configuration(conf: Any, master: str, jit: str, purpose: str) -> Any:
+    """Local JVMs start with the first compiler only: audits are over before the second one pays."""
     packages = str(Path(importlib.import_module("replication").__file__ or "").parents[1])
     paths = [packages, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = (
-        pyspark.SparkSession.builder.appName("tandem audit")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1" if not master else "16")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", f"{_JIT[jit]} {_class_archive(jit)}")
-        .config("spark.sql.codegen.wholeStage", "false")  # a handful of rows: not worth compiling
-        .config("spark.sql.adaptive.enabled", "false")
-    )
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JIT["c1"])
+    settings = {
+        "spark.app.name": "tandem audit",
+        "spark.master": master or "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "1" if not master else "16",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"{_JIT[jit]} {_class_archive(jit, purpose)}",
+        "spark.sql.codegen.wholeStage": "false",  # a handful of rows: not worth compiling
+        "spark.sql.adaptive.enabled": "false",
+    }
     if not master or master.startswith("local"):
-        builder = (
-            builder.config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
-        )
-    made = builder.master(master or "local[*]").getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        }
+    return conf.setAll(settings.items())
 
 
-def _class_archive(jit: str) -> str:
+def _class_archive(jit: str, purpose: str) -> str:
     """JVM options that load Spark's classes from an archive in the user's cache, or make it at exit.
 
-    The archive belongs to one JDK and one Spark; a JVM that cannot use it goes on without. It takes about
-    160 MB and saves half of a session's start.
+    The archive belongs to one JDK, one Spark and one purpose (tasks need a third of the classes of sql); a
+    JVM that cannot use it goes on without. It takes 70 to 190 MB and saves half of a start.
     """
     spark = importlib.import_module("pyspark")
     java = os.path.realpath(_java() or "java")
-    key = hashlib.sha256(f"{java} {spark.__file__} {spark.__version__} {jit}".encode())
+    key = hashlib.sha256(f"{java} {spark.__file__} {spark.__version__} {jit} {purpose}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandemmq"
     archive = cache / f"spark-{key.hexdigest()[:16]}.jsa"
     if archive.exists():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cluster.client.admin_messages import MessageAdmin
+from cluster.client.admin_replicas import ReplicaAdmin
 
 
-class Admin(MessageAdmin):
+class Admin(MessageAdmin, ReplicaAdmin):
     """Administration over the wire, of TandemMQ's and of RocketMQ's clusters.
 
     Use it with `async with`; every method may be awaited by many tasks at once.
@@ -16,7 +17,8 @@ class Admin(MessageAdmin):
                 always full ones, whatever its namespace
     timeout_ms  for one request; requests that a broker relays or that take it long have more
 
-    Methods fall into servers (cluster, masters, broker_status, broker_config, put_kv, ...), topics
+    Methods fall into servers (cluster, masters, broker_status, broker_config, put_kv, ...),
+    replicated groups (replica_sets, epoch_history, elect_master, switchover, ...), topics
     (create_topic, put_topic, topic_stats, ...), groups (put_group, consumers, progress, reset, ...)
     and messages (messages_by_key, message_at, track, ...). Each does what its words say on every
     broker or name server concerned, and stops at the first refusal.

@@ -5,15 +5,19 @@ Source of the layouts: spec "Body schemas and examples".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from cluster.client.admin_values import (
     BrokerMembers,
     ClientConnection,
     ConsumeRates,
     ConsumeSpan,
+    ControllerState,
     DirectResult,
+    Election,
+    EpochHistory,
+    EpochRange,
     GroupMembers,
     GroupProgress,
     GroupSettings,
@@ -24,6 +28,8 @@ from cluster.client.admin_values import (
     QueueEntry,
     QueueProgress,
     QueueRange,
+    Replica,
+    ReplicaSet,
     ReplicaState,
     SlaveState,
     StatsWindow,
@@ -36,6 +42,7 @@ from cluster.client.message import MessageQueue
 from cluster.config import ConfigError, parse_properties
 from storage import fastjson
 
+NO_END: Final = (1 << 63) - 1  # end of the epoch that lasts
 Value = TypeVar("Value")
 Tree = dict[str, Any]
 
@@ -123,6 +130,82 @@ def replica_state(tree: Tree) -> ReplicaState:
         last_read_ms=int(upwards.get("lastReadTimestamp") or 0),
         last_write_ms=int(upwards.get("lastWriteTimestamp") or 0),
         master_flushed_offset=int(upwards.get("masterFlushOffset") or 0),
+    )
+
+
+def replica_sets(tree: Tree) -> dict[str, ReplicaSet]:
+    """Answer of CONTROLLER_GET_SYNC_STATE_DATA: broker name -> its group, sorted."""
+
+    def replicas(entry: Tree, name: str) -> tuple[Replica, ...]:
+        found = (
+            Replica(
+                int(each["brokerId"]), str(each.get("brokerAddress") or ""), bool(each["alive"])
+            )
+            for each in entry.get(name) or ()
+        )
+        return tuple(sorted(found, key=lambda each: each.broker_id))
+
+    table = tree.get("replicasInfoTable") or {}
+    return {
+        str(name): ReplicaSet(
+            broker_name=str(name),
+            master_id=_broker_id(entry.get("masterBrokerId")),
+            master_address=str(entry.get("masterAddress") or ""),
+            epoch=int(entry.get("masterEpoch") or 0),
+            set_epoch=int(entry.get("syncStateSetEpoch") or 0),
+            in_sync=replicas(entry, "inSyncReplicas"),
+            out_of_sync=replicas(entry, "notInSyncReplicas"),
+        )
+        for name, entry in sorted(table.items())
+    }
+
+
+def _broker_id(value: Any) -> int | None:
+    number = int(value or 0)
+    return number if number > 0 else None
+
+
+def epoch_history(tree: Tree) -> EpochHistory:
+    """EpochEntryCache: the answer of GET_BROKER_EPOCH_CACHE."""
+    return EpochHistory(
+        cluster=str(tree["clusterName"]),
+        broker_name=str(tree["brokerName"]),
+        broker_id=int(tree["brokerId"]),
+        max_offset=int(tree["maxOffset"]),
+        epochs=tuple(
+            EpochRange(
+                int(each["epoch"]),
+                int(each["startOffset"]),
+                None if int(each["endOffset"]) == NO_END else int(each["endOffset"]),
+            )
+            for each in tree["epochList"]
+        ),
+    )
+
+
+def election(tree: Tree, header: Mapping[str, str], broker_name: str) -> Election:
+    """Answer of CONTROLLER_ELECT_MASTER: the group in the body, its master in the header."""
+    members = (tree.get("brokerMemberGroup") or {}).get("brokerAddrs") or {}
+    return Election(
+        broker_name=broker_name,
+        master_id=_broker_id(header.get("masterBrokerId")),
+        master_address=header.get("masterAddress") or "",
+        epoch=int(header["masterEpoch"]),
+        set_epoch=int(header["syncStateSetEpoch"]),
+        addresses={number: str(at) for number, at in sorted(_numbered(members))},
+        in_sync=tuple(sorted(map(int, tree.get("syncStateSet") or ()))),
+    )
+
+
+def controller_state(header: Mapping[str, str]) -> ControllerState:
+    """Header of the answer to CONTROLLER_GET_METADATA_INFO; its peers are n0:HOST:PORT;..."""
+    peers = (each.partition(":") for each in (header.get("peers") or "").split(";") if each)
+    return ControllerState(
+        group=header.get("group") or "",
+        leader_id=header.get("controllerLeaderId") or "",
+        leader_address=header.get("controllerLeaderAddress") or "",
+        is_leader=(header.get("isLeader") or "").lower() == "true",
+        peers={name: address for name, _, address in peers},
     )
 
 

@@ -295,6 +295,103 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerState:
+    """Who leads the controllers, as one of them says. peers: controller id -> "host:port"."""
+
+    group: str
+    leader_id: str
+    leader_address: str
+    is_leader: bool
+    peers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One member of a broker group, as its controller has it. alive: heard of in time."""
+
+    broker_id: int
+    address: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    """One broker group, as its controller has it.
+
+    master_id  of the member that leads; None while nobody does
+    epoch      of this master's reign
+    set_epoch  grows with every change of the set
+    in_sync    the sync-state-set: whoever holds everything that was acknowledged
+    """
+
+    broker_name: str
+    master_id: int | None
+    master_address: str
+    epoch: int
+    set_epoch: int
+    in_sync: tuple[Replica, ...]
+    out_of_sync: tuple[Replica, ...]
+
+    @property
+    def replicas(self) -> dict[int, Replica]:
+        """Every member by its id."""
+        return {
+            each.broker_id: each for each in sorted((*self.in_sync, *self.out_of_sync), key=_id)
+        }
+
+
+def _id(replica: Replica) -> int:
+    return replica.broker_id
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRange:
+    """What one master wrote: bytes of the CommitLog from start_offset on. end_offset None: it goes on."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochHistory:
+    """Which master wrote which part of a broker's log; max_offset is where the log ends."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    max_offset: int
+    epochs: tuple[EpochRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """Who leads a broker group now, and the group. master_id None: nobody. addresses: by broker id."""
+
+    broker_name: str
+    master_id: int | None
+    master_address: str
+    epoch: int
+    set_epoch: int
+    addresses: Mapping[int, str]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Switchover:
+    """A planned change of masters.
+
+    elected_ms    from the order until the controller named the new master, which then acknowledges
+    announced_ms  from the order until the name server sent clients there; None: it does not yet
+    """
+
+    before: ReplicaSet
+    after: Election
+    elected_ms: int
+    announced_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueEntry:
     """One entry of a consume queue: where its record lies in the CommitLog, and its tag's code."""
 

@@ -135,6 +135,14 @@ class QueueNotAssigned(ClientError):
     """The queue does not belong to this consumer now: not assigned, or moved to another member."""
 
 
+class NoController(ClientError):
+    """No controller is named and no broker names one, or none of them answers or knows who leads."""
+
+
+class NoSuccessor(ClientError):
+    """A group cannot be handed over now: no master, or no living member in sync that could follow it."""
+
+
 #: What to do about a response code; shown behind the broker's own words.
 REMEDIES: Final[Mapping[int, str]] = {
     1: "See that broker's log for the cause.",
@@ -152,6 +160,10 @@ REMEDIES: Final[Mapping[int, str]] = {
     "autoCreateSubscriptionGroup=true.",
     29: "The request does not fit that broker: refresh the route; the topic may have fewer queues.",
     215: "The broker asks for fewer requests per second.",
+    2007: "That controller does not lead: ask the one that getControllerMetaData names.",
+    2009: "Stop that replica first, or clean living ones too (-l).",
+    2010: "The controller does not know it: see getSyncStateSet for the members' ids.",
+    2012: "Elect a living member of the sync-state-set: getSyncStateSet lists them.",
 }
 
 
