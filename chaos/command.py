@@ -1,0 +1,73 @@
+"""What the campaigns on replicated groups share as commands: seed, directory, progress, report, exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+PROBLEMS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """One run of a command. kept: the directory was given and stays."""
+
+    seed: int
+    directory: Path
+    kept: bool
+    as_json: bool
+
+
+def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """A parser with the arguments that all campaigns have."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m chaos.{name}",
+        description=(about or "").split("\n")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--seed", type=int, help="default: drawn, and printed")
+    made.add_argument("--directory", type=Path, help="default: a temporary one, removed if good")
+    made.add_argument("--json", action="store_true", help="the outcome as JSON")
+    return made
+
+
+def begin(arguments: argparse.Namespace, name: str) -> Begun:
+    """Seed and directory; both are printed."""
+    seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
+    given: Path | None = arguments.directory
+    directory = Path(tempfile.mkdtemp(prefix=f"tandem-{name}-")) if given is None else given
+    directory.mkdir(parents=True, exist_ok=True)
+    say(f"seed {seed}, journal, stores and server logs in {directory}")
+    return Begun(seed, directory, given is not None, arguments.json)
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def end(
+    run: Begun, report: Mapping[str, Any], lines: Sequence[str], problems: Sequence[str]
+) -> int:
+    """Print the report, remove what a good run left behind; the exit code."""
+    if run.as_json:
+        print(json.dumps({"good": not problems, **report}))
+    else:
+        print("\n".join(lines))
+        for problem in problems[:PROBLEMS_SHOWN]:
+            print(f"PROBLEM {problem}")
+        if problems:
+            print(f"{len(problems)} problems; seed {run.seed}, everything is in {run.directory}")
+        else:
+            print("nothing lost, nothing unsent, order kept, one log everywhere")
+    if not problems and not run.kept:
+        shutil.rmtree(run.directory)
+    return 1 if problems else 0

@@ -1,0 +1,394 @@
+"""A replicated broker group as processes: a name server with its controller, and replicas.
+
+Settings are RocketMQ's, so that the same files start our servers or stock ones (`servers="java"`,
+from a checkout with a JDK), which gives the figures to compare ours with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from chaos.processes import ProcessBroken, ServerProcess
+from chaos.rebalance_soak import checkout_kits
+from cluster.remoting import (
+    ChannelPool,
+    Command,
+    RemotingError,
+    RequestCode,
+    ResponseCode,
+)
+from storage import fastjson
+
+LOOPBACK: Final = "127.0.0.1"
+PORTS: Final = range(20_010, 32_000, 10)  # below Linux's ephemeral range
+JAVA_VERSION: Final = "5.3.3"
+ASK_MS: Final = 1000
+LOOK_S: Final = 0.02
+START_S: Final = {"tandem": 30.0, "java": 90.0}
+#: a replica that came back and is not in the set by then is stuck
+WHOLE_S: Final = {"tandem": 30.0, "java": 180.0}
+
+# Small files, so that the log, the queues and the index roll again and again.
+SMALL_FILES: Final[Mapping[str, object]] = {
+    "mappedFileSizeCommitLog": 4 << 20,
+    "mappedFileSizeConsumeQueue": 40_000,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20_000,
+    "fileReservedTime": 87_600,
+    "deleteWhen": "04",
+}
+#: what keeps a stock broker fast on a small machine
+JAVA_ONLY: Final[Mapping[str, object]] = {
+    "waitTimeMillsInSendQueue": 10_000,
+    "brokerFastFailureEnable": "false",
+    "sendMessageThreadPoolNums": 2,
+    "pullMessageThreadPoolNums": 4,
+    "timerWheelEnable": "false",
+    "diskMaxUsedSpaceRatio": 95,
+}
+
+Servers = Literal["tandem", "java"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What to start.
+
+    synchronous  S0 or S1 instead of A0 or A1; sync_flush: the 1 of them
+    settings     broker settings on top, by RocketMQ's keys; name_server_settings likewise
+    """
+
+    replicas: int = 2
+    synchronous: bool = True
+    sync_flush: bool = False
+    copies_min: int = 1
+    servers: Servers = "tandem"
+    name: str = "broker-chaos"
+    cluster: str = "ChaosCluster"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    name_server_settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        """A0, A1, S0 or S1."""
+        return ("S" if self.synchronous else "A") + ("1" if self.sync_flush else "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica as the controller knows it."""
+
+    broker_id: int
+    address: str
+    alive: bool
+    in_sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The controller's word on the group. master: address, None while there is none."""
+
+    master: str | None
+    epoch: int
+    set_epoch: int
+    members: tuple[Member, ...]
+
+    @property
+    def in_sync(self) -> frozenset[str]:
+        """Addresses of the sync-state-set."""
+        return frozenset(each.address for each in self.members if each.in_sync)
+
+
+class Replica(ServerProcess):
+    """A broker of the group; `store` survives everything but the test."""
+
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        store: Path,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        super().__init__(f"replica {number}", command, log, env)
+        self.number = number
+        self.address = f"{LOOPBACK}:{port}"
+        self.store = store
+
+
+class Group:
+    """The processes, and questions to the controller and the name server."""
+
+    def __init__(self, directory: Path, plan: GroupPlan) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.ports = Ports()
+        name_server_port, controller_port = self.ports.take(), self.ports.take()
+        self.name_server_address = f"{LOOPBACK}:{name_server_port}"
+        self.controller_address = f"{LOOPBACK}:{controller_port}"
+        self.name_server = self._make_name_server(name_server_port)
+        self.replicas = [self._make_replica(number) for number in range(plan.replicas)]
+        self.pool = ChannelPool(connect_timeout_ms=ASK_MS)
+
+    @property
+    def processes(self) -> list[ServerProcess]:
+        return [self.name_server, *self.replicas]
+
+    def replica_at(self, address: str) -> Replica:
+        return next(each for each in self.replicas if each.address == address)
+
+    def settings_of(self, number: int) -> dict[str, object]:
+        """Settings of one replica, by RocketMQ's keys. Made once, when the group is."""
+        plan, directory = self.plan, self.directory / f"replica-{number}"
+        port = self.ports.take()
+        store = directory / "store"
+        settings: dict[str, object] = {
+            "brokerClusterName": plan.cluster,
+            "brokerName": plan.name,
+            "brokerId": -1,
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "listenPort": port,
+            "haListenPort": port + 1,
+            "namesrvAddr": self.name_server_address,
+            "enableControllerMode": "true",
+            "controllerAddr": self.controller_address,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "storePathEpochFile": store / "epochFileCheckpoint",
+            "flushDiskType": "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH",
+            "allAckInSyncStateSet": "true" if plan.synchronous else "false",
+            "minInSyncReplicas": plan.copies_min,
+            "autoCreateTopicEnable": "true",
+            **SMALL_FILES,
+        }
+        if plan.servers == "java":
+            settings |= {**JAVA_ONLY, "rocketmqHome": directory / "home"}
+        else:
+            settings["brokerRole"] = "SYNC_MASTER" if plan.synchronous else "ASYNC_MASTER"
+        return {**settings, **plan.settings}
+
+    async def start(self) -> None:
+        """Everything up and in the sync-state-set. Raises ProcessBroken."""
+        self.name_server.launch()
+        await self._until_up(self.name_server)
+        for replica in self.replicas:
+            replica.launch()
+        await self.whole(START_S[self.plan.servers])
+
+    async def _until_up(self, process: ServerProcess) -> None:
+        deadline = time.monotonic() + START_S[self.plan.servers]
+        while await self.view() is None:
+            if not process.alive:
+                raise process.broken(f"ended by itself ({process.code})")
+            if time.monotonic() > deadline:
+                raise process.broken("does not answer as a controller")
+            await asyncio.sleep(LOOK_S)
+
+    async def view(self) -> GroupView | None:
+        """What the controller says; None when it does not answer. A group unknown to it has no members."""
+        names = fastjson.dumps([self.plan.name])
+        ask = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, names)
+        try:
+            answer = await self.pool.request(self.controller_address, ask, ASK_MS)
+        except RemotingError:
+            return None
+        if answer.code != ResponseCode.SUCCESS or not answer.body:
+            return None
+        return parse_view(fastjson.loads(bytes(answer.body)), self.plan.name)
+
+    async def whole(self, within_s: float | None = None) -> GroupView:
+        """Wait until every replica is alive and in the set, and one of them is master; that view.
+
+        Raises ProcessBroken when a replica ended by itself, or when it takes too long.
+        """
+        within_s = WHOLE_S[self.plan.servers] if within_s is None else within_s
+        deadline = time.monotonic() + within_s
+        view = None
+        while True:
+            for replica in self.replicas:
+                if not replica.alive:
+                    raise replica.broken(f"ended by itself ({replica.code})")
+            view = await self.view() or view
+            if view is not None and self._is_whole(view):
+                return view
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"--- {each.name}\n{each.tail()}" for each in self.processes)
+                raise ProcessBroken(
+                    f"not whole in {within_s:g} s, the controller says {view}\n{tails}"
+                )
+            await asyncio.sleep(LOOK_S)
+
+    def _is_whole(self, view: GroupView) -> bool:
+        alive = sum(each.alive for each in view.members)
+        return bool(view.master) and len(view.in_sync) == alive == len(self.replicas)
+
+    async def addresses(self, topic: str) -> dict[int, str] | None:
+        """Broker id to address, as the name server's route of a topic says; None without one."""
+        ask = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        try:
+            answer = await self.pool.request(self.name_server_address, ask, ASK_MS)
+        except RemotingError:
+            return None
+        if answer.code != ResponseCode.SUCCESS or not answer.body:
+            return None
+        route = fastjson.loads(bytes(answer.body))
+        for broker in route.get("brokerDatas") or ():
+            if broker["brokerName"] == self.plan.name:
+                return {int(number): str(at) for number, at in broker["brokerAddrs"].items()}
+        return None
+
+    async def create_topic(self, topic: str, queues: int) -> None:
+        """Create a topic on the master. Raises RemotingError, ProcessBroken."""
+        view = await self.whole()
+        assert view.master is not None
+        ext = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        ask = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        answer = await self.pool.request(view.master, ask, 5 * ASK_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ProcessBroken(f"topic {topic}: {answer.code} {answer.remark}")
+
+    async def close(self) -> None:
+        """End what still runs, however it is."""
+        await self.pool.close()
+        for process in reversed(self.processes):
+            process.abandon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self.close()
+
+    # --- making processes
+
+    def _make_name_server(self, port: int) -> ServerProcess:
+        directory = self.directory / "namesrv"
+        peer = self.controller_address.replace(LOOPBACK, f"n0-{LOOPBACK}")
+        settings = {
+            "listenPort": port,
+            "kvConfigPath": directory / "kvConfig.json",
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "chaos",
+            "controllerDLegerPeers": peer,
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": directory / "controller",
+            **self.plan.name_server_settings,
+        }
+        if self.plan.servers == "java":
+            settings |= {"rocketmqHome": directory / "home", "mappedFileSize": 16 << 20}
+        conf = write_properties(directory / "namesrv.conf", settings)
+        if self.plan.servers == "java":
+            command, env = _java(
+                directory / "home", "org.apache.rocketmq.namesrv.NamesrvStartup", conf, 256
+            )
+        else:
+            command, env = _tandem("nameserver", conf)
+        return ServerProcess("name server", command, directory / "namesrv.log", env)
+
+    def _make_replica(self, number: int) -> Replica:
+        settings = self.settings_of(number)
+        directory = self.directory / f"replica-{number}"
+        store = Path(str(settings["storePathRootDir"]))
+        store.mkdir(parents=True)
+        conf = write_properties(directory / "broker.conf", settings)
+        if self.plan.servers == "java":
+            command, env = _java(
+                directory / "home", "org.apache.rocketmq.broker.BrokerStartup", conf, 512
+            )
+        else:
+            command, env = _tandem("broker", conf)
+        port = int(str(settings["listenPort"]))
+        return Replica(number, port, store, command, directory / "broker.log", env)
+
+
+class Ports:
+    """Free ports on loopback, each with the two beside it that a broker opens; none given out twice."""
+
+    def __init__(self) -> None:
+        self._taken: set[int] = set()
+
+    def take(self) -> int:
+        for _ in range(400):
+            port = random.SystemRandom().choice(PORTS)
+            if port in self._taken:
+                continue
+            if all(_can_bind(port + offset) for offset in (-2, 0, 1)):
+                self._taken.add(port)
+                return port
+        raise ProcessBroken("no free port")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def parse_view(tree: Mapping[str, Any], name: str) -> GroupView:
+    """The body of CONTROLLER_GET_SYNC_STATE_DATA's answer.
+
+    Source: replication spec "Request codes, controller side".
+    """
+    entry = (tree.get("replicasInfoTable") or {}).get(name)
+    if entry is None:
+        return GroupView(None, 0, 0, ())
+    members = tuple(
+        Member(int(each["brokerId"]), str(each["brokerAddress"]), bool(each["alive"]), in_sync)
+        for key, in_sync in (("inSyncReplicas", True), ("notInSyncReplicas", False))
+        for each in entry.get(key) or ()
+    )
+    return GroupView(
+        entry.get("masterAddress") or None,
+        int(entry.get("masterEpoch") or 0),
+        int(entry.get("syncStateSetEpoch") or 0),
+        members,
+    )
+
+
+def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+    """A Java properties file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+def _tandem(role: str, conf: Path) -> tuple[list[str], dict[str, str]]:
+    packages = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-X", "faulthandler", "-m", "tandemmq", role, "-c", str(conf)]
+    return command, {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def _java(home: Path, main: str, conf: Path, heap_mb: int) -> tuple[list[str], dict[str, str]]:
+    _, kit = checkout_kits()
+    missing = kit.java_missing()
+    if missing:
+        raise ProcessBroken(missing)
+    options = ["-XX:MaxDirectMemorySize=512m"]
+    command = kit.java_command(
+        JAVA_VERSION, main, home, "-c", str(conf), heap_mb=heap_mb, options=options
+    )
+    return command, kit.java_env(home)

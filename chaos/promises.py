@@ -1,0 +1,250 @@
+"""What must hold between the history of a run and the final log of a replicated group. Pure: no I/O, no clock.
+
+Each checker yields a sentence per violation, which begins with one word that names its kind; none at all
+means that everything holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from chaos.journal import FAIL, OK, Seen, Send
+
+Queue = tuple[str, int]  # topic, queue id
+
+SHOWN_MAX: Final = 10  # sentences of one kind
+
+
+class Stored(NamedTuple):
+    """One message of the final log. body_hash: of the body as it lies there."""
+
+    queue_offset: int
+    unique_id: str
+    offset: int
+    size: int
+    body_hash: str
+
+
+class Cut(NamedTuple):
+    """Bytes [start, end) of its log that a replica reported as cut off, with the count of records it named.
+
+    unique_ids  of the messages in the file it set aside
+    """
+
+    start: int
+    end: int
+    records: int
+    unique_ids: frozenset[str] = frozenset()
+
+
+class FinalLog:
+    """The messages of the log that a group ended up with, by queue and by unique id."""
+
+    def __init__(self, queues: Mapping[Queue, Sequence[Stored]]) -> None:
+        self.queues = queues
+        self.places: dict[str, tuple[Queue, Stored]] = {}
+        self.repeated: list[str] = []
+        for queue, messages in queues.items():
+            for message in messages:
+                before = self.places.setdefault(message.unique_id, (queue, message))
+                if before[1] is not message:
+                    self.repeated.append(
+                        f"REPEATED {message.unique_id} lies at {before[0]} {before[1].queue_offset} "
+                        f"and at {queue} {message.queue_offset}"
+                    )
+
+    def at(self, queue: Queue, queue_offset: int) -> Stored | None:
+        """The message at a queue offset."""
+        messages = self.queues.get(queue, ())
+        return messages[queue_offset] if queue_offset < len(messages) else None
+
+
+def check_log(final: FinalLog) -> Iterator[str]:
+    """Queue offsets are 0, 1, 2... in the order of the log, no message lies twice, no body is damaged."""
+    yield from final.repeated
+    for queue, messages in final.queues.items():
+        end = 0
+        for expected, message in enumerate(messages):
+            if message.queue_offset != expected:
+                yield f"GAP {queue} has offset {message.queue_offset} where {expected} is next"
+                break
+            if message.offset < end:
+                yield f"ORDER {queue} {expected} lies at {message.offset}, before {end}"
+                break
+            end = message.offset + message.size
+        for message in messages:
+            if not message.unique_id.endswith(message.body_hash):
+                yield f"DAMAGED body of {message.unique_id} has hash {message.body_hash}"
+
+
+def check_sends(
+    sends: Iterable[Send], final: FinalLog, declared: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Everything acknowledged lies where the answer said; nothing lies there that nobody sent or that was refused.
+
+    declared  unique ids that replicas reported as cut off, in asynchronous modes: these may be missing
+              (check_cuts), and their queue offsets may be given out again
+    """
+    sent: set[str] = set()
+    holders: dict[tuple[Queue, int], str] = {}
+    for send in sends:
+        sent.add(send.unique_id)
+        queue = (send.topic, send.queue_id)
+        place = final.places.get(send.unique_id)
+        if send.outcome == FAIL and place is not None:
+            yield f"ABORTED refused with {send.code} and yet stored at {place[1].offset}: {send}"
+        if send.outcome != OK:
+            continue
+        if place is None:
+            if send.unique_id not in declared:
+                yield _lost(send, final)
+            continue
+        stored = place[1]
+        if place[0] != queue or stored.queue_offset != send.queue_offset:
+            yield f"MOVED to {place[0]} {stored.queue_offset}: {send}"
+        elif stored.offset != send.offset:
+            yield f"MOVED in the log to {stored.offset}: {send}"
+        before = holders.setdefault((queue, send.queue_offset), send.unique_id)
+        if before != send.unique_id:
+            yield f"REUSED the queue offset acknowledged to {before}: {send}"
+    for unique_id, (queue, stored) in final.places.items():
+        if unique_id not in sent:
+            yield f"PHANTOM {unique_id} at {queue} {stored.queue_offset} was never sent"
+
+
+def _lost(send: Send, final: FinalLog) -> str:
+    queue = (send.topic, send.queue_id)
+    other = final.at(queue, send.queue_offset)
+    if other is not None:
+        return f"LOST and its queue offset REUSED by {other.unique_id}: {send}"
+    return f"LOST queue ends at {len(final.queues.get(queue, ()))}: {send}"
+
+
+def lost(sends: Iterable[Send], final: FinalLog) -> list[Send]:
+    """Acknowledged messages that are not in the final log, in the order of the log they were in."""
+    gone = [each for each in sends if each.outcome == OK and each.unique_id not in final.places]
+    return sorted(gone, key=lambda each: (each.epoch, each.offset))
+
+
+def check_cuts(cuts: Iterable[Cut]) -> Iterator[str]:
+    """What replicas reported as cut off is what they set aside: no more, no less."""
+    for each in cuts:
+        if each.records != len(each.unique_ids):
+            yield (
+                f"MISCOUNTED {each.start}..{each.end}: {each.records} records reported, "
+                f"{len(each.unique_ids)} in the file set aside"
+            )
+
+
+def check_order(sends: Iterable[Send], final: FinalLog) -> Iterator[str]:
+    """A message whose acknowledgement was there before another to its queue was sent lies before it.
+
+    This covers the order within a lane, whose sends follow one another, and the order between lanes.
+    """
+    known = {each.unique_id: each for each in sends}
+    for queue, messages in final.queues.items():
+        latest: Send | None = None  # the one begun last among those that lie in front
+        for message in messages:
+            send = known.get(message.unique_id)
+            if send is None:
+                continue
+            if send.outcome == OK and latest is not None and latest.began_ns > send.ended_ns:
+                yield f"ORDER {queue}: {latest} lies before {send}, which was acknowledged before"
+            if latest is None or send.began_ns > latest.began_ns:
+                latest = send
+
+
+def check_seen(
+    seen: Iterable[Seen], final: FinalLog, declared: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """What a reader was given on any replica is what the log holds for ever, but for declared losses."""
+    for each in seen:
+        queue = (each.topic, each.queue_id)
+        for at, unique_id in enumerate(each.unique_ids, each.first):
+            stored = final.at(queue, at)
+            if stored is not None and stored.unique_id == unique_id:
+                continue
+            if unique_id in declared:
+                continue
+            now = "nothing" if stored is None else stored.unique_id
+            yield f"VANISHED {unique_id} was read at {queue} {at} from {each.broker}, there is {now} now"
+
+
+def check_epochs(
+    sends: Iterable[Send],
+    reigns: Sequence[tuple[int, int]],
+    declared: frozenset[str] = frozenset(),
+) -> Iterator[str]:
+    """Acknowledgements of one epoch come from one broker, epochs never go back, and the epoch file agrees.
+
+    reigns  (epoch, first offset), ascending, of the final log
+    """
+    masters: dict[int, str] = {}
+    known = sorted(
+        (each for each in sends if each.outcome == OK and each.epoch >= 0),
+        key=lambda each: each.ended_ns,
+    )
+    for send in known:
+        master = masters.setdefault(send.epoch, send.broker)
+        if master != send.broker:
+            yield f"TWO MASTERS {master} and {send.broker} acknowledged in epoch {send.epoch}: {send}"
+        if reigns and send.unique_id not in declared:
+            writer = _reign(reigns, send.offset)
+            if writer != send.epoch:
+                yield f"EPOCH {writer} wrote the log at {send.offset} by the epoch file: {send}"
+    yield from _regressions(known)
+
+
+def _regressions(known: Sequence[Send]) -> Iterator[str]:
+    """`known` is sorted by end. An answer of an old epoch to a request that began after one of a newer had come."""
+    by_begin = sorted(known, key=lambda each: each.began_ns)
+    highest, ended = -1, 0
+    for send in by_begin:
+        while ended < len(known) and known[ended].ended_ns < send.began_ns:
+            highest = max(highest, known[ended].epoch)
+            ended += 1
+        if send.epoch < highest:
+            yield f"OLD EPOCH acknowledged after epoch {highest} had: {send}"
+
+
+def _reign(reigns: Sequence[tuple[int, int]], offset: int) -> int:
+    found = -1
+    for epoch, start in reigns:
+        if start > offset:
+            break
+        found = epoch
+    return found
+
+
+def limited(problems: Iterable[str], shown_max: int = SHOWN_MAX) -> list[str]:
+    """The first problems of each kind, and how many more there are."""
+    counts: dict[str, int] = {}
+    kept = []
+    for problem in problems:
+        kind = problem.split()[0]
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= shown_max:
+            kept.append(problem)
+    rest = [
+        f"{kind} and {count - shown_max} more of this kind"
+        for kind, count in counts.items()
+        if count > shown_max
+    ]
+    return kept + rest
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank; 0 for nothing."""
+    if not values:
+        return 0.0
+    return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
+
+
+def gaps(times_ns: Iterable[int], begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+    """(begin, end) of the stretches of [begin_ns, end_ns) without any of `times_ns`, longest first."""
+    inside = sorted(at for at in times_ns if begin_ns <= at < end_ns)
+    edges = [begin_ns, *inside, end_ns]
+    return sorted(itertools.pairwise(edges), key=lambda each: each[0] - each[1])

@@ -1,0 +1,149 @@
+"""Reads the files of replicas after a run: the messages of a log, its reigns, and whether two logs are one.
+
+Standard scanning of storage, no broker: what the processes said while they ran plays no part.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.load import body_hash
+from chaos.promises import Cut, FinalLog, Queue, Stored
+from replication.epochs import read_epochs
+from storage import CorruptRecord, decode, get_property, scan
+
+BLOCK_BYTES: Final = 1 << 20
+UNIQUE_ID: Final = b"UNIQ_KEY"
+
+
+@dataclass(slots=True)
+class ReplicaLog:
+    """What one replica's files hold. end: first offset that is no record; problems: what did not parse."""
+
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    queues: dict[Queue, list[Stored]] = field(default_factory=dict)
+    reigns: tuple[tuple[int, int], ...] = ()
+    problems: list[str] = field(default_factory=list)
+
+    def final(self) -> FinalLog:
+        return FinalLog(self.queues)
+
+
+def segments(store: Path) -> list[tuple[int, Path]]:
+    """(first offset, file) of the log's files, in order."""
+    return sorted((int(path.name), path) for path in (store / "commitlog").glob("[0-9]*"))
+
+
+def read_log(store: Path, topics: frozenset[str]) -> ReplicaLog:
+    """Every message of `topics` in a closed store, checksums verified, in the order of the log."""
+    log = ReplicaLog(reigns=read_reigns(store))
+    files = segments(store)
+    if not files:
+        log.problems.append(f"no log in {store}")
+        return log
+    log.start = log.end = files[0][0]
+    for start, path in files:
+        if start != log.end:
+            break  # the file made in advance, or what a cut left behind
+        if path.stat().st_size and not _read_segment(start, path, topics, log):
+            break
+    return log
+
+
+def _read_segment(start: int, path: Path, topics: frozenset[str], log: ReplicaLog) -> bool:
+    """Add one file's messages; whether the log goes on in the next file."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        data = memoryview(view)
+        try:
+            for head in scan(data, 0, len(data), crc_checked=True):
+                if head.blank:
+                    log.end = start + len(data)
+                    return True
+                log.end = start + head.position + head.size
+                log.records += 1
+                if head.physical_offset != start + head.position:
+                    log.problems.append(
+                        f"record at {start + head.position} says {head.physical_offset}"
+                    )
+                topic = head.topic.decode()
+                if topic in topics:
+                    _add(log, topic, data, start, head.position)
+        except CorruptRecord as damage:
+            log.problems.append(f"corrupt record in {path}: {damage}")
+        finally:
+            data.release()
+    return False
+
+
+def _add(log: ReplicaLog, topic: str, data: memoryview, start: int, position: int) -> None:
+    record = decode(data, position)
+    unique_id = get_property(bytes(record.properties), UNIQUE_ID) or b""
+    log.queues.setdefault((topic, record.queue_id), []).append(
+        Stored(
+            record.queue_offset,
+            unique_id.decode(),
+            start + position,
+            record.size,
+            body_hash(bytes(record.body)),
+        )
+    )
+
+
+def read_reigns(store: Path) -> tuple[tuple[int, int], ...]:
+    """(epoch, first offset) of the epoch file. Raises CorruptEpochFile."""
+    path = store / "epochFileCheckpoint"
+    contents = [
+        each.read_bytes() if each.exists() else None for each in (path, Path(f"{path}.bak"))
+    ]
+    return tuple((each.number, each.start) for each in read_epochs(*contents).entries)
+
+
+def differences(stores: Sequence[Path], start: int, end: int) -> Iterator[str]:
+    """Where logs differ from the first one in [start, end), block by block; nothing when they are one."""
+    reference, *others = stores
+    for other in others:
+        found = _first_difference(reference, other, start, end)
+        if found is not None:
+            yield f"DIFFER {reference} and {other} at byte {found} of [{start}, {end})"
+
+
+def _first_difference(one: Path, two: Path, start: int, end: int) -> int | None:
+    for (at, left), (also, right) in zip(
+        _blocks(one, start, end), _blocks(two, start, end), strict=True
+    ):
+        assert at == also, (at, also)
+        if left != right:
+            size = min(len(left), len(right))
+            same = next((i for i in range(size) if left[i] != right[i]), size)
+            return at + same
+    return None
+
+
+def _blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of [start, end), cut at multiples of BLOCK_BYTES; missing bytes come short."""
+    files = segments(store)
+    offset = start
+    while offset < end:
+        until = min(end, (offset // BLOCK_BYTES + 1) * BLOCK_BYTES)
+        yield offset, b"".join(_read(files, offset, until))
+        offset = until
+
+
+def _read(files: Sequence[tuple[int, Path]], start: int, end: int) -> Iterator[bytes]:
+    for first, path in files:
+        low, high = max(start, first), min(end, first + path.stat().st_size)
+        if low < high:
+            with path.open("rb") as file:
+                file.seek(low - first)
+                yield file.read(high - low)
+
+
+def read_cuts(store: Path) -> list[Cut]:
+    """What a replica set aside before it cut its log."""
+    return []

@@ -1,0 +1,245 @@
+"""The checkers of replicated groups find each planted violation, and nothing in a history that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from chaos.journal import FAIL, INFO, OK, Seen, Send
+from chaos.promises import (
+    Cut,
+    FinalLog,
+    Queue,
+    Stored,
+    check_cuts,
+    check_epochs,
+    check_log,
+    check_order,
+    check_seen,
+    check_sends,
+    gaps,
+    limited,
+    lost,
+    percentile,
+)
+from chaos.traffic import Probe, writable_after
+
+HASH = "00112233aabbccdd"
+QUEUE: Queue = ("T", 0)
+SIZE = 100
+
+
+def unique(number: int) -> str:
+    return f"{number:016x}{HASH}"
+
+
+def final(*numbers: int) -> FinalLog:
+    """One queue with these messages, one after the other from offset 0 of the log."""
+    stored = [Stored(at, unique(n), at * SIZE, SIZE, HASH) for at, n in enumerate(numbers)]
+    return FinalLog({QUEUE: stored})
+
+
+def send(number: int, at: int = -1, outcome: str = OK, **more: int | str) -> Send:
+    """An attempt that took 5 ns from 10 * number on; acknowledged at queue offset `at`."""
+    began = 10 * number
+    made = Send(unique(number), "T", 0, 1, number, 1, began, began + 5, outcome, 0, "a:1")
+    if outcome == OK:
+        made = made._replace(queue_offset=at, offset=at * SIZE, epoch=1, copies=2, durable=0)
+    return made._replace(**more)  # type: ignore[arg-type]
+
+
+def kinds(problems: Sequence[str]) -> list[str]:
+    return [problem.split()[0] for problem in problems]
+
+
+RIGHT = [send(1, 0), send(2, outcome=INFO), send(3, 1), send(4, 2), send(5, outcome=FAIL, code=14)]
+
+
+def test_a_right_history_has_no_problems() -> None:
+    log = final(1, 3, 4)
+    seen = [Seen("T", 0, 0, (unique(1), unique(3)), "a:1", 50)]
+    assert not [
+        *check_log(log),
+        *check_sends(RIGHT, log),
+        *check_order(RIGHT, log),
+        *check_seen(seen, log),
+        *check_epochs(RIGHT, [(1, 0)]),
+    ]
+
+
+def test_an_indefinite_send_may_be_there_or_not() -> None:
+    sends = [send(1, 0), send(2, outcome=INFO)]
+    assert not [*check_sends(sends, final(1)), *check_sends(sends, final(1, 2))]
+
+
+def test_an_acknowledged_message_that_is_missing_is_lost() -> None:
+    (problem,) = check_sends([send(1, 0), send(2, 1)], final(1))
+    assert problem.startswith("LOST queue ends at 1")
+
+
+def test_an_acknowledged_offset_that_holds_another_message_is_reused() -> None:
+    (problem,) = check_sends([send(1, 0), send(2, 0)], final(2))
+    assert problem.startswith(f"LOST and its queue offset REUSED by {unique(2)}")
+
+
+def test_two_acknowledgements_of_one_offset_are_reported_even_if_one_message_moved() -> None:
+    problems = list(check_sends([send(1, 0), send(2, 0)], final(1, 2)))
+    assert kinds(problems) == ["MOVED", "REUSED"]
+
+
+def test_an_acknowledged_message_elsewhere_in_the_log_is_reported() -> None:
+    (problem,) = check_sends([send(1, 0, offset=77)], final(1))
+    assert problem.startswith("MOVED in the log to 0")
+
+
+def test_an_acknowledged_message_in_another_queue_is_reported() -> None:
+    (problem,) = check_sends([send(1, 0, queue_id=3)], final(1))
+    assert problem.startswith("MOVED to ('T', 0) 0")
+
+
+def test_a_refused_message_that_is_there_is_reported() -> None:
+    (problem,) = check_sends([send(1, outcome=FAIL, code=14)], final(1))
+    assert problem.startswith("ABORTED refused with 14 and yet stored")
+
+
+def test_a_message_that_nobody_sent_is_a_phantom() -> None:
+    (problem,) = check_sends([send(1, 0)], final(1, 9))
+    assert problem.startswith(f"PHANTOM {unique(9)}")
+
+
+def test_an_acknowledgement_that_came_late_is_a_promise_too() -> None:
+    sends = [send(1, outcome=INFO), send(1, 0)]
+    assert kinds(list(check_sends(sends, final()))) == ["LOST"]
+
+
+def test_a_loss_that_was_declared_is_no_problem_but_counted() -> None:
+    sends = [send(1, 0), send(2, 1), send(3, 1)]
+    log = final(1, 3)
+    assert not list(check_sends(sends, log, frozenset({unique(2)})))
+    assert [each.unique_id for each in lost(sends, log)] == [unique(2)]
+
+
+def test_a_cut_whose_count_is_not_that_of_its_file_is_reported() -> None:
+    right = Cut(0, 200, 2, frozenset({unique(1), unique(2)}))
+    wrong = Cut(200, 300, 2, frozenset({unique(3)}))
+    assert kinds(list(check_cuts([right, wrong]))) == ["MISCOUNTED"]
+
+
+def test_a_queue_with_a_gap_is_reported() -> None:
+    stored = [Stored(0, unique(1), 0, SIZE, HASH), Stored(2, unique(2), SIZE, SIZE, HASH)]
+    assert kinds(list(check_log(FinalLog({QUEUE: stored})))) == ["GAP"]
+
+
+def test_a_message_twice_in_the_log_is_reported() -> None:
+    assert kinds(list(check_log(final(1, 2, 1)))) == ["REPEATED"]
+
+
+def test_a_queue_against_the_order_of_the_log_is_reported() -> None:
+    stored = [Stored(0, unique(1), 500, SIZE, HASH), Stored(1, unique(2), 0, SIZE, HASH)]
+    assert kinds(list(check_log(FinalLog({QUEUE: stored})))) == ["ORDER"]
+
+
+def test_a_damaged_body_is_reported() -> None:
+    stored = [Stored(0, unique(1), 0, SIZE, "ff" * 8)]
+    assert kinds(list(check_log(FinalLog({QUEUE: stored})))) == ["DAMAGED"]
+
+
+def test_a_message_in_front_of_one_acknowledged_before_it_was_sent_is_out_of_order() -> None:
+    sends = [send(1, 1), send(2, 0)]
+    (problem,) = check_order(sends, final(2, 1))
+    assert problem.startswith("ORDER")
+
+
+def test_sends_that_overlap_may_lie_in_any_order() -> None:
+    overlapping = [send(1, 1, ended_ns=25), send(2, 0)]
+    assert not list(check_order(overlapping, final(2, 1)))
+
+
+def test_an_indefinite_send_may_be_stored_later() -> None:
+    sends = [send(1, outcome=INFO), send(2, 0)]
+    assert not list(check_order(sends, final(2, 1)))
+
+
+def test_a_message_that_was_read_and_is_gone_has_vanished() -> None:
+    seen = [Seen("T", 0, 0, (unique(1), unique(2)), "b:1", 50)]
+    (problem,) = check_seen(seen, final(1))
+    assert problem.startswith(
+        f"VANISHED {unique(2)} was read at ('T', 0) 1 from b:1, there is nothing"
+    )
+
+
+def test_a_message_that_was_read_at_an_offset_with_another_one_now_has_vanished() -> None:
+    (problem,) = check_seen([Seen("T", 0, 0, (unique(2),), "b:1", 50)], final(1))
+    assert problem.endswith(f"there is {unique(1)} now")
+
+
+def test_what_was_read_and_declared_lost_is_no_problem() -> None:
+    seen = [Seen("T", 0, 0, (unique(2),), "b:1", 50)]
+    assert not list(check_seen(seen, final(1), frozenset({unique(2)})))
+
+
+def test_two_brokers_in_one_epoch_are_two_masters() -> None:
+    sends = [send(1, 0), send(2, 1, broker="b:1")]
+    assert kinds(list(check_epochs(sends, [(1, 0)]))) == ["TWO"]
+
+
+def test_an_old_epoch_after_a_newer_one_is_reported() -> None:
+    sends = [send(1, 0, epoch=2, broker="b:1"), send(2, 1, epoch=1)]
+    assert kinds(list(check_epochs(sends, []))) == ["OLD"]
+
+
+def test_an_old_epoch_whose_send_had_begun_before_is_right() -> None:
+    sends = [send(1, 0, ended_ns=60), send(2, 1, epoch=2, broker="b:1")]
+    assert not list(check_epochs(sends, []))
+
+
+def test_an_acknowledgement_with_another_epoch_than_the_file_is_reported() -> None:
+    reigns = [(1, 0), (2, SIZE)]
+    assert kinds(list(check_epochs([send(1, 0), send(2, 1)], reigns))) == ["EPOCH"]
+
+
+def test_only_the_first_problems_of_a_kind_are_kept() -> None:
+    kept = limited([*(f"LOST {n}" for n in range(15)), "GAP 1"], 10)
+    assert len(kept) == 12
+    assert kept[-1] == "LOST and 5 more of this kind"
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 5.0), (0.99, 10.0), (0.0, 1.0), (1.0, 10.0)])
+def test_percentiles_are_by_nearest_rank(share: float, expected: float) -> None:
+    assert percentile([float(n) for n in range(10, 0, -1)], share) == expected
+    assert percentile([], share) == 0.0
+
+
+def test_gaps_are_the_stretches_without_success_longest_first() -> None:
+    assert gaps([10, 11, 50], 0, 60)[:2] == [(11, 50), (0, 10)]
+    assert gaps([], 0, 60) == [(0, 60)]
+
+
+def probes(*looks: tuple[int, bool]) -> list[Probe]:
+    """(begin, whether it succeeded); each takes 3 ns."""
+    made = []
+    for began_ns, ok in looks:
+        probe = Probe(began_ns)
+        probe.ended_ns, probe.ok = began_ns + 3, ok
+        made.append(probe)
+    return made
+
+
+def test_writable_again_is_the_end_of_the_first_success_after_the_fault() -> None:
+    looks = probes((90, True), (110, False), (120, True), (130, True))
+    assert writable_after(looks, 100, 50) == 123
+
+
+def test_a_success_with_a_failure_soon_behind_it_does_not_count() -> None:
+    looks = probes((110, True), (120, False), (130, True), (140, True))
+    assert writable_after(looks, 100, 50) == 133
+
+
+def test_a_failure_long_after_the_success_is_another_fault() -> None:
+    looks = probes((110, True), (140, True), (200, False), (210, True))
+    assert writable_after(looks, 100, 50) == 113
+
+
+def test_without_any_success_it_is_not_writable() -> None:
+    assert writable_after(probes((90, True), (110, False)), 100, 50) is None
