@@ -19,6 +19,14 @@ class BrokerBusy(BrokerError):
     """Try again, perhaps elsewhere: a buffer is full or the request waited too long in one."""
 
 
+class NotMaster(BrokerError):
+    """Of its group another broker takes messages now, or soon will: nothing was stored here."""
+
+
+class TooFewReplicas(BrokerError):
+    """Fewer replicas are in the sync-state-set than minInSyncReplicas wants: nothing was stored."""
+
+
 class NotPermitted(BrokerError):
     """Permission bits of broker, group or topic, or a topic no client may send to.
 

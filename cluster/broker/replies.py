@@ -18,6 +18,8 @@ CODES: Final[dict[type[Exception], ResponseCode]] = {
     broker.BrokerError: ResponseCode.SYSTEM_ERROR,
     broker.NotYetServing: ResponseCode.SYSTEM_ERROR,
     broker.BrokerBusy: ResponseCode.SYSTEM_BUSY,
+    broker.NotMaster: ResponseCode.SERVICE_NOT_AVAILABLE,
+    broker.TooFewReplicas: ResponseCode.SYSTEM_ERROR,
     broker.NotPermitted: ResponseCode.NO_PERMISSION,
     broker.TransactionsNotServed: ResponseCode.NO_PERMISSION,
     broker.NoSuchTopic: ResponseCode.TOPIC_NOT_EXIST,

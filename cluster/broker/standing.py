@@ -92,9 +92,14 @@ def slave_refusal() -> BrokerError:
 
 
 class RoleChanges:
-    """Those who must follow a change of role, told one after the other, in the order they came."""
+    """Those who must follow a change of role, told one after the other, in the order they came.
+
+    pause  set while a send that is refused is better judged again in a moment, when this is done:
+           a planned change of role is under way. Wait for it with asyncio.wait, for others do too
+    """
 
     def __init__(self) -> None:
+        self.pause: asyncio.Future[None] | None = None
         self._watchers: list[RoleChanged] = []
 
     def watch(self, changed: RoleChanged) -> None:

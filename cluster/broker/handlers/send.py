@@ -7,6 +7,7 @@ hands and must give the same answers and the same bytes
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
@@ -106,8 +107,27 @@ class SendHandler:
 
     def handle_send_message(
         self, request: Command, connection: Connection
-    ) -> Command | Awaitable[Command] | None:
+    ) -> Command | Awaitable[Command | None] | None:
         """One message or, when the header says so, a batch; the code does not decide which."""
+        refused = self._standing.refusal() is not None
+        pause = self._standing.changes.pause
+        if refused and pause is not None:
+            if request.body is not None:
+                request.body = bytes(request.body)  # the next read takes its place
+            return self._after_pause(pause, request, connection)
+        return self._handle(request, connection)
+
+    async def _after_pause(
+        self, pause: asyncio.Future[None], request: Command, connection: Connection
+    ) -> Command | None:
+        """A planned change of role: take it when that is over, or refuse it then."""
+        await asyncio.wait((pause,))
+        answer = self._handle(request, connection, paused=True)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _handle(
+        self, request: Command, connection: Connection, *, paused: bool = False
+    ) -> Command | Awaitable[Command] | None:
         try:
             header = SendHeader.of(request)
             if request.body is None:
@@ -115,7 +135,7 @@ class SendHandler:
         except REFUSALS as error:
             return refusal(request, error)
         try:
-            self._check_serving(connection)
+            self._check_serving(connection, paused)
             made = self._topics.get(header.topic) is None
             topic = self._topic(header)
             if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
@@ -138,14 +158,14 @@ class SendHandler:
     # -- whether and where
     # ----------------------------------------------------------------------------------
 
-    def _check_serving(self, connection: Connection) -> None:
+    def _check_serving(self, connection: Connection, paused: bool) -> None:
         refused = self._standing.refusal()
         if refused is not None:
             raise refused
         # Requests queue up in no place but the received bytes behind a slow one, say one that
         # rolled the log.
         waited_ms = self._clock.monotonic_ms() - connection.active_ms
-        if waited_ms >= WAIT_MS_MAX:
+        if waited_ms >= WAIT_MS_MAX and not paused:
             raise BrokerBusy(
                 "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
                 f" period in queue: {waited_ms}ms, size of queue: 0"

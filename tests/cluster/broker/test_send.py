@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from messagekit import STORE_HOST, UNIQUE, FakeConnection, Kit, open_kit, send_ext
@@ -15,6 +16,7 @@ from cluster.broker.config import Role
 from cluster.broker.locks import QueueName
 from cluster.broker.messages import UniqueIds
 from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection
 from storage import FlushMode, parse_offset_message_id
 
 MARKS = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
@@ -273,6 +275,34 @@ def test_a_slave_refuses_sends(tmp_path: Path) -> None:
         answer = kit.send()
         assert answer is not None and answer.code == 2
         assert (answer.remark or "").startswith("[REJECTREQUEST]")
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_send_waits_while_a_planned_change_of_role_is_under_way(
+    kit: Kit, stays: bool
+) -> None:
+    standing = kit.standing
+    standing.role = Role.SLAVE  # refuses sends
+    standing.changes.pause = asyncio.get_running_loop().create_future()
+    received = bytearray(b"hello")
+    request = Command(310, send_ext(), memoryview(received), opaque=3)
+    waiting = kit.sends.handle_send_message(request, cast(Connection, FakeConnection()))
+    assert isinstance(waiting, Awaitable)
+    received[:] = b"other"  # the next read
+    kit.clock.pass_ms(10_000)
+    others = asyncio.ensure_future(waiting)
+    await asyncio.sleep(0)
+    assert kit.records() == [] and not others.done()
+    if stays:
+        standing.role = Role.ASYNC_MASTER
+    standing.changes.pause.set_result(None)
+    answer = await others
+    assert answer is not None
+    if stays:
+        assert answer.code == 0
+        assert [record.body for record in kit.records()] == [b"hello"]
+    else:
+        assert (answer.code, kit.records()) == (2, [])
 
 
 def test_a_broker_that_does_not_accept_sends_yet_says_until_when(tmp_path: Path) -> None:
