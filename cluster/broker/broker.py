@@ -31,6 +31,7 @@ from cluster.broker.handlers.pull import PullHandler
 from cluster.broker.handlers.query import QueryHandler
 from cluster.broker.handlers.send import SendHandler
 from cluster.broker.handlers.sendback import SendBackHandler
+from cluster.broker.handlers.tables import TableHandlers
 from cluster.broker.jobs import (
     AckExpiry,
     Dispatch,
@@ -44,8 +45,10 @@ from cluster.broker.jobs import (
     TableSaving,
 )
 from cluster.broker.locks import QueueLocks
+from cluster.broker.longpoll import Arrival
 from cluster.broker.members import ConsumerMembers, ProducerMembers
 from cluster.broker.messages import UniqueIds
+from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
 from cluster.broker.standing import Alone, OnMaster, Standing
@@ -58,6 +61,7 @@ from cluster.process import (
     running,
     stop_signals,
 )
+from cluster.remoting.channel import ChannelPool
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
@@ -116,7 +120,22 @@ class Broker:
         self.expiry = Expiry(
             self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
         )
-        # In this order: a slave stops what only masters do before it says what it is.
+        self.table_sync = TableSync(
+            lambda: self.standing.master,
+            ChannelPool(),
+            Tables(
+                self.topics,
+                self.groups,
+                self.offsets,
+                self.schedule,
+                self.forget_topic,
+                self.stored_queues,
+            ),
+            clock,
+        )
+        # In this order: tables are a master's before it works by them, and a slave stops what only
+        # masters do before it says what it is.
+        self.standing.changes.watch(self.table_sync.role_changed)
         self.on_master = OnMaster(self.standing, {"schedule": self.schedule.run})
         self.registration = Registration(config, self.topics, self.standing, rng)
         self._rng = rng
@@ -145,7 +164,8 @@ class Broker:
         self.listening = self.servers()
         store.confirm_limit = self.standing.confirmed
         store.on_append = self._appended
-        store.dispatcher.on_arrivals = self.pulls.held.arrived
+        self.standing.changes.watch(lambda role: self.pulls.held.release_all())
+        store.dispatcher.on_arrivals = self._arrived
 
     def _table(self) -> dict[int, Handler]:
         config, store, clock = self.config, self.store, self.clock
@@ -200,6 +220,7 @@ class Broker:
                 self.standing,
             ),
             ConfigAdminHandlers(config, clock, self.permission_changed),
+            TableHandlers(topics, groups, offsets, self.schedule),
         )
         table: dict[int, Handler] = {}
         for part in parts:
@@ -212,6 +233,11 @@ class Broker:
         self.dispatch.wake()
         self.standing.appended()
 
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        if self.topics.following:
+            self.table_sync.noticed({topic for topic, *_ in arrivals})
+        self.pulls.held.arrived(arrivals)
+
     def _flushed(self, end: int) -> None:
         self.standing.flushed(end)
         self.dispatch.wake()
@@ -222,6 +248,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.schedule.load()
+        self.table_sync.start(self.standing.role)
 
     def save(self) -> None:
         """Write every table that is newer than its file. Raises OSError."""
@@ -241,6 +268,7 @@ class Broker:
             "retention": self.retention.run,
             "held_pulls": self.pulls.held.run,
             "on_master": self.on_master.run,
+            "table_sync": self.table_sync.run,
             "table_saving": TableSaving(tables, config.offset_flush_interval_ms).run,
             "expiry": self.expiry.run,
             "stats": StatsSampling(self.stats, clock).run,
@@ -283,6 +311,19 @@ class Broker:
         """brokerPermission changed: name servers must hear what may still be sent here."""
         self.topics.permission_changed()
         self.registration.all_changed()
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: its queues and everybody's progress in it. Raises OSError."""
+        self.offsets.forget_topic(topic)
+        self.stats.forget_topic(topic)
+        self.store.delete_topic(topic)
+
+    def stored_queues(self) -> dict[str, int]:
+        """topic -> how many queues it has in the store."""
+        counts: dict[str, int] = {}
+        for queue in self.store.queues:
+            counts[queue.topic] = max(queue.queue_id + 1, counts.get(queue.topic, 0))
+        return counts
 
     def put_counts(self) -> Iterator[tuple[str, int]]:
         """topic -> messages ever put into it."""

@@ -67,6 +67,11 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 _ALLOWED_TEXT = "^[%|a-zA-Z0-9_-]+$"
 
 
+def is_legal(name: str) -> bool:
+    """Whether a name of a topic or group has the characters of one, however long it is."""
+    return _ALLOWED(name) is not None
+
+
 def check_topic_name(name: str) -> str | None:
     """What is wrong with a topic name, in RocketMQ's words; None when it may be used.
 

@@ -244,6 +244,7 @@ class UpdateConsumerOffsetHeader(Header):
     topic: str
     queue_id: Int32 | None = None
     commit_offset: Int64 | None = None
+    only_forward: bool = False  # ours: keep what is further already
 
 
 # ---- clients

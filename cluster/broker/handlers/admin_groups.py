@@ -103,9 +103,6 @@ class GroupAdminHandlers:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: refusing(
                 self.handle_update_and_create_subscriptiongroup_list
             ),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: refusing(
-                self.handle_get_all_subscriptiongroup_config
-            ),
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: refusing(
                 self.handle_get_subscriptiongroup_config
             ),
@@ -145,12 +142,6 @@ class GroupAdminHandlers:
             check_group(group.group_name)
         await self._groups.put(*groups)
         return command.reply()
-
-    def handle_get_all_subscriptiongroup_config(
-        self, command: Command, connection: Peer
-    ) -> Command:
-        # Paging fields are ignored, as with topics.
-        return command.reply(body=dumps(self._groups.to_json()))
 
     async def handle_get_subscriptiongroup_config(
         self, command: Command, connection: Peer

@@ -141,7 +141,6 @@ class OffsetAdminHandlers:
             ),
             RequestCode.CLONE_GROUP_OFFSET: refusing(self.handle_clone_group_offset),
             RequestCode.QUERY_CORRECTION_OFFSET: refusing(self.handle_query_correction_offset),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: refusing(self.handle_get_all_consumer_offset),
         }
 
     # -- how far -----------------------------------------------------------------------
@@ -259,9 +258,6 @@ class OffsetAdminHandlers:
         group = GroupHeader.of(command).group
         body = {"brokerAddr": self._config.address, "topicList": self._offsets.topics_of(group)}
         return command.reply(body=dumps(body))
-
-    def handle_get_all_consumer_offset(self, command: Command, connection: Peer) -> Command:
-        return command.reply(body=dumps(self._offsets.shared_json()))
 
     def handle_query_correction_offset(self, command: Command, connection: Peer) -> Command:
         header = CorrectionHeader.of(command)

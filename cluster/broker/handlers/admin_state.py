@@ -69,7 +69,6 @@ class StateAdminHandlers:
             RequestCode.CLEAN_UNUSED_TOPIC: refusing(self.handle_clean_unused_topic),
             RequestCode.DELETE_EXPIRED_COMMITLOG: refusing(self.handle_delete_expired_commitlog),
             RequestCode.GET_BROKER_HA_STATUS: refusing(self.handle_get_broker_ha_status),
-            RequestCode.GET_ALL_DELAY_OFFSET: refusing(self.handle_get_all_delay_offset),
             RequestCode.QUERY_CONSUME_QUEUE: refusing(self.handle_query_consume_queue),
         }
 
@@ -114,9 +113,6 @@ class StateAdminHandlers:
 
     def handle_get_broker_ha_status(self, command: Command, connection: Peer) -> Command:
         return command.reply(body=dumps(self._standing.ha_status()))
-
-    def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
-        return command.reply(body=dumps(self._schedule.to_json()))
 
     def handle_query_consume_queue(self, command: Command, connection: Peer) -> Command:
         header = QueueHeader.of(command)

@@ -73,7 +73,6 @@ class TopicAdminHandlers:
                 self.handle_update_and_create_topic_list
             ),
             RequestCode.DELETE_TOPIC_IN_BROKER: refusing(self.handle_delete_topic_in_broker),
-            RequestCode.GET_ALL_TOPIC_CONFIG: refusing(self.handle_get_all_topic_config),
             RequestCode.GET_TOPIC_CONFIG: refusing(self.handle_get_topic_config),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: refusing(
                 self.handle_get_system_topic_list_from_broker
@@ -167,15 +166,6 @@ class TopicAdminHandlers:
         self._stats.forget_topic(topic)
         self._store.delete_topic(topic)
         return command.reply()
-
-    def handle_get_all_topic_config(self, command: Command, connection: Peer) -> Command:
-        # Paging fields are ignored: an answer without totalTopicNum is taken as complete by every
-        # caller.
-        body = self._topics.to_json()
-        body["mappingDataVersion"] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-        body["topicQueueMappingDetailMap"] = {}
-        body["topicQueueMappingInfoMap"] = {}
-        return command.reply(body=dumps(body))
 
     def handle_get_topic_config(self, command: Command, connection: Peer) -> Command:
         name = TopicHeader.of(command).topic

@@ -109,9 +109,9 @@ class OffsetHandlers:
             is not None
         ):
             return command.reply(remark="Offset has been previously reset")
-        self._offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+        place = header.consumer_group, header.topic, header.queue_id
+        if not header.only_forward or self._offsets.committed(*place) < header.commit_offset:
+            self._offsets.commit(*place, header.commit_offset)
         return command.reply()
 
     def handle_get_max_offset(self, command: Command, connection: Peer) -> Command:

@@ -15,11 +15,11 @@ from storage import FlushFailed, pack_host
 SERVED = {
     10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43, 45,
     46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 308, 309,
-    310, 314, 315, 316, 317, 320, 321, 328, 329, 343, 345, 351, 352, 353, 361, 907,
+    310, 314, 315, 316, 317, 320, 321, 328, 329, 343, 345, 351, 352, 353, 361, 402, 907,
 }  # fmt: skip
 
 #: places that are kept: transactions, replies, POP and assignments, timers, access control
-LATER = {37, 323, 324, 325, 370, 400, 401, 402, 60, 61, 200050, 200051, 200053, 3001}
+LATER = {37, 323, 324, 325, 370, 400, 401, 60, 61, 200050, 200051, 200053, 3001}
 
 
 def test_table_serves_what_clients_and_tools_need_and_nothing_else(asker: Asker) -> None:
