@@ -90,6 +90,13 @@ def runtime_table(
         startAcceptSendRequestTimeStamp=str(config.accept_sends_from_ms),
         commitLogDirCapacity=_capacity(config),
     )
+    table.update(  # ours: where this broker stands in its group
+        brokerRole=standing.role.value,
+        brokerId=str(standing.broker_id),
+        masterEpoch=str(standing.epoch),
+        confirmOffset=str(min(standing.confirmed(), store.end)),
+        flushedOffset=str(store.flushed),
+    )
     table.update(stats.rates())
     table.update(stats.day_totals())
     for level, (delivered, end) in schedule.progress().items():

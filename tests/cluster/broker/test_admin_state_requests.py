@@ -51,6 +51,13 @@ async def test_runtime_table_counts(asker: Asker) -> None:
     assert found["commitLogMaxOffset"] == str(asker.broker.store.end)
     assert int(found["earliestMessageTimeStamp"]) == asker.clock.now_ms() - 3_723_000
     assert found["brokerVersion"] == "479"
+    assert (found["brokerRole"], found["brokerId"], found["masterEpoch"]) == (
+        "ASYNC_MASTER",
+        "0",
+        "0",
+    )
+    assert found["confirmOffset"] == found["commitLogMaxOffset"]
+    assert int(found["flushedOffset"]) <= int(found["confirmOffset"])
 
 
 @pytest.mark.parametrize(
