@@ -32,8 +32,8 @@ def spark_engine(
     access: Access | None = None,
     out: Path | None = None,
 ) -> Engine:
-    """The engine on a context of its own. Raises BadInput when Java or Spark is missing or too old."""
-    check_java()
+    """The engine on a context of its own. Raises BadInput when Java or Spark is missing or too old, Java
+    not before the first pass."""
     job = _module("replication.audit.spark_job")
     engine: Engine = job.SparkEngine(lambda: context(master, jit), places, access, out)
     return engine

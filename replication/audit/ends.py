@@ -28,16 +28,21 @@ def find_end(replica: Replica) -> int:
 
 
 def find_ends(replicas: list[Replica]) -> None:
-    """Set `end` of each replica, as far as the evidence of all of them carries. Raises AuditIncomplete."""
-    for replica in replicas:
+    """Set `end` of each replica that is not live, as far as the evidence of all of them carries.
+
+    Raises OSError, AuditIncomplete.
+    """
+    stopped = [replica for replica in replicas if replica.live is None]
+    for replica in stopped:
         replica.end = find_end(replica)
-    for replica in replicas:
+    for replica in stopped:
         others = [other for other in replicas if other is not replica]
         _extend(replica, others)
     longest = max(replica.end for replica in replicas)
-    for replica in replicas:
+    for replica in stopped:
         if replica.end < longest:
             _extend(replica, [other for other in replicas if other is not replica])
+        replica.head = replica.end
 
 
 def _extend(replica: Replica, others: list[Replica]) -> None:

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from replication.audit import ledger
@@ -19,7 +18,6 @@ from replication.audit.rangecheck import Interval, MarkRow, RangeReport, Shelf, 
 from replication.audit.shelves import Queue
 from replication.audit.stores import Replica
 from replication.audit.tables import Finding
-from storage import jsonfile
 from storage.errors import CorruptFile
 
 FINDINGS_MAX: Final = 10_000  # of one check in one store
@@ -145,17 +143,18 @@ def conclude(
 ) -> None:
     """Turn what was marked into findings.
 
-    start    where the log that was read begins: nothing is said of what lies before
+    start    where the logs begin by now: nothing is said of what lies before
     shelves  the reference first; islands  every divergence of any replica from the reference
     Raises AuditIncomplete, OSError.
     """
+    _forget_before(whole, start)
     causes = sorted(islands)
     # what the log's last records say of times and progress holds only if they are not in dispute
     tail_in_doubt = any(gap.end >= shelves[0].replica.end for gap in causes)
     _log_marks(whole, shelves, causes, found)
     for number, shelf in enumerate(shelves):
         _shelf_marks(whole, number, shelf, causes, found)
-        _dangling(whole, shelf, causes, start, found)
+        _dangling(whole, shelf, causes, start, shelves[0].replica.end, found)
         _index(whole, number, shelf, causes, found)
         if not tail_in_doubt:
             _checkpoint(whole, shelf, shelves[0].replica.end, found)
@@ -165,11 +164,21 @@ def conclude(
                     shelf.replica.name, "stray_file", Severity.WARN, f"{path} is no data file"
                 )
     reference = shelves[0].replica
-    if reference.root is not None:
+    if reference.files is not None:
         _consumer_offsets(whole, reference, found)
-    if reference.root is not None and not tail_in_doubt:
+    if reference.files is not None and not tail_in_doubt:
         _transactions(whole, reference, found)
         _delays(whole, reference, found)
+
+
+def _forget_before(whole: Whole, start: int) -> None:
+    """Drop what was marked where a running broker's retention has been since."""
+    whole.damaged = [gap for gap in whole.damaged if gap.end > start]
+    whole.marks = [
+        mark
+        for mark in whole.marks
+        if mark.physical_offset >= start and not (mark.code in _QUEUE_CODES and mark.second < start)
+    ]
 
 
 # --- the log itself -------------------------------------------------------------------------------
@@ -301,9 +310,17 @@ def _shelf_marks(
 
 
 def _dangling(
-    whole: Whole, shelf: Shelf, causes: list[Interval], start: int, found: Findings
+    whole: Whole,
+    shelf: Shelf,
+    causes: list[Interval],
+    start: int,
+    log_end: int,
+    found: Findings,
 ) -> None:
-    """Entries that no record of the log stands behind."""
+    """Entries that no record of the log stands behind.
+
+    log_end: where the log that was read ends.
+    """
     replica = shelf.replica
     consequences: Counter[str] = Counter()
     for queue in replica.queues or ():
@@ -315,6 +332,8 @@ def _dangling(
             physical = entry[0]
             cause = _covering(shelf.masks, physical) or _covering(causes, physical)
             cause = cause or _covering(whole.damaged, physical)
+            if replica.live is not None and physical >= min(replica.end, log_end):
+                continue  # confirmed since; the log was not read so far
             if physical >= replica.end:
                 check, detail = "cq_beyond_log", f"names {physical}, the log ends at {replica.end}"
             elif cause is not None:
@@ -350,7 +369,7 @@ def _unclaimed(
     if span is None:
         pieces = [(low, high)]
     else:
-        last = span.last
+        last = min(span.last, high - 1)
         while last >= span.first and replica.end <= span.last_physical:
             entry = queue.entry(last)  # a lagging replica: its queue must end earlier, too
             if entry is not None and entry.size and entry.physical_offset < replica.end:
@@ -386,8 +405,8 @@ def _index(
             continue
         if _covering(known, mark.physical_offset) is None:
             _add(found, replica.name, mark, Severity.WARN, f"hash {mark.first}")
-    beyond = sum(1 for offset in reversed(index.physical) if offset >= replica.end)
-    if beyond:
+    beyond = sum(1 for offset in index.physical if offset >= replica.end)
+    if beyond and replica.live is None:
         found.add(
             replica.name, "index_beyond_log", Severity.WARN,
             f"{beyond} index entries name offsets at or behind the log's end {replica.end}",
@@ -454,13 +473,13 @@ def _by_number(table: Any, number: int) -> int:
 
 
 def _table(replica: Replica, name: str, found: Findings) -> dict[Any, Any]:
-    assert replica.root is not None
+    assert replica.files is not None
     try:
-        content = jsonfile.load(Path(replica.root) / "config" / name)
+        content = replica.files.table(name)
     except CorruptFile as problem:
         found.add(replica.name, "config", Severity.WARN, str(problem))
         return {}
-    table = (content or {}).get("offsetTable")
+    table = content.get("offsetTable")
     return table if isinstance(table, dict) else {}
 
 

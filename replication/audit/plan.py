@@ -9,7 +9,7 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -31,8 +31,8 @@ from replication.audit.findings import Findings, conclude, join
 from replication.audit.islands import Compared, common_segments
 from replication.audit.kernel import Island
 from replication.audit.kernels import rows
+from replication.audit.live import Access
 from replication.audit.rangecheck import DELAY_LEVELS, Interval, RangeReport, Shelf
-from replication.audit.shelves import read_index
 from replication.audit.stores import Replica, check_kinship, open_replica
 from replication.audit.tables import AuditRun, BlockRow, Divergence, Finding, Row
 from replication.audit.windows import limit_of, whole_record
@@ -63,6 +63,7 @@ class Options:
     delay_levels: str = DELAY_LEVELS
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     segment_bytes: int = 0
+    access: Access = field(default_factory=Access)  # what running brokers are read with
 
 
 @dataclass(slots=True)
@@ -160,12 +161,12 @@ def audit(
     engine: Engine,
     options: Options | None = None,
     run_id: str = "",
-    still_valid: Callable[[], str] | None = None,
 ) -> Outcome:
     """Audit replicas against the first of them.
 
-    places       name -> store directory or URI, the reference (the master) first
-    still_valid  asked after reading: "" or why the run is void (a changed epoch)
+    places  name -> store directory, URI or a running broker's HTTP port; the reference (the master) first
+    Of running brokers only what all of them have confirmed by now is compared; a run during which one of
+    them changes its role, its epochs or cuts its log is void.
     Raises BadInput (nothing was audited), AuditIncomplete.
     """
     options = options or Options()
@@ -185,7 +186,9 @@ def audit(
         found = Findings(state.run_id)
         if 3 in options.levels:
             _check(state, found)
-        void = still_valid() if still_valid is not None else ""
+        else:
+            _forget_retained(state)
+        void = next(filter(None, (replica.why_void() for replica in opened)), "")
         return _outcome(state, found, started_ms, cpu_before, void)
     finally:
         for replica in opened:
@@ -196,7 +199,7 @@ def _open_all(places: dict[str, str], options: Options) -> list[Replica]:
     opened: list[Replica] = []
     try:
         for name, place in places.items():
-            opened.append(open_replica(place, name, options.segment_bytes))
+            opened.append(open_replica(place, name, options.segment_bytes, options.access))
         size = max(replica.segment_bytes for replica in opened)
         for replica in opened:
             # a log of one file that was cut short cannot tell its segments' size; its peers can
@@ -212,10 +215,10 @@ def _open_all(places: dict[str, str], options: Options) -> list[Replica]:
 
 def _agree_on_range(state: _Audit, opened: list[Replica]) -> None:
     options = state.options
-    if options.until is None:
-        find_ends(opened)
-    else:
-        find_ends(opened)
+    for replica in reversed(opened):  # the reference last: then nobody seems to be ahead of it
+        replica.note_position()
+    find_ends(opened)
+    if options.until is not None:
         shortest = min(opened, key=lambda replica: replica.end)
         if options.until > shortest.end:
             raise BadInput(
@@ -223,7 +226,7 @@ def _agree_on_range(state: _Audit, opened: list[Replica]) -> None:
                 f" {shortest.end}"
             )
         for replica in opened:
-            replica.end = options.until
+            replica.end = replica.head = options.until
     size = state.reference.segment_bytes
     state.start = max([options.start - options.start % size, *(r.start for r in opened)])
     state.retained_bytes = sum(
@@ -332,6 +335,8 @@ def _file_end(replica: Replica, island: Island) -> int:
 
 def _lag_or_ahead(state: _Audit, replica: Replica) -> list[Interval]:
     distance = state.reference.end - replica.end
+    if distance < 0:  # a running master may hold what it has not confirmed yet
+        distance = min(0, state.reference.head - replica.end)
     if distance == 0:
         return []
     kind = DivergenceClass.LAG if distance > 0 else DivergenceClass.AHEAD
@@ -386,25 +391,31 @@ def _refuse_strangers(state: _Audit) -> None:
 
 def _check(state: _Audit, found: Findings) -> None:
     reference, options = state.reference, state.options
-    shelves = []
-    for replica in [reference, *state.replicas]:
-        index = None
-        if replica.root is not None:
-            try:
-                index = read_index(replica.root, options.index_slots)
-            except OSError as problem:
-                raise AuditIncomplete(
-                    f"cannot read {problem.filename}: {problem.strerror}"
-                ) from problem
-        shelves.append(Shelf(replica, state.damage.get(replica.name, []), index))
-    islands = sorted({gap for gaps in state.damage.values() for gap in gaps})
     try:
+        shelves = [
+            Shelf(replica, state.damage.get(replica.name, []), replica.index(options.index_slots))
+            for replica in (reference, *state.replicas)
+        ]
+        islands = sorted({gap for gaps in state.damage.values() for gap in gaps})
         reports = state.engine.checks(reference, shelves, islands, state.start, options)
         whole = join(reports)
         state.records = whole.records
+        _forget_retained(state)
         conclude(whole, shelves, islands, state.start, found)
     except OSError as problem:
         raise AuditIncomplete(f"cannot read {problem.filename}: {problem.strerror}") from problem
+
+
+def _forget_retained(state: _Audit) -> None:
+    """What retention took from running brokers while they were read is nobody's damage."""
+    before = state.start
+    state.start = max(replica.start_now() for replica in (state.reference, *state.replicas))
+    state.start = max(before, state.start)
+    if state.start == before:
+        return
+    state.divergences = [row for row in state.divergences if row.end > state.start]
+    for row in state.divergences:
+        row.start = max(row.start, state.start)
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Spark data sources over RocketMQ's files: commitlog, commitlog_blocks, commitlog_diff, commitlog_checks,
-consumequeue.
+"""Spark data sources over RocketMQ's files: commitlog, commitlog_blocks, commitlog_diff, consumequeue.
 
     register(spark)
     spark.read.format("commitlog").option("columns", "topic,queue_offset,store_ms").load("/data/store")
 
-Tasks read files themselves: a place is a directory that every executor sees, or a URI that pyarrow opens.
+Tasks read files themselves: a place is a directory that every executor sees, a URI that pyarrow opens, or
+the HTTP port of a running broker (http://HOST:PORT, with option token or tokenFile).
 There is no column pruning in the Python data source API, so `columns` says what is built; filters are
 options, too (topics, startOffset, endOffset). Readers and partitions hold plain values: they are pickled.
 Nobody imports this module but tandemmq, when Spark was asked for.
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import msgspec
 import pyarrow
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,11 +35,12 @@ from pyspark.sql.streaming.datasource import (
 from replication.audit.blocks import Range, digest_segment
 from replication.audit.islands import Compared, find_islands
 from replication.audit.kernel import Island
-from replication.audit.rangecheck import DELAY_LEVELS, Interval, Shelf, check_range
-from replication.audit.shelves import BLANK_SIZE, Queues, parse_entry, read_index
+from replication.audit.live import Access
+from replication.audit.shelves import BLANK_SIZE, Queue, Queues, parse_entry
 from replication.audit.spark_rows import COLUMNS, batches, column_names, record_schema
 from replication.audit.stores import Replica, open_replica
 from replication.audit.walking import log_end, ranges_of
+from storage.config import QUEUE_ENTRY_BYTES
 
 PARTITION_BYTES: Final = 256 << 20
 PARTITION_BYTES_DIGEST: Final = 1 << 30  # a task costs 40 ms: less of them do the same work
@@ -48,7 +50,7 @@ QUEUE_ROWS_MAX: Final = 65_536
 
 def register(spark: Any) -> None:
     """Make every format known to a session."""
-    for source in (CommitLog, CommitLogBlocks, CommitLogDiff, CommitLogChecks, ConsumeQueueSource):
+    for source in (CommitLog, CommitLogBlocks, CommitLogDiff, ConsumeQueueSource):
         spark.dataSource.register(source)
 
 
@@ -70,6 +72,23 @@ def _place(options: Any) -> str:
     if not place:
         raise ValueError("give the store's directory or URI: .load(PLACE)")
     return place
+
+
+def _option(options: Any, name: str, default: str) -> str:
+    """An option by its name: Spark hands them over in lower case to some, as written to others."""
+    found: str = options.get(name.lower(), options.get(name, default))
+    return found
+
+
+def access_of(options: Any) -> Access:
+    """How running brokers are read: options token or tokenFile, ca or caFile. Raises OSError."""
+    token, ca = _option(options, "token", ""), _option(options, "ca", "")
+    token_file, ca_file = _option(options, "tokenFile", ""), _option(options, "caFile", "")
+    if not token and token_file:
+        token = Path(token_file).read_text(encoding="utf-8").strip()
+    if not ca and ca_file:
+        ca = Path(ca_file).read_text(encoding="utf-8")
+    return Access(token, ca)
 
 
 # --- commitlog ------------------------------------------------------------------------------------
@@ -103,16 +122,20 @@ class _RecordReading:
                 f"no such columns: {', '.join(unknown)}; there are {', '.join(COLUMNS)}"
             )
         self._place = _place(options)
-        self._start = int(options.get("startoffset", options.get("startOffset", "0")))
-        self._end = int(options.get("endoffset", options.get("endOffset", "-1")))
+        self._access = access_of(options)
+        self._start = int(_option(options, "startOffset", "0"))
+        self._end = int(_option(options, "endOffset", "-1"))
         self._topics = [t for t in options.get("topics", "").split(",") if t]
-        size = options.get("partitionbytes", options.get("partitionBytes", PARTITION_BYTES))
+        size = _option(options, "partitionBytes", str(PARTITION_BYTES))
         self._partition_bytes = int(size)
-        limit = options.get("maxbytespertrigger", options.get("maxBytesPerTrigger"))
+        limit = _option(options, "maxBytesPerTrigger", "")
         self._stream_bytes = int(limit) if limit else STREAM_BYTES_MAX
 
+    def _open(self) -> Replica:
+        return open_replica(self._place, "log", access=self._access)
+
     def _pieces(self, start: int, end: int) -> list[InputPartition]:
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             return [
                 Piece(first=first, end=stop)
@@ -125,7 +148,7 @@ class _RecordReading:
         piece = _values(partition)
         if piece is None:
             return
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             yield from batches(replica, piece["first"], piece["end"], self._columns, self._topics)
         finally:
@@ -134,7 +157,7 @@ class _RecordReading:
 
 class _RecordReader(_RecordReading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             end = self._end if self._end >= 0 else log_end(replica)
         finally:
@@ -151,7 +174,7 @@ class _RecordStream(_RecordReading, DataSourceStreamReader, SupportsTriggerAvail
     _prepared = -1
 
     def initialOffset(self) -> dict[str, int]:
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             return {"off": max(self._start, replica.start)}
         finally:
@@ -161,7 +184,7 @@ class _RecordStream(_RecordReading, DataSourceStreamReader, SupportsTriggerAvail
         return ReadMaxBytes(self._stream_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             self._prepared = log_end(replica)
         finally:
@@ -169,7 +192,7 @@ class _RecordStream(_RecordReading, DataSourceStreamReader, SupportsTriggerAvail
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         most = -1 if isinstance(limit, ReadAllAvailable) else self._stream_bytes
-        replica = open_replica(self._place, "log")
+        replica = self._open()
         try:
             end = log_end(replica, start["off"], most, self._prepared)
         finally:
@@ -203,17 +226,18 @@ class CommitLogBlocks(DataSource):
 class _BlockReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         places = options.get("places")
+        self._access = access_of(options)
         self._places = json.loads(places) if places else {"log": _place(options)}
-        self._start = int(options.get("startoffset", options.get("startOffset", "0")))
-        self._end = int(options.get("endoffset", options.get("endOffset", "-1")))
-        self._segment_bytes = int(options.get("segmentbytes", options.get("segmentBytes", "0")))
-        size = options.get("partitionbytes", options.get("partitionBytes", PARTITION_BYTES_DIGEST))
+        self._start = int(_option(options, "startOffset", "0"))
+        self._end = int(_option(options, "endOffset", "-1"))
+        self._segment_bytes = int(_option(options, "segmentBytes", "0"))
+        size = _option(options, "partitionBytes", str(PARTITION_BYTES_DIGEST))
         self._partition_bytes = int(size)
 
     def partitions(self) -> Sequence[InputPartition]:
         pieces: list[dict[str, Any]] = []
         for name, place in self._places.items():
-            replica = open_replica(place, name, self._segment_bytes)
+            replica = open_replica(place, name, self._segment_bytes, self._access)
             try:
                 end = self._end if self._end >= 0 else log_end(replica)
                 for first, stop in _segments_within(replica, self._start, end):
@@ -236,7 +260,7 @@ class _BlockReader(DataSourceReader):
         try:
             for name, place, first, stop in piece["parts"]:
                 if name not in opened:
-                    opened[name] = open_replica(place, name, self._segment_bytes)
+                    opened[name] = open_replica(place, name, self._segment_bytes, self._access)
                 replica = opened[name]
                 segment = first - first % replica.segment_bytes
                 for block in digest_segment(replica.log, segment, first, stop):
@@ -305,15 +329,17 @@ class _Diffing:
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
-        self._segment_bytes = int(options.get("segmentbytes", options.get("segmentBytes", "0")))
-        self._start = int(options.get("startoffset", options.get("startOffset", "0")))
-        self._end = int(options.get("endoffset", options.get("endOffset", "-1")))
+        self._segment_bytes = int(_option(options, "segmentBytes", "0"))
+        self._start = int(_option(options, "startOffset", "0"))
+        self._end = int(_option(options, "endOffset", "-1"))
         for name in ("reference", "replica"):
             if name not in options:
                 raise ValueError(f"give option {name}: a store's directory or URI")
 
     def _open(self, name: str) -> Replica:
-        return open_replica(self._options[name], name, self._segment_bytes)
+        return open_replica(
+            self._options[name], name, self._segment_bytes, access_of(self._options)
+        )
 
     def _islands(
         self, ranges: Sequence[Sequence[int]], end: int, aligned: bool = False
@@ -420,84 +446,6 @@ class _DiffStream(_Diffing, DataSourceStreamReader, SupportsTriggerAvailableNow)
             yield from self._islands(piece["ranges"], piece["end"], True)
 
 
-# --- commitlog_checks -----------------------------------------------------------------------------
-
-
-class CheckPlan(msgspec.Struct):
-    """What the tasks of level 3 must know, as one option."""
-
-    places: dict[str, str]  # the reference first
-    ends: dict[str, int]
-    masks: dict[str, list[Interval]]
-    islands: list[Interval]
-    start: int
-    segment_bytes: int
-    index_slots: int = 0
-    delay_levels: str = DELAY_LEVELS
-    partition_bytes: int = PARTITION_BYTES
-
-
-class CommitLogChecks(DataSource):
-    """Level 3: one RangeReport (MessagePack) per task. Option: plan, a CheckPlan as JSON."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "commitlog_checks"
-
-    def schema(self) -> str:
-        return "start long, end long, report binary"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        return _CheckReader(self.options["plan"])
-
-
-class _CheckReader(DataSourceReader):
-    def __init__(self, plan: str) -> None:
-        self._plan = plan
-
-    def partitions(self) -> Sequence[InputPartition]:
-        plan = msgspec.json.decode(self._plan, type=CheckPlan)
-        name = next(iter(plan.places))
-        step = max(
-            plan.segment_bytes, plan.partition_bytes // plan.segment_bytes * plan.segment_bytes
-        )
-        pieces = []
-        at = plan.start
-        while at < plan.ends[name]:
-            stop = min(plan.ends[name], at - at % plan.segment_bytes + step)
-            pieces.append(Piece(start=at, end=stop))
-            at = stop
-        return pieces
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        piece = _values(partition)
-        if piece is None:
-            return
-        plan = msgspec.json.decode(self._plan, type=CheckPlan)
-        opened = []
-        try:
-            for name, place in plan.places.items():
-                replica = open_replica(place, name, plan.segment_bytes)
-                replica.end = plan.ends[name]
-                opened.append(replica)
-            shelves = [
-                Shelf(
-                    replica,
-                    plan.masks.get(replica.name, []),
-                    read_index(replica.root, plan.index_slots) if replica.root else None,
-                )
-                for replica in opened
-            ]
-            report = check_range(
-                opened[0], shelves, plan.islands, piece["start"], piece["end"], plan.delay_levels
-            )
-        finally:
-            for replica in opened:
-                replica.close()
-        row = (piece["start"], piece["end"], msgspec.msgpack.encode(report))
-        yield _batch(("start", "end", "report"), "llb", [row])
-
-
 # --- consumequeue ---------------------------------------------------------------------------------
 
 
@@ -521,48 +469,56 @@ class ConsumeQueueSource(DataSource):
 class _QueueReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self._place = _place(options)
+        self._access = access_of(options)
         self._topics = {t for t in options.get("topics", "").split(",") if t}
         self._tasks = int(options.get("partitions", "8"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        queues = self._queues()
-        names = [
-            name
-            for name in queues.by_name
-            if not self._topics or name[0].decode("utf-8", "replace") in self._topics
-        ]
+        with self._queues() as queues:
+            names = [
+                name
+                for name in queues.by_name
+                if not self._topics or name[0].decode("utf-8", "replace") in self._topics
+            ]
         return [
             Piece(queues=names[first :: self._tasks])
             for first in range(min(self._tasks, len(names)))
         ]
 
-    def _queues(self) -> Queues:
-        replica = open_replica(self._place, "log")
-        replica.close()
-        if replica.queues is None:
-            raise ValueError("consume queues are read from directories, not from URIs")
-        return replica.queues
+    @contextmanager
+    def _queues(self) -> Iterator[Queues]:
+        replica = open_replica(self._place, "log", access=self._access)
+        try:
+            queues = replica.queues
+            if queues is None:
+                raise ValueError("consume queues are read from directories and brokers only")
+            yield queues
+        finally:
+            replica.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         piece = _values(partition)
         if piece is None:
             return
-        queues = self._queues()
-        for name in piece["queues"]:
-            queue = queues.by_name[name]
-            at, end = queue.min_offset, queue.max_offset
-            while at < end:
-                data = queue.entries(at, min(QUEUE_ROWS_MAX, end - at))
-                if not data:
-                    break
-                rows = []
-                for position in range(0, len(data), 20):
-                    entry = parse_entry(data, position)
-                    blank = entry.size in (0, BLANK_SIZE)
-                    rows.append((name[0].decode("utf-8", "replace"), name[1], at, *entry, blank))
-                    at += 1
-                names = (
-                    "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code",
-                    "blank",
-                )  # fmt: skip
-                yield _batch(names, "sillilo", rows)
+        with self._queues() as queues:
+            for name in piece["queues"]:
+                yield from _queue_batches(queues.by_name[name])
+
+
+def _queue_batches(queue: Queue) -> Iterator[Any]:
+    columns = (
+        "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "blank"
+    )  # fmt: skip
+    topic = queue.topic.decode("utf-8", "replace")
+    at, end = queue.min_offset, queue.max_offset
+    while at < end:
+        data = queue.entries(at, min(QUEUE_ROWS_MAX, end - at))
+        if not data:
+            break
+        rows = []
+        for position in range(0, len(data), QUEUE_ENTRY_BYTES):
+            entry = parse_entry(data, position)
+            blank = entry.size in (0, BLANK_SIZE)
+            rows.append((topic, queue.queue_id, at, *entry, blank))
+            at += 1
+        yield _batch(columns, "sillilo", rows)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.shelves import Queues
+from replication.audit.files import LocalFiles, StoreFiles
+from replication.audit.live import (
+    Access,
+    BrokerPort,
+    LiveFiles,
+    LiveLog,
+    LiveStore,
+    is_live,
+    list_store,
+)
+from replication.audit.shelves import WINDOW_ENTRIES, IndexEntries, Queues, read_index
 from replication.audit.source import (
     LocalLog,
     LogSource,
@@ -18,14 +29,21 @@ from replication.epochs import EpochHistory, read_epochs
 from replication.errors import CorruptEpochFile, CorruptIdentityFile
 from replication.identity import Identity, decode_identity
 from storage.checkpoint import Checkpoint, load_checkpoint
+from storage.config import QUEUE_ENTRY_BYTES
+
+_WINDOWS_BYTES_MAX: Final = 256 << 20  # of all queues of a broker that are followed at once
+_WINDOW_ENTRIES_MAX: Final = 52_428  # 1 MiB
 
 
 @dataclass(slots=True)
 class Replica:
-    """One replica's log and, when its directory can be read here, the files beside it.
+    """One replica's log and, when they can be read, the files beside it.
 
-    root    None when only the log can be reached (an object store, an executor)
-    end     log offset up to which the log holds records; set by ends.find_ends()
+    root    None when the store is no directory of this machine
+    live    what a running broker said when it was opened; None for files
+    end     log offset up to which the log is compared: of files where records end, set by
+            ends.find_ends(); of a running broker what it has confirmed
+    head    where the log ends, what is not confirmed included
     """
 
     name: str
@@ -33,16 +51,73 @@ class Replica:
     segment_bytes: int
     segments: list[SegmentFile]
     root: Path | None = None
-    queues: Queues | None = None
+    files: StoreFiles | None = None
+    live: LiveStore | None = None
     checkpoint: Checkpoint | None = None
     epochs: EpochHistory | None = None
     identity: Identity | None = None
     clean: bool = True  # no `abort` file: the broker stopped in order
     end: int = 0
+    head: int = 0
+    _queues: Queues | None = None
+
+    @property
+    def queues(self) -> Queues | None:
+        """None where only the log can be reached. Listed when first asked for; raises OSError,
+        AuditIncomplete."""
+        if self._queues is None and self.files is not None:
+            self._queues = Queues(self.files)
+            if self.live is not None:  # a request each: as few as memory allows
+                count = max(1, len(self._queues.by_name))
+                room = _WINDOWS_BYTES_MAX // (QUEUE_ENTRY_BYTES * count)
+                self._queues.window_entries = max(WINDOW_ENTRIES, min(room, _WINDOW_ENTRIES_MAX))
+        return self._queues
+
+    def index(
+        self, slots: int, start: int = 0, end: int = 1 << 62, *, chained: bool = True
+    ) -> IndexEntries | None:
+        """Its index entries for places in [start, end), as read_index() has them; None where there are
+        no files to read. Raises OSError, AuditIncomplete."""
+        if self.files is None:
+            return None
+        growing = self.live is not None
+        if isinstance(self.files, LiveFiles):
+            slots = self.files.index_slots()
+        return read_index(self.files, slots, start, end, chained=chained, growing=growing)
+
+    def note_position(self) -> None:
+        """Take anew how far a running broker's log goes. Raises AuditIncomplete, BadInput."""
+        if self.live is not None:
+            self.live = list_store(self.live.port)
+            self.segments = self.live.files
+            self.log = LiveLog(self.live.port, self.segments)
+            self.epochs = self.live.epochs
+            self.end, self.head = self.live.standing.confirmed, self.live.standing.end
+
+    def why_void(self) -> str:
+        """What happened to a running broker since it was opened that makes what was read mean nothing;
+        "" for nothing. Raises AuditIncomplete, BadInput."""
+        if self.live is None:
+            return ""
+        now = list_store(self.live.port)
+        before, after = self.live.standing, now.standing
+        if after.epoch != before.epoch or now.epochs.entries != self.live.epochs.entries:
+            return f"{self.name} went from epoch {before.epoch} to {after.epoch} meanwhile"
+        if after.role != before.role:
+            return f"{self.name} became {after.role} meanwhile"
+        if after.end < self.end:
+            return f"{self.name} cut its log to {after.end} meanwhile"
+        return ""
+
+    def start_now(self) -> int:
+        """Where the log of a running broker begins by now: retention goes on. Raises AuditIncomplete."""
+        if self.live is None:
+            return self.start
+        return self.live.port.standing().start
 
     @property
     def start(self) -> int:
-        return self.segments[0].start
+        return self.segments[0].start if self.segments else self.end
 
     def present(self, offset: int) -> bool:
         """Whether a file holds the byte at a log offset."""
@@ -56,15 +131,23 @@ class Replica:
 
     def close(self) -> None:
         self.log.close()
+        if self.live is not None:
+            self.live.port.close()
 
 
-def open_replica(place: str | Path, name: str, segment_bytes: int = 0) -> Replica:
-    """Open a store root, a commitlog directory or a URI of one for reading. Nothing is locked or written.
+def open_replica(
+    place: str | Path, name: str, segment_bytes: int = 0, access: Access | None = None
+) -> Replica:
+    """Open a store for reading: its root, its commitlog directory, a URI of one, or the HTTP port of the
+    broker that runs on it (http://HOST:PORT). Nothing is locked or written.
 
     segment_bytes  0: taken from the files
+    access         what running brokers are read with
     Raises BadInput, AuditIncomplete.
     """
     text = str(place)
+    if is_live(text):
+        return _open_live(text, name, access or Access())
     if "://" in text:
         log: LogSource = open_log(text.rstrip("/") if _is_log(text) else f"{text}/commitlog")
         segments = log.segments()
@@ -80,7 +163,7 @@ def open_replica(place: str | Path, name: str, segment_bytes: int = 0) -> Replic
     log = LocalLog(directory)
     segments = log.segments()
     size = segment_bytes or segment_bytes_of(segments, str(directory))
-    replica = Replica(name, log, size, segments, root)
+    replica = Replica(name, log, size, segments, root, LocalFiles(root))
     try:
         _read_small_files(replica, root)
     except OSError as problem:
@@ -88,12 +171,34 @@ def open_replica(place: str | Path, name: str, segment_bytes: int = 0) -> Replic
     return replica
 
 
+def _open_live(url: str, name: str, access: Access) -> Replica:
+    port = BrokerPort(url, access)
+    try:
+        live = list_store(port)
+    except BaseException:
+        port.close()
+        raise
+    standing = live.standing
+    return Replica(
+        name,
+        LiveLog(port, live.files),
+        live.segment_bytes,
+        live.files,
+        files=LiveFiles(port),
+        live=live,
+        epochs=live.epochs,
+        identity=Identity(standing.cluster, standing.group, standing.broker_id),
+        clean=False,
+        end=standing.confirmed,
+        head=standing.end,
+    )
+
+
 def _is_log(uri: str) -> bool:
     return uri.rstrip("/").endswith("commitlog")
 
 
 def _read_small_files(replica: Replica, root: Path) -> None:
-    replica.queues = Queues(root)
     replica.checkpoint = load_checkpoint(root / "checkpoint")
     replica.clean = not (root / "abort").exists()
     try:

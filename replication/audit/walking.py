@@ -16,10 +16,13 @@ def log_end(replica: Replica, start: int = -1, bytes_max: int = -1, end_max: int
 
     start      a boundary to follow the log from; -1: the last segment with records tells
     bytes_max  stop about this far behind `start`, end_max: not beyond this offset; -1: no bound
+    Of a running broker it is what it has confirmed.
     A log that was cut below `start` ends at `start`: what to do then is the caller's decision.
     """
+    if replica.live is not None:
+        end_max = replica.end if end_max < 0 else min(end_max, replica.end)
     if start < 0:
-        end = find_end(replica)
+        end = find_end(replica) if replica.live is None else replica.end
         return end if end_max < 0 else min(end, end_max)
     bound = start + bytes_max if bytes_max >= 0 else 1 << 62
     at, window = start, WINDOW_BYTES

@@ -78,7 +78,7 @@ def test_blocks_that_are_too_many_for_the_driver_are_compared_by_spark(
     job = __import__("replication.audit.spark_job", fromlist=["x"])
     monkeypatch.setattr(job, "COLLECTED_BLOCKS_MAX", 0)
     places = {"master": str(pair[0]), "slave": str(pair[1])}
-    engine = sparkling.spark_engine("local[2]", "c1", places, tmp_path)
+    engine = sparkling.spark_engine("local[2]", "c1", places, out=tmp_path)
     there = audit(places, engine, Options(index_slots=storekit.INDEX_SLOTS))
     local = storekit.run(*pair)
     assert told(there)[:2] == told(local)[:2]
