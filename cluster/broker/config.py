@@ -43,6 +43,7 @@ ROCKETMQ_NAMES = {
     "bind_address": "bindAddress",
     "listen_port": "listenPort",
     "ha_listen_port": "haListenPort",
+    "ha_master_address": "haMasterAddress",
     "permission": "brokerPermission",
     "auto_create_topic": "autoCreateTopicEnable",
     "auto_create_group": "autoCreateSubscriptionGroup",
@@ -81,6 +82,12 @@ ROCKETMQ_NAMES = {
     "metrics_port": "metricsPromExporterPort",
     "metrics_host": "metricsPromExporterHost",
     "metrics_labels": "metricsLabel",
+    "http_port": "httpPort",  # ours
+    "http_host": "httpHost",  # ours
+    "http_token": "httpToken",  # ours
+    "http_token_file": "httpTokenFile",  # ours
+    "http_readers_max": "httpReadersMax",  # ours
+    "http_bytes_per_second_max": "httpBytesPerSecondMax",  # ours
     "tls_mode": "tls.server.mode",
     "tls_key_path": "tls.server.keyPath",
     "tls_certificate_path": "tls.server.certPath",
@@ -118,7 +125,7 @@ _CHANGEABLE = frozenset(
     }
 )
 #: handed out to nobody
-_SECRET = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+_SECRET = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials", "httpToken"})
 
 #: without effect here, and still not for strangers to write into anybody's file
 _NEVER_CHANGEABLE = frozenset(
@@ -131,7 +138,6 @@ _NEVER_CHANGEABLE = frozenset(
         "messageStorePlugIn",
         "rmqAddressServerDomain",
         "rmqAddressServerSubGroup",
-        "haMasterAddress",
     }
 )
 
@@ -153,6 +159,8 @@ class MetricsExporter(enum.Enum):
     DISABLE = "DISABLE"
     PROM = "PROM"
 
+
+HTTP_TOKEN_CHARACTERS_MIN = 16
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Positive = Annotated[int, Meta(gt=0)]
@@ -189,6 +197,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         10911  # 0: any free port (tests); then no fast port
     )
     ha_listen_port: NotNegative = 0  # 0: listen_port + 1
+    ha_master_address: str = ""  # of a slave's master, host:port; empty: a name server says
     permission: Annotated[int, Meta(ge=0, le=7)] = 6
     auto_create_topic: bool = True
     auto_create_group: bool = True
@@ -233,6 +242,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     metrics_port: Port = 5557
     metrics_host: str = ""  # empty: loopback
     metrics_labels: str = ""
+    http_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # 0: no HTTP port
+    http_host: str = ""  # empty: loopback
+    http_token: str = ""  # who shows it may read the whole store
+    http_token_file: str = ""  # or the file that holds it
+    http_readers_max: Positive = 4  # at once; more of them wait
+    http_bytes_per_second_max: NotNegative = (
+        200_000_000  # of all readers: an audit must not starve clients; 0: no limit
+    )
     tls_mode: TlsMode = TlsMode.DISABLED
     tls_key_path: str = ""
     tls_certificate_path: str = ""
@@ -247,6 +264,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
                 raise ValueError(f"{key} may hold letters, digits and %|-_ only, got {name!r}")
         split_addresses(self.namesrv)
         split_addresses(self.controllers, "controllerAddr")
+        if len(split_addresses(self.ha_master_address, "haMasterAddress")) > 1:
+            raise ValueError(f"haMasterAddress must be one address, got {self.ha_master_address!r}")
         if self.controller_mode:
             if not self.controllers.strip():
                 raise ValueError("controllerAddr must name a controller with enableControllerMode")
@@ -367,7 +386,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         for struct in self.parts:
             for field in msgspec.structs.fields(type(struct)):
                 if field.name not in _NOT_IN_FILES:
-                    found[field.encode_name] = setting_text(getattr(struct, field.name))
+                    text = setting_text(getattr(struct, field.name))
+                    secret = field.encode_name in _SECRET and text
+                    found[field.encode_name] = "******" if secret else text
         return found
 
 
@@ -383,21 +404,11 @@ def check_startable(config: BrokerConfig) -> None:
                 "allAckInSyncStateSet=false: what only inSyncReplicas=%d replicas hold can be lost "
                 "at a failover although it was acknowledged", rules.copies_wanted,
             )  # fmt: skip
-    elif config.role is Role.SLAVE:
+    elif config.role is Role.SLAVE and not (config.name_servers or config.ha_master_address):
         raise ConfigError(
             "brokerRole",
             "SLAVE",
-            "slaves are not supported yet; must be ASYNC_MASTER or SYNC_MASTER",
-        )
-    elif config.role is Role.SYNC_MASTER:
-        if config.rules.copies_wanted > 1:
-            raise ConfigError(
-                "inSyncReplicas",
-                str(config.rules.copies_wanted),
-                "must be 1: there are no slaves to wait for yet",
-            )
-        log.warning(
-            "SYNC_MASTER without slaves acknowledges as ASYNC_MASTER does, as inSyncReplicas=1 says"
+            "a slave must know where its master is: set namesrvAddr or haMasterAddress",
         )
     if "," in config.storage.commitlog_dir:
         raise ConfigError(
@@ -415,6 +426,8 @@ def check_startable(config: BrokerConfig) -> None:
             config.metrics_host,
             "must be loopback: the page has no access control; or start with --insecure",
         )
+    if config.http_port:
+        _check_http(config)
     loopback = is_loopback(config.bind_host)
     if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:
         raise ConfigError(
@@ -423,6 +436,46 @@ def check_startable(config: BrokerConfig) -> None:
             "anybody who reaches this address may read and write everything: set "
             "tls.server.mode=enforcing, or start with --insecure if the network keeps them away",
         )
+
+
+def _check_http(config: BrokerConfig) -> None:
+    http_token(config)
+    host = config.http_host
+    encrypted = config.tls_mode is TlsMode.ENFORCING
+    if host and not is_loopback(host) and not encrypted and not config.insecure:
+        raise ConfigError(
+            "httpHost",
+            host,
+            "must be loopback, or the token and the whole store cross the network in plain text: set "
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps others away",
+        )
+
+
+def http_token(config: BrokerConfig) -> str:
+    """What readers of the HTTP port must show: httpToken, or the content of httpTokenFile.
+
+    Raises ConfigError; the port is not served without one.
+    """
+    if config.http_token and config.http_token_file:
+        raise ConfigError(
+            "httpTokenFile", config.http_token_file, "give this or httpToken, not both"
+        )
+    key, token = "httpToken", config.http_token
+    if config.http_token_file:
+        key = "httpTokenFile"
+        try:
+            token = Path(config.http_token_file).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "must hold printable ASCII"
+            raise ConfigError(key, config.http_token_file, why) from error
+    if len(token) < HTTP_TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
+        raise ConfigError(
+            key,
+            "" if key == "httpToken" else config.http_token_file,
+            f"httpPort={config.http_port} needs a token of at least {HTTP_TOKEN_CHARACTERS_MIN} "
+            "printable characters: set httpToken or httpTokenFile",
+        )
+    return token
 
 
 def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properties:
@@ -443,7 +496,7 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
         if key in fields:
             struct, field = fields[key]
             value = convert_setting(key, text, field.type)
-            if value == getattr(struct, field.name):
+            if key not in _SECRET and value == getattr(struct, field.name):
                 continue
             if field.name not in _CHANGEABLE:
                 raise ConfigError(key, text, "cannot be changed while the broker runs")
