@@ -1,6 +1,6 @@
 """One broker's bytes on one disk: synchronous, no loop, sockets or threads of its own."""
 
-from storage import fastjson, jsonfile
+from storage import fastjson, jsonfile, setaside
 from storage.checkpoint import BOOT_ID_PATH, RunningMark
 from storage.clock import Clock, SystemClock
 from storage.codec import (
@@ -32,6 +32,7 @@ from storage.commitlog import BatchPlaced, CommitLog, Placed
 from storage.config import FlushMode, StorageConfig
 from storage.consumequeue import ConsumeQueue
 from storage.consumequeues import ConsumeQueues
+from storage.cutting import Cut
 from storage.dispatch import parse_delay_levels
 from storage.dump import Report, inspect_store
 from storage.errors import (
@@ -64,6 +65,7 @@ __all__ = [
     "ConsumeQueues",
     "CorruptFile",
     "CorruptRecord",
+    "Cut",
     "Draft",
     "FlushFailed",
     "FlushMode",
@@ -110,6 +112,7 @@ __all__ = [
     "parse_offset_message_id",
     "record_size",
     "scan",
+    "setaside",
     "split_batch",
     "tags_code",
     "unpack_host",

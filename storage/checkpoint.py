@@ -45,6 +45,14 @@ class Checkpoint:
         """Everything stored up to this time is in the log and in the queues, on disk."""
         return max(0, min(self.physic_ms, self.logics_ms) - SAFETY_MARGIN_MS)
 
+    def lower(self, store_ms: int, log_end: int) -> None:
+        """Vouch for nothing stored later, or from log_end on: it is about to be cut off."""
+        self.physic_ms = min(self.physic_ms, store_ms)
+        self.logics_ms = min(self.logics_ms, store_ms)
+        self.index_ms = min(self.index_ms, store_ms)
+        self.master_flushed = min(self.master_flushed, log_end)
+        self.confirmed = min(self.confirmed, log_end)
+
     def encode(self) -> bytes:
         packed = _FIELDS.pack(
             self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirmed
@@ -127,6 +135,12 @@ def save_queue_state(path: Path, state: QueueState) -> None:
     write_atomically(path, b"%08x\n" % zlib.crc32(text) + text)
 
 
+def forget_queue_state(path: Path) -> None:
+    """Durably: what it says will not be true. Blocking. Raises OSError."""
+    path.unlink(missing_ok=True)
+    fsync_directory(path.parent)
+
+
 @dataclass(slots=True)
 class RunningMark:
     """The files that say "a broker is running here, or died here": `abort` (RocketMQ's) and
@@ -136,14 +150,18 @@ class RunningMark:
     bootid    the same pid and the kernel's boot id. After an unclean stop the same boot id means
     that the page
               cache survived: nothing written was lost. Source: storage spec "abort and lock".
+    received  an empty file (ours): the end of the log came from a master, in pieces, so its last
+              record may be there in part. Not synced: after a power cut that is looked for anyway
     """
 
     root: Path
     boot_id_path: Path = BOOT_ID_PATH
     unclean: bool = field(init=False)
     same_boot: bool = field(init=False)  # only meaningful when unclean
+    received: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.received = (self.root / "received").exists()
         abort = _text(self.root / "abort")
         self.unclean = abort is not None
         noted = _text(self.root / "bootid")
@@ -165,6 +183,14 @@ class RunningMark:
             self.root / ("abort" + BAK_SUFFIX), abort.read_bytes() if abort.exists() else b""
         )
         write_atomically(abort, pid.encode())
+
+    def set_received(self, received: bool) -> None:
+        """Before the first piece; and once the log is known to end with a whole record."""
+        self.received = received
+        if received:
+            (self.root / "received").touch()
+        else:
+            (self.root / "received").unlink(missing_ok=True)
 
     def forget_boot(self) -> None:
         """After a failed flush the page cache cannot be trusted: the next start must act as after a

@@ -277,8 +277,8 @@ class CommitLog:
         return segment
 
     def _discard_next(self) -> None:
-        with self._making:
-            segment, self._next = self._next, None
+        """Hold _making."""
+        segment, self._next = self._next, None
         if segment is not None:
             segment.unlink()
             segment.close()
@@ -295,28 +295,34 @@ class CommitLog:
         return self.run.flush(target)
 
     def truncate(self, offset: int) -> None:
+        """cut(), and put what stays on the disk: how much of it an earlier process had flushed is
+        not known. Raises StoreIsFull, FlushFailed, OSError."""
+        self.cut(offset)
+        self.flush()
+
+    def cut(self, offset: int) -> None:
         """Make `offset` the end and open the log for appends there. Raises StoreIsFull,
         FlushFailed, OSError.
 
-        The rest of the last file is zeroed and allocated, later files are deleted, and what stays
-        is flushed: how much of it an earlier process had flushed is not known. Queue tails are the
-        caller's to bring in line.
+        The rest of the last file is zeroed and allocated, later files are deleted. Queue tails are
+        the caller's to bring in line.
         """
         self.tail.commit()
         if offset > self.end:
             raise ValueError(f"the log ends at {self.end}, before {offset}")
-        self._discard_next()  # before the files in front of it: a gap would be no store
-        self.run.truncate(offset)
+        with self._making:
+            self._discard_next()  # before the files in front of it: a gap would be no store
+            self.run.truncate(offset)
         if self.run.segments:
             last = self.run.segments[-1]
             last.detach()
             last.allocate()  # Java leaves files sparse
             last.advise(random_access=True)
             last.attach(self.tail)
-        self.flush()
 
     def close(self) -> None:
         """Unmap everything and delete the segment that was made in advance and not used. Commits,
         unless that failed before; does not flush."""
-        self._discard_next()
+        with self._making:
+            self._discard_next()
         self.run.close()

@@ -54,8 +54,13 @@ def save(path: str | Path, value: dict[str, Any]) -> None:
     disk.
     """
     path = Path(path)
-    data = msgspec.json.format(fastjson.dumps(value), indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_keeping_previous(path, msgspec.json.format(fastjson.dumps(value), indent=1))
+
+
+def write_keeping_previous(path: str | Path, data: bytes) -> None:
+    """Replace a small file; its former content becomes `path`.bak. As save(). Raises OSError."""
+    path = Path(path)
     fresh = _write_beside(path, data)
     try:
         older = path.with_name(path.name + BAK_SUFFIX)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from storage.checkpoint import Checkpoint, QueueState
-from storage.codec import SysFlag, scan
+from storage.codec import Head, SysFlag, scan
 from storage.commitlog import CommitLog
 from storage.config import StorageConfig
 from storage.consumequeue import ConsumeQueue, Entry
@@ -77,8 +77,11 @@ class Recovery:
         state: QueueState | None,
         clean: bool,
         same_boot: bool,
+        received: bool = False,
     ) -> None:
+        """received: the log's end came from a master, in pieces that end anywhere."""
         self.found = Recovered(clean, same_boot)
+        self._received = received
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
@@ -178,6 +181,8 @@ class Recovery:
             walk = check(segment.view, position, segment.size, segment.start, crc_checked)
             if self._power_cut:
                 walk = _without_holes(segment, position, walk)
+            elif self._received and not walk.blank:
+                walk = _without_torn_end(segment, position, walk)
             if walk.records:
                 last_ms = walk.store_ms
             found.log_end = segment.end if walk.blank else segment.start + walk.position
@@ -365,6 +370,23 @@ def _without_holes(segment: Segment, position: int, walk: Checked) -> Checked:
                     return Checked(head.position, False, why, records, last_record, store_ms)
         last_record, store_ms = head.position, head.store_ms
     return walk
+
+
+def _without_torn_end(segment: Segment, position: int, walk: Checked) -> Checked:
+    """Cut a walk short in front of a last record of which a master had sent all but the end.
+
+    Of a piece that ends in the properties only the zeros behind it tell: neither lengths nor checksum do. A record that
+    really ends so is sent again.
+    """
+    before: Head | None = None
+    last: Head | None = None
+    for head in scan(segment.view, position, walk.position):
+        before, last = last, head
+    if last is None or (last.properties or last.topic)[-1:] != b"\0":
+        return walk
+    why = f"torn record at {last.position}"
+    known = (-1, 0) if before is None else (before.position, before.store_ms)
+    return Checked(last.position, False, why, walk.records - 1, *known)
 
 
 def _forget_cached(segment: Segment) -> None:

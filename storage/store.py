@@ -18,6 +18,7 @@ from storage.checkpoint import (
     Checkpoint,
     QueueState,
     RunningMark,
+    forget_queue_state,
     load_checkpoint,
     load_queue_state,
     save_checkpoint,
@@ -28,6 +29,7 @@ from storage.codec import BatchItem, Draft, QueueTail
 from storage.commitlog import BatchPlaced, CommitLog, Placed
 from storage.config import FlushMode, StorageConfig
 from storage.consumequeues import ConsumeQueues
+from storage.cutting import Cut
 from storage.dispatch import Dispatcher, parse_delay_levels
 from storage.errors import (
     FlushFailed,
@@ -116,7 +118,9 @@ class MessageStore:
         self._written_checkpoint = b""
         self._written_state: QueueState | None = None
         self._durable = 0  # queue and index entries of records below this log offset are on disk
-        self._flushing_log = threading.Lock()  # two threads flush the log; none holds another lock
+        # Several threads flush the log. Who holds both took the queues' first.
+        self._flushing_queues = threading.Lock()
+        self._flushing_log = threading.Lock()
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._retired: list[Segment] = []
         self._no_space_ms = 0  # monotonic, of the last refused segment
@@ -141,7 +145,10 @@ class MessageStore:
             self.delay_ms_by_level,
         )  # fmt: skip
         state = load_queue_state(self._state_path)
-        self.recovered = Recovery(parts, self.checkpoint, state, clean, self._mark.same_boot).run()
+        self.recovered = Recovery(
+            parts, self.checkpoint, state, clean, self._mark.same_boot, self._mark.received
+        ).run()
+        self._mark.set_received(False)  # what was there in part is cut
         self._durable = self.recovered.derived_from
         if not clean:
             self._mark.set()  # only now: until recovery is through, the old mark tells the truth
@@ -218,6 +225,8 @@ class MessageStore:
         Raises ValueError when offset is not the end, StoreIsFull, SegmentUnavailable, and
         FlushFailed, which is final.
         """
+        if not self._mark.received:
+            self._mark.set_received(True)
         try:
             end = self.log.append_raw(data, offset)
         except (StoreIsFull, FlushFailed) as error:
@@ -479,8 +488,9 @@ class MessageStore:
 
     def flush_log(self, pages_min: int = 0) -> int:
         """Flush when at least pages_min pages are dirty (0: any); the flushed end. [thread]"""
-        with self._flushing_log, self._final_failure():
-            last_ms = self.log.tail.committed_ms  # before `end`: never newer than what is flushed
+        with self._flushing_log, self.noting_failure():
+            # Before `end`: never newer than what is flushed. A slave has not stored them itself.
+            last_ms = max(self.log.tail.committed_ms, self.dispatcher.stats.store_ms)
             end = self.log.end
             flushed = self.log.flushed
             few = flushed >= end or (end >> 12) - (flushed >> 12) < pages_min
@@ -497,7 +507,7 @@ class MessageStore:
         With 0: all of them, the index and the log up to what was dispatched; only then checkpoint
         and queue state may say so.
         """
-        with self._final_failure():
+        with self._flushing_queues, self.noting_failure():
             if pages_min:
                 self.queues.flush(pages_min)
                 return
@@ -515,30 +525,36 @@ class MessageStore:
                 return
             self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
             self._durable = position
-        state = QueueState(
-            dispatched=position, last_record=last_record, index_end=index_end, queues=marks
-        )
-        if state != self._written_state:
-            try:
-                save_queue_state(self._state_path, state)
-                self._written_state = state
-            except OSError as error:
-                # The older state stays true; recovery only has more to do.
-                log.warning("queue state not written why=%s", error)
+            state = QueueState(
+                dispatched=position, last_record=last_record, index_end=index_end, queues=marks
+            )
+            if state != self._written_state:
+                try:
+                    save_queue_state(self._state_path, state)
+                    self._written_state = state
+                except OSError as error:
+                    # The older state stays true; recovery only has more to do.
+                    log.warning("queue state not written why=%s", error)
 
     def flush_checkpoint(self) -> None:
         """Write the checkpoint when it changed. [thread]"""
-        self.checkpoint.confirmed = min(self.confirmed, self.log.flushed)
-        encoded = self.checkpoint.encode()
-        if encoded != self._written_checkpoint:
+        with self._flushing_queues:
+            self.checkpoint.confirmed = min(self.confirmed, self.log.flushed)
             try:
-                save_checkpoint(self._checkpoint_path, self.checkpoint)
-                self._written_checkpoint = encoded
+                self.write_checkpoint()
             except OSError as error:
                 log.warning("checkpoint not written why=%s", error)
 
+    def write_checkpoint(self) -> None:
+        """While nobody else does. [thread] Raises OSError."""
+        encoded = self.checkpoint.encode()
+        if encoded != self._written_checkpoint:
+            save_checkpoint(self._checkpoint_path, self.checkpoint)
+            self._written_checkpoint = encoded
+
     @contextlib.contextmanager
-    def _final_failure(self) -> Iterator[None]:
+    def noting_failure(self) -> Iterator[None]:
+        """Around what may raise FlushFailed, which is final: no put is taken afterwards."""
         try:
             yield
         except FlushFailed as error:
@@ -608,28 +624,40 @@ class MessageStore:
                 self._retired.remove(segment)
         return len(self._retired)
 
+    # --- cutting ---
+
     def truncate(self, log_end: int) -> None:
         """Cut the log and everything derived from it; replication found that its end is not shared.
+        Durable when done; blocks for that long (see Cut).
 
         Raises OSError, StoreIsFull, FlushFailed.
         """
-        with self._final_failure():
-            self.log.truncate(log_end)
-        self.queues.truncate(log_end)
-        for queues in self.log.queue_tails.values():
-            for tail in queues.values():
-                tail.next_offset = 0
-        for queue in self.queues:
-            self.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
-        dispatcher = self.dispatcher
-        dispatcher.position = min(dispatcher.position, log_end)
-        dispatcher.index_position = min(dispatcher.index_position, dispatcher.position)
-        dispatcher.reached = (dispatcher.position, -1)
-        if self.index is not None:
-            self.index.keep_until(log_end)
-            dispatcher.index_position = min(
-                dispatcher.index_position, max(self.index.end.end_physical, self.log.start)
-            )
+        cut = Cut(self, log_end)
+        try:
+            cut.prepare()
+            cut.make()
+            cut.flush()
+        finally:
+            cut.end()
+
+    def hold_flushing(self) -> None:
+        """Let what is being flushed end, and begin no more until release_flushing(). [thread]"""
+        self._flushing_queues.acquire()
+        self._flushing_log.acquire()
+
+    def release_flushing(self) -> None:
+        self._flushing_log.release()
+        self._flushing_queues.release()
+
+    def forget_queue_state(self) -> None:
+        """While flushing is held. [thread] Raises OSError."""
+        self._durable = self.log.start
+        self._written_state = None
+        forget_queue_state(self._state_path)
+
+    def ends_whole(self) -> None:
+        """The log ends with a whole record from now on: this broker writes it itself."""
+        self._mark.set_received(False)
 
     def runtime(self) -> dict[str, str]:
         """RocketMQ's names for what operators ask. Source: storage spec "Runtime info"."""

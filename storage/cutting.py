@@ -1,0 +1,79 @@
+"""Cuts the end off a store, log and all that is derived from it, so that a crash in between loses nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.store import MessageStore
+
+
+class Cut:
+    """One cut: prepare(), make(), flush(), and end() whatever happened.
+
+    Only make() is for the thread that owns the store; between prepare() and end() nothing is
+    flushed beside it. Order, because of what a crash may leave:
+
+    1. What vouches for bytes behind the cut goes first: the checkpoint is lowered, the queue state
+       deleted. Others will be written there, and a state that names the same places would be
+       believed.
+    2. The log, whose rest is zeroed: stale records behind the end would look alive to recovery.
+    3. Queues and index, which recovery would bring in line as well.
+    """
+
+    def __init__(self, store: MessageStore, log_end: int) -> None:
+        self._store = store
+        self._log_end = log_end
+        self._held = False
+        self._kept_ms = 0
+
+    def prepare(self) -> None:
+        """Stop flushing, and vouch for no more than stays. [thread] Raises OSError."""
+        store = self._store
+        store.hold_flushing()
+        self._held = True
+        self._kept_ms = self._surely_kept_ms()
+        store.checkpoint.lower(self._kept_ms, self._log_end)
+        store.write_checkpoint()
+        store.forget_queue_state()
+
+    def _surely_kept_ms(self) -> int:
+        """Messages stored up to this time lie below the cut: when its last file was begun."""
+        log = self._store.log
+        segment = log.run.find(self._log_end - 1)
+        return (log.store_ms_at(segment.start) or 0) if segment is not None else 0
+
+    def make(self) -> None:
+        """Cut. Raises OSError, StoreIsFull, FlushFailed: how far it came is not known then."""
+        store, log_end, dispatcher = self._store, self._log_end, self._store.dispatcher
+        with store.noting_failure():
+            store.log.cut(log_end)
+        tail = store.log.tail
+        tail.last_store_ms = tail.committed_ms = self._kept_ms
+        store.queues.truncate(log_end)
+        for queues in store.log.queue_tails.values():
+            for each in queues.values():
+                each.next_offset = 0
+        for queue in store.queues:
+            store.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
+        dispatcher.position = min(dispatcher.position, log_end)
+        dispatcher.index_position = min(dispatcher.index_position, dispatcher.position)
+        dispatcher.reached = (dispatcher.position, -1)
+        dispatcher.stats.store_ms = min(dispatcher.stats.store_ms, self._kept_ms)
+        if store.index is not None:
+            store.index.keep_until(log_end)
+            dispatcher.index_position = min(
+                dispatcher.index_position, max(store.index.end.end_physical, store.log.start)
+            )
+
+    def flush(self) -> None:
+        """Put it on the disk. [thread] Raises OSError, FlushFailed."""
+        with self._store.noting_failure():
+            self._store.log.flush()
+            self._store.queues.flush(0)
+
+    def end(self) -> None:
+        """Flushing goes on."""
+        if self._held:
+            self._held = False
+            self._store.release_flushing()
