@@ -8,10 +8,11 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from chaos.campaign import Outcome
 
 PROBLEMS_SHOWN: Final = 20
 
@@ -54,20 +55,30 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def end(
-    run: Begun, report: Mapping[str, Any], lines: Sequence[str], problems: Sequence[str]
-) -> int:
+def add_group_arguments(made: argparse.ArgumentParser, *, rate: float = 800) -> None:
+    """What kind of group, and how much load."""
+    made.add_argument("--mode", choices=("sync", "async"), default="sync")
+    made.add_argument("--sync-flush", action="store_true", help="wait for the disk as well")
+    made.add_argument("--replicas", type=int, default=2, choices=(2, 3))
+    made.add_argument("--servers", choices=("tandem", "java"), default="tandem")
+    made.add_argument(
+        "--rate", type=float, default=rate, help="messages/s, 0: as many as go (%(default)g)"
+    )
+
+
+def end(run: Begun, outcome: Outcome) -> int:
     """Print the report, remove what a good run left behind; the exit code."""
     if run.as_json:
-        print(json.dumps({"good": not problems, **report}))
+        print(json.dumps({"good": outcome.good, **outcome.report()}))
     else:
-        print("\n".join(lines))
-        for problem in problems[:PROBLEMS_SHOWN]:
+        print("\n".join(outcome.lines()))
+        for problem in outcome.problems[:PROBLEMS_SHOWN]:
             print(f"PROBLEM {problem}")
-        if problems:
-            print(f"{len(problems)} problems; seed {run.seed}, everything is in {run.directory}")
-        else:
+        if outcome.good:
             print("nothing lost, nothing unsent, order kept, one log everywhere")
-    if not problems and not run.kept:
+        else:
+            count = len(outcome.problems)
+            print(f"{count} problems; seed {run.seed}, everything is in {run.directory}")
+    if outcome.good and not run.kept:
         shutil.rmtree(run.directory)
-    return 1 if problems else 0
+    return 0 if outcome.good else 1

@@ -29,15 +29,18 @@ class Stored(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Bytes [start, end) of its log that a replica reported as cut off, with the count of records it named.
+    """Bytes [start, end) of its log that a replica set aside and cut off.
 
-    unique_ids  of the messages in the file it set aside
+    reported, found  records that it says and that are in the file
+    unique_ids       of the run's messages among them
     """
 
     start: int
     end: int
-    records: int
+    reported: int
+    found: int
     unique_ids: frozenset[str] = frozenset()
+    epoch: int = 0
 
 
 class FinalLog:
@@ -132,10 +135,10 @@ def lost(sends: Iterable[Send], final: FinalLog) -> list[Send]:
 def check_cuts(cuts: Iterable[Cut]) -> Iterator[str]:
     """What replicas reported as cut off is what they set aside: no more, no less."""
     for each in cuts:
-        if each.records != len(each.unique_ids):
+        if each.reported != each.found:
             yield (
-                f"MISCOUNTED {each.start}..{each.end}: {each.records} records reported, "
-                f"{len(each.unique_ids)} in the file set aside"
+                f"MISCOUNTED {each.start}..{each.end} of epoch {each.epoch}: {each.reported} "
+                f"records reported, {each.found} set aside"
             )
 
 

@@ -6,6 +6,7 @@ Standard scanning of storage, no broker: what the processes said while they ran 
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from storage import CorruptRecord, decode, get_property, scan
 
 BLOCK_BYTES: Final = 1 << 20
 UNIQUE_ID: Final = b"UNIQ_KEY"
+_CUT_NAME: Final = re.compile(r"epoch-(\d+)-from-(\d+)-to-(\d+)-(\d+)-records\.log")
 
 
 @dataclass(slots=True)
@@ -144,6 +146,35 @@ def _read(files: Sequence[tuple[int, Path]], start: int, end: int) -> Iterator[b
                 yield file.read(high - low)
 
 
-def read_cuts(store: Path) -> list[Cut]:
-    """What a replica set aside before it cut its log."""
-    return []
+def read_cuts(store: Path, topics: frozenset[str]) -> list[Cut]:
+    """What a replica set aside before it cut its log. Source: storage/setaside.py."""
+    files = segments(store)
+    segment_bytes = files[0][1].stat().st_size if files else 0
+    cuts = []
+    for path in sorted((store / "setaside").glob("*.log")):
+        named = _CUT_NAME.fullmatch(path.name)
+        if named is None:
+            raise ValueError(f"{path} has no name of a file set aside")
+        epoch, start, end, records = map(int, named.groups())
+        found, unique_ids = _messages_aside(path.read_bytes(), start, segment_bytes, topics)
+        cuts.append(Cut(start, end, records, found, unique_ids, epoch))
+    return cuts
+
+
+def _messages_aside(
+    content: bytes, start: int, segment_bytes: int, topics: frozenset[str]
+) -> tuple[int, frozenset[str]]:
+    """(records, unique ids of the topics' messages) in bytes that lay at `start` of a log."""
+    records, unique_ids = 0, set()
+    at = start
+    while at < start + len(content):
+        until = min(start + len(content), (at // segment_bytes + 1) * segment_bytes)
+        piece = memoryview(content)[at - start : until - start]
+        for head in scan(piece, 0, len(piece)):
+            if not head.blank:
+                records += 1
+                unique_id = get_property(head.properties, UNIQUE_ID)
+                if unique_id and head.topic.decode() in topics:
+                    unique_ids.add(unique_id.decode())
+        at = until
+    return records, frozenset(unique_ids)

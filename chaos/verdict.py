@@ -57,10 +57,10 @@ def judge(
         for store in stores:
             problems += [f"FILES {store}: {text}" for text in inspect_store(store).problems]
     reference = max(logs, key=lambda each: each.end)
-    cuts = [] if stock else [cut for store in stores for cut in read_cuts(store)]
+    cuts = [] if stock else [cut for store in stores for cut in read_cuts(store, TOPICS)]
     declared = frozenset[str]() if synchronous else _declared(cuts)
     verdict = Verdict(log_bytes=reference.end, reigns=len(reference.reigns), cuts=len(cuts))
-    verdict.cut_records = sum(each.records for each in cuts)
+    verdict.cut_records = sum(each.found for each in cuts)
     _check(verdict, problems, reference.final(), reference, journal, declared, cuts)
     verdict.problems = limited(problems)
     return verdict

@@ -121,8 +121,8 @@ def test_a_loss_that_was_declared_is_no_problem_but_counted() -> None:
 
 
 def test_a_cut_whose_count_is_not_that_of_its_file_is_reported() -> None:
-    right = Cut(0, 200, 2, frozenset({unique(1), unique(2)}))
-    wrong = Cut(200, 300, 2, frozenset({unique(3)}))
+    right = Cut(0, 200, 2, 2, frozenset({unique(1), unique(2)}))
+    wrong = Cut(200, 300, 2, 1, frozenset({unique(3)}))
     assert kinds(list(check_cuts([right, wrong]))) == ["MISCOUNTED"]
 
 

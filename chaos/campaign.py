@@ -1,0 +1,219 @@
+"""A run on a replicated group: start it, load it, let something happen to it, stop it, judge what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.groups import Group, GroupPlan, GroupView, Replica
+from chaos.history import HistoryMissing
+from chaos.journal import Journal
+from chaos.processes import ProcessBroken, ServerProcess
+from chaos.promises import percentile
+from chaos.traffic import PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
+from chaos.verdict import Verdict, judge
+from cluster.remoting import RemotingError
+from replication.errors import CorruptEpochFile
+
+JAVA_TABLES_S: Final = 12.0  # a stock slave copies topics every 10 s
+STOP_S: Final = 40.0
+WRITABLE_S: Final = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did and found; it is good when there are no problems.
+
+    counts      of what was done, by name
+    samples_ms  times that were measured, by what they are
+    """
+
+    seed: int
+    mode: str
+    rounds: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    samples_ms: dict[str, list[float]] = field(default_factory=dict)
+    sends: dict[str, int] = field(default_factory=dict)
+    late_acknowledgements: int = 0
+    messages_read: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def sample(self, what: str, took_ms: float) -> None:
+        self.samples_ms.setdefault(what, []).append(round(took_ms, 1))
+
+    def distribution(self) -> dict[str, dict[str, float]]:
+        """count, p50, p99 and max of each kind of sample."""
+        return {
+            what: {
+                "count": len(values),
+                "p50": percentile(values, 0.5),
+                "p99": percentile(values, 0.99),
+                "max": max(values),
+            }
+            for what, values in self.samples_ms.items()
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {**asdict(self), "distribution": self.distribution()}
+
+    def lines(self) -> list[str]:
+        """The figures, for people."""
+        done = ", ".join(f"{count} {what}" for what, count in self.counts.items())
+        lines = [f"mode {self.mode}: {self.rounds} rounds in {self.seconds:.0f} s; {done}"]
+        lines += [
+            f"{what}: {figures['count']} times, p50 {figures['p50']:.0f} ms, "
+            f"p99 {figures['p99']:.0f} ms, max {figures['max']:.0f} ms"
+            for what, figures in self.distribution().items()
+        ]
+        sends = ", ".join(f"{count} {outcome}" for outcome, count in self.sends.items())
+        lines.append(
+            f"sends: {sends}; {self.late_acknowledgements} acknowledged after the sender gave up; "
+            f"{self.messages_read} messages read on the way"
+        )
+        if self.answers:
+            lines.append(f"refusals: {self.answers}")
+        if (verdict := self.verdict) is not None:
+            lines.append(
+                f"log: {verdict.log_bytes} bytes in {verdict.reigns} reigns, {verdict.messages} "
+                f"messages; {verdict.lost} of {verdict.acknowledged} acknowledged ones lost "
+                f"({verdict.lost_bytes} bytes); {verdict.cuts} cuts set aside, {verdict.cut_records} "
+                "records in them"
+            )
+        return lines
+
+
+class Campaign(ABC):
+    """One run on one group. A subclass says what happens to it in faults()."""
+
+    def __init__(
+        self, plan: GroupPlan, traffic_plan: TrafficPlan, directory: Path, seed: int, say: Say
+    ) -> None:
+        self.outcome = Outcome(seed, plan.mode)
+        self.say = say
+        self.rng = random.Random(seed ^ 0x5EED)  # what happens; messages have their own
+        self.plan = plan
+        self.group: Group
+        self.traffic: Traffic
+        self.journal: Journal
+        self._directory = directory
+        self._traffic_plan = traffic_plan
+        self._seed = seed
+
+    @abstractmethod
+    async def faults(self) -> None:
+        """Do things to the group while traffic goes on; all replicas run when it returns."""
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[Group]:
+        """The group, up and whole; whatever still runs at the end is killed."""
+        async with Group(self._directory, self.plan) as group:
+            await group.start()
+            yield group
+
+    async def run(self) -> Outcome:
+        """All of it; expected failures become problems of the outcome."""
+        began = time.monotonic()
+        journal_path = self._directory / "journal.jsonl"
+        try:
+            with Journal(journal_path) as self.journal:
+                async with self.started() as self.group:
+                    await self._topics()
+                    await self._loaded()
+                    await self._stop()
+            verdict = judge(
+                journal_path,
+                [each.store for each in self.group.replicas],
+                synchronous=self.plan.synchronous,
+                stock=self.plan.servers == "java",
+            )
+            self.outcome.verdict = verdict
+            self.outcome.problems += verdict.problems
+        except (ProcessBroken, RemotingError, HistoryMissing, CorruptEpochFile) as problem:
+            self.problem(f"{type(problem).__name__} {problem}")
+        self.outcome.seconds = round(time.monotonic() - began, 1)
+        return self.outcome
+
+    async def _topics(self) -> None:
+        await self.group.create_topic(TOPIC, self._traffic_plan.queues)
+        await self.group.create_topic(PROBE_TOPIC, 1)
+        if self.plan.servers == "java":
+            await asyncio.sleep(JAVA_TABLES_S)
+
+    async def _loaded(self) -> None:
+        messages = random.Random(self._seed)
+        async with Traffic(self.group, self.journal, messages, self._traffic_plan) as self.traffic:
+            try:
+                await self.faults()
+                await self.group.whole()
+                await self.traffic.quiet()
+                addresses = [each.address for each in self.group.replicas]
+                self.outcome.problems += await self.traffic.settled(addresses)
+            finally:
+                self.outcome.sends = dict(self.journal.counts)
+                self.outcome.messages_read = self.journal.seen_count
+                self.outcome.late_acknowledgements = self.traffic.late
+                self.outcome.answers = dict(self.traffic.unusual)
+
+    async def _stop(self) -> None:
+        """Slaves first: the last reign is one that all know."""
+        view = await self.group.whole()
+        replicas = sorted(self.group.replicas, key=lambda each: each.address == view.master)
+        for process in (*replicas, self.group.name_server):
+            await process.terminate(STOP_S)
+
+    # --- pieces of what may happen
+
+    def problem(self, text: str) -> None:
+        self.outcome.problems.append(text)
+
+    def event(self, what: str, process: ServerProcess, **fields: object) -> None:
+        """Into the journal, so that findings can be laid beside what was done."""
+        self.journal.event(what, process=process.name, **fields)
+
+    async def master(self) -> tuple[Replica, GroupView]:
+        """The master of the moment by the controller, and all of its view."""
+        while True:
+            view = await self.group.view()
+            if view is not None and view.master:
+                return self.group.replica_at(view.master), view
+            await asyncio.sleep(0.01)
+
+    def whole(self, view: GroupView) -> bool:
+        """Whether everybody is in the set and runs."""
+        everybody = all(each.alive and not each.paused for each in self.group.replicas)
+        return everybody and len(view.in_sync) == len(self.group.replicas)
+
+    def others(self, master: Replica) -> list[Replica]:
+        return [each for each in self.group.replicas if each is not master]
+
+    async def writable(self, what: str, fault_ns: int, *, stable: bool = True) -> float | None:
+        """Wait until the group takes writes; ms since the fault, a sample. None and a problem: never."""
+        found_ns = await self.traffic.writable(fault_ns, WRITABLE_S, stable=stable)
+        if found_ns is None:
+            view, route = await self.group.view(), self.traffic.route.addresses
+            self.problem(f"STUCK not writable {WRITABLE_S:g} s after {what}: {view}, route {route}")
+            return None
+        took_ms = (found_ns - fault_ns) / 1e6
+        self.outcome.sample(what, took_ms)
+        self.journal.event("writable", after=what, ms=took_ms)
+        return took_ms
