@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import ipaddress
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -261,6 +262,16 @@ def setting_text(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return _text_of(value)
     return str(value)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there; a name that must be looked up: no."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _text_of(member: enum.Enum) -> str:

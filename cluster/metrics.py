@@ -41,6 +41,7 @@ _TOPIC = ("topic", "message_type", "is_system")
 _GROUP_TOPIC = ("topic", "consumer_group", "is_system")
 _LAG = ("consumer_group", "topic", "is_retry", "is_system")
 _STORE = ("storage_type", "storage_medium")
+_REPLICA_GROUP = ("broker",)
 
 METRICS: Final = (
     Metric("rocketmq_broker_permission", "gauge", "", "brokerPermission: 4 read, 2 write, 6 both"),
@@ -101,6 +102,41 @@ METRICS: Final = (
     Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
     Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
     Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
+    Metric("tandem_controller_leading", "gauge", "", "1 while this controller decides"),
+    Metric("tandem_controller_store_failing", "gauge", "", "1 while nothing can be made durable"),
+    Metric("tandem_controller_records_written_total", "counter", "", "decisions made durable"),
+    Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
+    Metric("tandem_controller_masters", "gauge", "", "1: it has a serving master", _REPLICA_GROUP),
+    Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
+    Metric(
+        "tandem_controller_in_sync_replicas",
+        "gauge",
+        "",
+        "replicas that hold everything confirmed",
+        _REPLICA_GROUP,
+    ),
+    Metric(
+        "tandem_controller_suspects",
+        "gauge",
+        "",
+        "replicas that lost power with unflushed data and have not caught up",
+        _REPLICA_GROUP,
+    ),
+    Metric("tandem_controller_elections_total", "counter", "", "masters elected", _REPLICA_GROUP),
+    Metric(
+        "tandem_controller_lossy_elections_total",
+        "counter",
+        "",
+        "elections that may have lost confirmed messages",
+        _REPLICA_GROUP,
+    ),
+    Metric(
+        "tandem_controller_failed_elections_total",
+        "counter",
+        "",
+        "times that nobody could be elected",
+        _REPLICA_GROUP,
+    ),
 )
 
 

@@ -20,6 +20,7 @@ import msgspec
 from cluster.broker import replies
 from cluster.broker.config import BrokerConfig
 from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.controller import ControllerConfig
 from cluster.metrics import METRICS
 from cluster.nameserver.config import NameServerConfig
 from replication import LeaseTimes, StreamRules
@@ -28,7 +29,16 @@ from tandemmq.exits import ExitCode
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- written by docs/generate.py; change the code it names, then run it -->\n"
-NOT_IN_FILES = {"storage", "rules", "lease", "waits_for_slaves", "insecure", "kept", "file"}
+NOT_IN_FILES = {
+    "storage",
+    "rules",
+    "lease",
+    "times",
+    "waits_for_slaves",
+    "insecure",
+    "kept",
+    "file",
+}
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -84,6 +94,8 @@ def config_page() -> str:
         + table(heads, [*settings(StreamRules), *settings(LeaseTimes)])
         + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
         + table(heads, list(settings(NameServerConfig)))
+        + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"
+        + table(heads, [*settings(ControllerConfig), *settings(LeaseTimes)])
         + "\n## Accepted without effect (`cluster/broker/known_keys.py`)\n\n"
         + ignored
         + "\n"

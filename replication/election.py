@@ -722,7 +722,7 @@ class ControllerCore:
                 return Code.INVALID_REPLICAS, f"replica {each} is unknown"
             if each in now or each == record.master:
                 continue
-            if not self._alive(group, each, now_ms):
+            if not self.alive(group, each, now_ms):
                 return Code.BROKER_NOT_ALIVE, f"replica {each} is not alive"
             if member.incarnation and incarnations.get(each) != member.incarnation:
                 return Code.INVALID_REPLICAS, f"replica {each} is another process by now"
@@ -732,7 +732,8 @@ class ControllerCore:
 
     # --- elections ---
 
-    def _alive(self, group: Group, replica: int, now_ms: int) -> bool:
+    def alive(self, group: Group, replica: int, now_ms: int) -> bool:
+        """Whether we heard of this replica lately, on a connection that is open."""
         live = group.live.get(replica)
         if live is None or not live.attached or live.session == NO_SESSION:
             return False
@@ -758,7 +759,7 @@ class ControllerCore:
             live = group.live.get(each)
             if each == record.master or live is None or live.streaming:
                 continue
-            if self._alive(group, each, now_ms):
+            if self.alive(group, each, now_ms):
                 return True
         return False
 
@@ -770,7 +771,7 @@ class ControllerCore:
         if record.electing_from:
             on_its_way = now_ms - group.lease_ms <= ACTIVATION_MS_MAX
             trusted = self._trusted(record, record.master)
-            return on_its_way and trusted and self._alive(group, record.master, now_ms)
+            return on_its_way and trusted and self.alive(group, record.master, now_ms)
         return self._may_lead(group, now_ms)
 
     @staticmethod
@@ -787,9 +788,9 @@ class ControllerCore:
         if not base:
             base = self._all_suspect(group, now_ms)
             lossy = True
-        candidates = [each for each in base if self._alive(group, each, now_ms)]
+        candidates = [each for each in base if self.alive(group, each, now_ms)]
         if not candidates and self.unclean:
-            candidates = [each for each in record.members if self._alive(group, each, now_ms)]
+            candidates = [each for each in record.members if self.alive(group, each, now_ms)]
             lossy = True
         wanted = group.switch.successor if group.switch and group.resigned else NOBODY
         if record.electing_from and len(candidates) > 1 and record.master in candidates:
@@ -814,7 +815,7 @@ class ControllerCore:
             if len(record.base) < 2:
                 return []
             needed = record.members
-        if not all(self._alive(group, each, now_ms) for each in needed):
+        if not all(self.alive(group, each, now_ms) for each in needed):
             return []
         return sorted(record.members)
 
@@ -878,7 +879,7 @@ class ControllerCore:
             effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
             return
         record = group.record
-        if record.epoch == 0 and event.replica > 0 and self._alive(group, event.replica, now_ms):
+        if record.epoch == 0 and event.replica > 0 and self.alive(group, event.replica, now_ms):
             self._change(group, effects, sync_set=(event.replica,))
             self._elected(group, event.replica, False, now_ms, effects, "the group's first master")
             effects.append(Answer(event.request, records=(group.record,)))
@@ -898,7 +899,7 @@ class ControllerCore:
     ) -> None:
         """An operator wants this replica: a planned switchover, or the way out of a group without a master."""
         record = group.record
-        alive = self._alive(group, event.replica, now_ms)
+        alive = self.alive(group, event.replica, now_ms)
         inside = event.replica in record.base and event.replica not in record.suspects
         # A stock master cannot be asked to hand over: it is deposed, as RocketMQ does.
         if self._may_lead(group, now_ms) and record.members[record.master].incarnation:
@@ -936,7 +937,7 @@ class ControllerCore:
             (group.record.name, each)
             for group in groups
             for each in group.record.members
-            if self._alive(group, each, now_ms)
+            if self.alive(group, each, now_ms)
         )
 
     def _on_replica_info(self, event: ReplicaInfo, now_ms: int, effects: list[Effect]) -> None:
@@ -962,7 +963,7 @@ class ControllerCore:
             effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
             return
         record = group.record
-        living = [each for each in event.replicas if self._alive(group, each, now_ms)]
+        living = [each for each in event.replicas if self.alive(group, each, now_ms)]
         if not event.living_too and (living or (not event.replicas and record.master != NOBODY)):
             remark = f"alive: {living}" if living else f"replica {record.master} is master"
             effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))

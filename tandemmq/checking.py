@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.config import ConfigError, read_properties
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.serving import nameserver_settings
 
 
 class _Warnings(logging.Handler):
@@ -27,7 +28,7 @@ class _Warnings(logging.Handler):
 def run_check_config(arguments: argparse.Namespace) -> ExitCode:
     """Print warnings and the verdict; BAD_CONFIG when the server would refuse to start."""
     file: Path = arguments.file
-    role = arguments.role or ("nameserver" if "namesrv" in file.name else "broker")
+    role = arguments.role or role_of(file)
     warnings = _Warnings()
     logger = logging.getLogger("cluster")
     logger.addHandler(warnings)
@@ -50,12 +51,28 @@ def run_check_config(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+def role_of(file: Path) -> str:
+    """What a settings file is for, by its name."""
+    for part, role in (("namesrv", "nameserver"), ("controller", "controller")):
+        if part in file.name:
+            return role
+    return "broker"
+
+
 def check(file: Path, role: str) -> dict[str, str]:
     """The settings in force with this file, by RocketMQ's keys. Raises ConfigError."""
     properties = read_properties(file)
     if role == "nameserver":
         config = importlib.import_module("cluster.nameserver.config")
-        settings = config.NameServerConfig.from_properties(properties, path=file.absolute())
+        settings, beside = nameserver_settings(properties, file.absolute())
+        if beside is not None:
+            controller = importlib.import_module("cluster.controller.config")
+            controller.check_startable(beside)
+            config.check_startable(settings)
+            return {**beside.to_properties(), **settings.to_properties()}
+    elif role == "controller":
+        config = importlib.import_module("cluster.controller.config")
+        settings = config.ControllerConfig.from_properties(properties, path=file.absolute())
     else:
         config = importlib.import_module("cluster.broker.config")
         settings = config.BrokerConfig.from_properties(properties, file=str(file.absolute()))

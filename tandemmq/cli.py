@@ -89,9 +89,11 @@ def command_parser() -> argparse.ArgumentParser:
     commands.add_parser(ADMIN, help="mqadmin's commands, by their own names", add_help=False)
     local = commands.add_parser(
         "local",
-        help="a whole cluster on this machine: name server and two masters",
-        description="A name server and two brokers as background processes of this machine.",
-        epilog="example:\n  tandem local up && tandem send Hello world && tandem local down",
+        help="a whole cluster on this machine, with or without replicas",
+        description="A whole cluster as background processes of this machine: a name server and "
+        "two masters or, with --mode, two groups of a master and a slave with a controller.",
+        epilog="example:\n  tandem local up && tandem send Hello world && tandem local down\n"
+        "  tandem local up --mode sync && tandem local kill broker-a-0 && tandem local status",
         formatter_class=HelpFormatter,
     )
     actions = local.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -144,6 +146,10 @@ def _settings(parser: argparse.ArgumentParser, file: str) -> None:
 def _nameserver(parser: argparse.ArgumentParser) -> None:
     _settings(parser, "namesrv.conf")
     parser.add_argument("-p", "--port", type=int, help="listenPort, default 9876")
+
+
+def _controller(parser: argparse.ArgumentParser) -> None:
+    _settings(parser, "controller.conf")
 
 
 def _broker(parser: argparse.ArgumentParser) -> None:
@@ -267,8 +273,8 @@ def _check_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument(
         "--role",
-        choices=["broker", "nameserver"],
-        help="default: nameserver when the file's name says namesrv, else broker",
+        choices=["broker", "nameserver", "controller"],
+        help="default: what the file's name says, else broker",
     )
     json_option(parser)
 
@@ -291,12 +297,23 @@ def _directory(parser: argparse.ArgumentParser) -> None:
 
 def _up(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
-    parser.add_argument("--namesrv-port", type=int, default=9876, help="default 9876")
+    parser.add_argument(
+        "--mode",
+        choices=["sync", "async"],
+        help="two groups, each a master and a slave, and a controller in the name server. sync: a "
+        "message is acknowledged when both have it; async: when the master has it, and a slave that "
+        "takes over may lack the last ones. Without it: two masters alone",
+    )
+    parser.add_argument(
+        "--namesrv-port",
+        type=int,
+        help="default 9876, or the next that is free, and kept; the controller's is 2 above",
+    )
     parser.add_argument(
         "--broker-port",
         type=int,
-        default=10911,
-        help="of broker-a, default 10911; broker-b: 10 more; each also takes the port 2 below",
+        help="of the first broker, default 10911 or the next that is free, and kept; each further "
+        "one: 10 more. Each also takes the port 2 below and, with --mode, the one above",
     )
     json_option(parser)
 
@@ -311,7 +328,23 @@ def _down(parser: argparse.ArgumentParser) -> None:
 
 
 def _kill(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="namesrv, broker-a or broker-b")
+    parser.add_argument("name", metavar="NAME", help=_PROCESS)
+    _directory(parser)
+    parser.add_argument(
+        "--signal",
+        choices=["KILL", "STOP", "CONT", "TERM"],
+        default="KILL",
+        help="KILL (default): as a crash; STOP: freeze it, as a machine that hangs; CONT: let it go "
+        "on; TERM: stop it cleanly",
+    )
+    json_option(parser)
+
+
+_PROCESS: Final = "as `tandem local status` names it, e.g. namesrv, broker-a or broker-a-0"
+
+
+def _start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=_PROCESS)
     _directory(parser)
     json_option(parser)
 
@@ -320,14 +353,14 @@ def _status(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
     parser.add_argument("--watch", action="store_true", help="again and again until Ctrl-C")
     parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="S", help="of --watch, default 2"
+        "--interval", type=float, default=1.0, metavar="S", help="of --watch, default 1"
     )
     json_option(parser)
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
-    parser.add_argument("name", nargs="?", help="namesrv, broker-a or broker-b; default all")
+    parser.add_argument("name", metavar="NAME", nargs="?", help=f"{_PROCESS}; default all")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="of each, default 20")
 
 
@@ -339,6 +372,15 @@ COMMANDS: Final = (
         "run a name server in the foreground until SIGTERM",
         "  tandem nameserver -c namesrv.conf -p 9876",
         _nameserver,
+    ),
+    _Command(
+        "controller",
+        "serving",
+        "run_controller",
+        "run a controller, which decides who is master, in the foreground until SIGTERM",
+        "  tandem controller -c controller.conf\n"
+        "  tandem nameserver --set enableControllerInNamesrv=true    (both in one process)",
+        _controller,
     ),
     _Command(
         "broker",
@@ -418,7 +460,7 @@ LOCAL_ACTIONS: Final = (
         "local",
         "run_up",
         "start the cluster and wait until it is ready",
-        "  tandem local up --dir ./tandem-data",
+        "  tandem local up --dir ./tandem-data\n  tandem local up --mode sync",
         _up,
     ),
     _Command(
@@ -433,7 +475,7 @@ LOCAL_ACTIONS: Final = (
         "status",
         "local",
         "run_status",
-        "say which processes run and whether brokers are registered",
+        "say which processes run and what as: roles, epochs, lag, who is in sync",
         "  tandem local status --watch",
         _status,
     ),
@@ -441,9 +483,18 @@ LOCAL_ACTIONS: Final = (
         "kill",
         "local",
         "run_kill",
-        "kill -9 one process, to see what happens",
-        "  tandem local kill broker-a && tandem local up",
+        "kill -9 one process, or freeze it, to see what happens",
+        "  tandem local kill broker-a-0 && tandem local status\n"
+        "  tandem local kill broker-a-0 --signal STOP",
         _kill,
+    ),
+    _Command(
+        "start",
+        "local",
+        "run_start",
+        "start one process again and wait until it takes part",
+        "  tandem local start broker-a-0",
+        _start,
     ),
     _Command(
         "logs",

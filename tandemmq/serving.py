@@ -1,4 +1,4 @@
-"""`tandem nameserver` and `tandem broker`: read the settings, serve until SIGTERM."""
+"""`tandem nameserver`, `tandem controller` and `tandem broker`: read the settings, serve until SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cluster.config import ConfigError, Properties, read_properties
 from cluster.logs import setup_logging
@@ -20,17 +22,53 @@ _PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 
 
 def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
-    """Serve routes until SIGTERM or SIGINT."""
+    """Serve routes until SIGTERM or SIGINT, and with enableControllerInNamesrv the controller's requests."""
     nameserver = importlib.import_module("cluster.nameserver")
     setup_logging(arguments.log_level, json=arguments.log_json)
     with clear_errors():
         properties = _properties(arguments)
         if arguments.port is not None:
             properties["listenPort"] = str(arguments.port)
-        config = nameserver.NameServerConfig.from_properties(
-            properties, path=_absolute(arguments.config), insecure=arguments.insecure
+        config, beside = nameserver_settings(
+            properties, _absolute(arguments.config), insecure=arguments.insecure
         )
-        run(lambda: nameserver.serve_nameserver(config, _say))
+        embedded = None
+        if beside is not None:
+            serving = importlib.import_module("cluster.controller").serving_controller
+            embedded = partial(serving, beside, ports=2)
+        run(lambda: nameserver.serve_nameserver(config, _say, embedded))
+    return ExitCode.OK
+
+
+def nameserver_settings(
+    properties: Properties, path: Path | None, *, insecure: bool = False
+) -> tuple[Any, Any | None]:
+    """Settings of a name server, and of the controller beside it if there is to be one. Raises ConfigError."""
+    nameserver = importlib.import_module("cluster.nameserver")
+    if properties.get("enableControllerInNamesrv", "").strip().lower() != "true":
+        config = nameserver.NameServerConfig.from_properties(
+            properties, path=path, insecure=insecure
+        )
+        return config, None
+    controller = importlib.import_module("cluster.controller")
+    config = nameserver.NameServerConfig.from_properties(
+        properties, path=path, insecure=insecure, also_known=controller.KEYS
+    )
+    beside = controller.ControllerConfig.from_properties(
+        properties, path=path, insecure=insecure, also_known=nameserver.KEYS
+    )
+    return config, beside
+
+
+def run_controller(arguments: argparse.Namespace) -> ExitCode:
+    """Decide who is master until SIGTERM or SIGINT."""
+    controller = importlib.import_module("cluster.controller")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        config = controller.ControllerConfig.from_properties(
+            _properties(arguments), path=_absolute(arguments.config), insecure=arguments.insecure
+        )
+        run(lambda: controller.serve_controller(config, _say))
     return ExitCode.OK
 
 

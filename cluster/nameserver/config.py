@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta
 
-from cluster.config import ConfigError, Properties, parse_settings, setting_text
+from cluster.config import (
+    ConfigError,
+    Properties,
+    is_loopback,
+    keys_of,
+    parse_settings,
+    setting_text,
+)
 from cluster.remoting.tls import TlsFiles, TlsMode
 
 ROCKETMQ_NAMES: Final = {
@@ -34,6 +40,7 @@ ROCKETMQ_NAMES: Final = {
     "tls_certificate_path": "tls.server.certPath",
     "tls_trust_path": "tls.server.trustCertPath",
     "tls_test_mode": "tls.test.mode.enable",
+    "controller_embedded": "enableControllerInNamesrv",
 }
 
 CHANGEABLE: Final = frozenset(
@@ -79,7 +86,6 @@ NOT_SUPPORTED: Final = (
     "clusterTest",
     "supportActingMaster",
     "notifyMinBrokerIdChanged",
-    "enableControllerInNamesrv",
 )
 """Switches whose function is missing here: they may be off, not on."""
 
@@ -94,6 +100,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
 
     bind_address        loopback unless configured
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
+    controller_embedded a controller runs in this process, with settings from the same file and a port of its own
     insecure            --insecure: serve other machines without TLS
     """
 
@@ -117,6 +124,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     tls_certificate_path: str = ""
     tls_trust_path: str = ""
     tls_test_mode: bool = True
+    controller_embedded: bool = False
     insecure: bool = False
 
     @classmethod
@@ -127,11 +135,13 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         path: Path | None = None,
         insecure: bool = False,
         home: Path | None = None,
+        also_known: Collection[str] = (),
     ) -> Self:
         """Settings from the lines of a namesrv.conf. Raises ConfigError.
 
-        path   the file they came from: UPDATE_NAMESRV_CONFIG writes there
-        home   the user's directory; the default places lie below it
+        path        the file they came from: UPDATE_NAMESRV_CONFIG writes there
+        home        the user's directory; the default places lie below it
+        also_known  keys of the controller that reads the same file
         """
         given: Properties = dict(properties)
         mode = given.get("tls.server.mode", "").strip().lower()
@@ -146,7 +156,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
             given["configStorePath"] = str(path)
         given.setdefault("configStorePath", str(below / "namesrv.properties"))
         given.pop("insecure", None)
-        return parse_settings(cls, given, also_known=WITHOUT_EFFECT, insecure=insecure)
+        return parse_settings(
+            cls, given, also_known={*WITHOUT_EFFECT, *also_known}, insecure=insecure
+        )
 
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
@@ -170,7 +182,13 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     @property
     def is_exposed(self) -> bool:
         """Whether other machines reach this server without TLS."""
-        return not _is_loopback(self.bind_address) and self.tls_mode is not TlsMode.ENFORCING
+        return not is_loopback(self.bind_address) and self.tls_mode is not TlsMode.ENFORCING
+
+
+KEYS: Final = frozenset(
+    keys_of(NameServerConfig).keys() - _NOT_IN_FILES | WITHOUT_EFFECT | set(NOT_SUPPORTED)
+)
+"""Every key that a name server reads: a controller in the same process must not call them unknown."""
 
 
 def check_startable(config: NameServerConfig) -> None:
@@ -183,12 +201,3 @@ def check_startable(config: NameServerConfig) -> None:
             "set tls.server.mode=enforcing, "
             "or start with --insecure if the network keeps strangers away",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -461,13 +462,22 @@ def _store_settings(path: str, given: dict[str, str]) -> None:
     jsonfile.write_atomically(file, format_properties({**kept, **given}).encode("latin-1"))
 
 
-async def serve_nameserver(config: NameServerConfig, ready: Callable[[str], None]) -> None:
+Embedded = Callable[[], AbstractAsyncContextManager[object]]
+"""Serves on a port of its own while its body runs."""
+
+
+async def serve_nameserver(
+    config: NameServerConfig, ready: Callable[[str], None], controller: Embedded | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    ready   called once with the line that says so; scripts wait for it
+    ready       called once with the line that says so; scripts wait for it
+    controller  runs beside the name server; it starts first and stops last. What it raises ends the name server
     Raises ConfigError, CorruptFile (the KV file), OSError (the port), TlsUnusable.
     """
     check_startable(config)
+    if config.controller_embedded and controller is None:
+        raise ConfigError("enableControllerInNamesrv", "true", "there is no controller to embed")
     raise_open_files_limit()
     kv = await asyncio.to_thread(KvConfig.load, Path(config.kv_config_path))
     clock = SystemClock()
@@ -481,7 +491,7 @@ async def serve_nameserver(config: NameServerConfig, ready: Callable[[str], None
         limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
     )
     server = RemotingServer(
-        listen.limited(*connections_affordable(1)),
+        listen.limited(*connections_affordable(2 if controller else 1)),
         names.table(),
         on_close=names.connection_closed,
         error_reply=reply_to,
@@ -496,8 +506,9 @@ async def serve_nameserver(config: NameServerConfig, ready: Callable[[str], None
                 if connection is not None:
                     connection.close("its broker was silent for too long")
 
+    beside = controller() if controller is not None else nullcontext()
     with stop_signals() as stop:
-        async with running(scan=scan, remind=lambda: remind_of_exposure(config)), server:
+        async with beside, running(scan=scan, remind=lambda: remind_of_exposure(config)), server:
             line = (
                 "The Name Server boot success. serializeType=JSON, "
                 f"address {config.bind_address}:{server.port}"

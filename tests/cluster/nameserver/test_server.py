@@ -496,7 +496,7 @@ def test_a_stock_file_is_read_and_updates_go_back_to_it(tmp_path: Path) -> None:
         ("scanNotActiveBrokerInterval", "0"),
         ("tls.server.mode", "maybe"),
         ("supportActingMaster", "true"),
-        ("enableControllerInNamesrv", "true"),
+        ("enableControllerInNamesrv", "perhaps"),
     ],
 )
 def test_a_bad_value_stops_the_start_and_names_its_key(

@@ -1,0 +1,8 @@
+"""The controller: which replica of each group is master, in which epoch, and who holds everything confirmed."""
+
+from __future__ import annotations
+
+from cluster.controller.config import KEYS, ControllerConfig
+from cluster.controller.serving import serve_controller, serving_controller
+
+__all__ = ["KEYS", "ControllerConfig", "serve_controller", "serving_controller"]

@@ -1,0 +1,303 @@
+"""Settings of a controller: RocketMQ's keys of namesrv.conf or controller.conf, and ours beside them."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, Self
+
+import msgspec
+from msgspec import Meta
+
+from cluster.config import (
+    ConfigError,
+    Properties,
+    is_loopback,
+    keys_of,
+    parse_settings,
+    setting_text,
+)
+from cluster.remoting.channel import split_address
+from cluster.remoting.tls import TlsFiles, TlsMode
+from replication import LeaseTimes
+
+ROCKETMQ_NAMES: Final = {
+    "group": "controllerDLegerGroup",
+    "peers": "controllerDLegerPeers",
+    "self_id": "controllerDLegerSelfId",
+    "kind": "controllerType",
+    "store_path": "controllerStorePath",
+    "unclean": "enableElectUncleanMaster",
+    "config_store_path": "configStorePath",
+    "config_blacklist": "configBlackList",
+    "bind_address": "bindAddress",  # ours, as the name server's
+    "fast": "controllerFastElection",  # ours, all from here on but metrics and TLS
+    "store_kind": "controllerStore",
+    "etcd_endpoints": "etcdEndpoints",
+    "etcd_prefix": "etcdPrefix",
+    "etcd_lease_s": "etcdLeaseSeconds",
+    "etcd_user": "etcdUser",
+    "etcd_password": "etcdPassword",
+    "etcd_ca_path": "etcdCaPath",
+    "etcd_certificate_path": "etcdCertPath",
+    "etcd_key_path": "etcdKeyPath",
+    "metrics_exporter": "metricsExporterType",
+    "metrics_port": "metricsPromExporterPort",
+    "metrics_host": "metricsPromExporterHost",
+    "idle_s_max": "serverChannelMaxIdleTimeSeconds",
+    "tls_mode": "tls.server.mode",
+    "tls_key_path": "tls.server.keyPath",
+    "tls_key_password": "tls.server.keyPassword",
+    "tls_certificate_path": "tls.server.certPath",
+    "tls_trust_path": "tls.server.trustCertPath",
+    "tls_test_mode": "tls.test.mode.enable",
+}
+
+CHANGEABLE: Final = frozenset({"enableElectUncleanMaster"})
+"""What UPDATE_CONTROLLER_CONFIG may set. Everything else keeps its value while the process runs."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        # no Raft log and no thread pools here; dead brokers are noticed by their connection or their lease
+        "controllerThreadPoolNums",
+        "controllerRequestThreadPoolQueueCapacity",
+        "electMasterMaxRetryCount",
+        "isProcessReadEvent",
+        "mappedFileSize",
+        "notifyBrokerRoleChanged",
+        "scanInactiveMasterInterval",
+        "scanNotActiveBrokerInterval",
+        "jRaftControllerRPCAddr",
+        "jRaftElectionTimeoutMs",
+        "jRaftGroupId",
+        "jRaftInitConf",
+        "jRaftScanWaitTimeoutMs",
+        "jRaftServerId",
+        "jRaftSnapshotIntervalSecs",
+        "rocketmqHome",
+        "enableStartupController",
+        "metricLoggingExporter",
+        "metricsGrpcExporterTarget",
+        "metricsGrpcExporterHeader",
+        "metricsLabel",
+    }
+)
+
+_NOT_IN_FILES: Final = frozenset({"times", "insecure"})
+_SECRETS: Final = frozenset({"etcd_password", "tls_key_password"})
+_TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
+_PEER: Final = re.compile(r"([A-Za-z0-9_]{1,64})-(.{1,255})")
+_PREFIX: Final = re.compile(r"/[A-Za-z0-9_./-]{0,200}")
+PEERS_MAX: Final = 16
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Kind(enum.Enum):
+    """controllerType. There is one; jRaft has other keys for its addresses."""
+
+    DLEDGER = "DLedger"
+
+
+class StoreKind(enum.Enum):
+    """Where the records live: in a file of this controller, or in etcd for several of them."""
+
+    FILE = "file"
+    ETCD = "etcd"
+
+
+class Exporter(enum.Enum):
+    """Where metrics go."""
+
+    DISABLE = "DISABLE"
+    PROM = "PROM"
+
+
+class Peer(NamedTuple):
+    """One controller: its name, and where brokers and tools reach it."""
+
+    id: str
+    address: str
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+    """Everything a controller needs to know.
+
+    peers         "n0-HOST:PORT;n1-HOST:PORT": every controller; the entry of self_id is our address
+    bind_address  where to listen; "" is the host of our address
+    times         lease and election wait, from the same file
+    fast          elect at once when a master's process is gone on two witnesses, not only by its lease
+    store_kind    with a file the first of several peers leads and the others only say so: no second copy of the records
+    etcd_prefix   our keys begin with it and the group's name
+    insecure      --insecure: serve other machines without TLS
+    """
+
+    group: str = "tandem"
+    peers: str = "n0-127.0.0.1:9878"
+    self_id: str = "n0"
+    kind: Kind = Kind.DLEDGER
+    store_path: str = ""
+    unclean: bool = False
+    config_store_path: str = ""
+    config_blacklist: str = "configBlackList;configStorePath"
+    bind_address: str = ""
+    fast: bool = True
+    store_kind: StoreKind = StoreKind.FILE
+    etcd_endpoints: str = ""
+    etcd_prefix: str = "/tandemmq/controller/"
+    etcd_lease_s: Annotated[int, Meta(ge=2, le=60)] = 3
+    etcd_user: str = ""
+    etcd_password: str = ""
+    etcd_ca_path: str = ""
+    etcd_certificate_path: str = ""
+    etcd_key_path: str = ""
+    metrics_exporter: Exporter = Exporter.DISABLE
+    metrics_port: Port = 5558
+    metrics_host: str = "127.0.0.1"
+    idle_s_max: Annotated[int, Meta(ge=10)] = 120
+    tls_mode: TlsMode = TlsMode.DISABLED
+    tls_key_path: str = ""
+    tls_key_password: str = ""
+    tls_certificate_path: str = ""
+    tls_trust_path: str = ""
+    tls_test_mode: bool = True
+    times: LeaseTimes = LeaseTimes()
+    insecure: bool = False
+
+    @classmethod
+    def from_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        path: Path | None = None,
+        insecure: bool = False,
+        home: Path | None = None,
+        also_known: frozenset[str] = frozenset(),
+    ) -> Self:
+        """Settings from the lines of a controller.conf or a namesrv.conf. Raises ConfigError.
+
+        path        the file they came from: UPDATE_CONTROLLER_CONFIG writes there
+        also_known  keys of the name server that reads the same file
+        """
+        given: Properties = dict(properties)
+        mode = given.get("tls.server.mode", "").strip().lower()
+        if mode:
+            given["tls.server.mode"] = _TLS_MODE_ALIASES.get(mode, mode)
+        below = home if home is not None else Path.home()
+        given.setdefault("controllerStorePath", str(below / "controller"))
+        if path is not None:
+            given["configStorePath"] = str(path)
+        given.setdefault("configStorePath", str(below / "controller" / "controller.properties"))
+        times = parse_settings(LeaseTimes, given, also_known=given.keys())
+        known = also_known | WITHOUT_EFFECT | keys_of(LeaseTimes).keys()
+        config = parse_settings(cls, given, also_known=known, times=times, insecure=insecure)
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        if self.self_id not in {peer.id for peer in self.all_peers}:
+            raise ConfigError(
+                "controllerDLegerSelfId",
+                self.self_id,
+                f"is not in controllerDLegerPeers={self.peers}",
+            )
+        if self.store_kind is StoreKind.ETCD and not self.endpoints:
+            raise ConfigError("etcdEndpoints", "", "must name etcd when controllerStore=etcd")
+        for endpoint in self.endpoints:
+            if not endpoint.startswith(("http://", "https://")):
+                raise ConfigError("etcdEndpoints", endpoint, "must be http://HOST:PORT")
+        if _PREFIX.fullmatch(self.etcd_prefix) is None:
+            raise ConfigError("etcdPrefix", self.etcd_prefix, "must be /NAME/ of a-z A-Z 0-9 _ . -")
+
+    @property
+    def all_peers(self) -> list[Peer]:
+        """Every controller, ourselves included. Raises ConfigError."""
+        found: list[Peer] = []
+        for text in filter(None, map(str.strip, self.peers.split(";"))):
+            match = _PEER.fullmatch(text)
+            try:
+                if match is None:
+                    raise ValueError
+                split_address(match[2])
+            except ValueError:
+                raise ConfigError(
+                    "controllerDLegerPeers", text, "must be ID-HOST:PORT, several with ; between"
+                ) from None
+            found.append(Peer(match[1], match[2]))
+        ids = {peer.id for peer in found}
+        addresses = {peer.address for peer in found}
+        if len(ids) < len(found) or len(addresses) < len(found) or len(found) > PEERS_MAX:
+            raise ConfigError(
+                "controllerDLegerPeers", self.peers, f"must be at most {PEERS_MAX}, each once"
+            )
+        return found
+
+    @property
+    def me(self) -> Peer:
+        """Our own entry."""
+        return next(peer for peer in self.all_peers if peer.id == self.self_id)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """etcd's addresses, "http://HOST:PORT"."""
+        parts = re.split(r"[;,]", self.etcd_endpoints)
+        return [part.strip().rstrip("/") for part in parts if part.strip()]
+
+    @property
+    def bind_host(self) -> str:
+        return self.bind_address or split_address(self.me.address)[0]
+
+    @property
+    def port(self) -> int:
+        return split_address(self.me.address)[1]
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines reach this controller without TLS."""
+        return not is_loopback(self.bind_host) and self.tls_mode is not TlsMode.ENFORCING
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        return TlsFiles(
+            key_path=self.tls_key_path,
+            cert_path=self.tls_certificate_path,
+            key_password=self.tls_key_password,
+            trust_cert_path=self.tls_trust_path,
+        )
+
+    def to_properties(self) -> Properties:
+        """Every setting in force by its key; secrets are masked."""
+        found: Properties = {}
+        for struct in (self, self.times):
+            for field in msgspec.structs.fields(struct):
+                if field.name in _NOT_IN_FILES:
+                    continue
+                text = setting_text(getattr(struct, field.name))
+                found[field.encode_name] = "******" if text and field.name in _SECRETS else text
+        return found
+
+
+KEYS: Final = frozenset(
+    keys_of(ControllerConfig).keys() - _NOT_IN_FILES | keys_of(LeaseTimes).keys() | WITHOUT_EFFECT
+)
+"""Every key that a controller reads: a name server that embeds one must not call them unknown."""
+
+
+def check_startable(config: ControllerConfig) -> None:
+    """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
+    if config.is_exposed and not config.insecure:
+        raise ConfigError(
+            "bindAddress" if config.bind_address else "controllerDLegerPeers",
+            config.bind_host,
+            "anybody who reaches this address may depose every master: set "
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps strangers away",
+        )
+    shown = config.metrics_exporter is Exporter.PROM
+    if shown and not is_loopback(config.metrics_host) and not config.insecure:
+        raise ConfigError(
+            "metricsPromExporterHost",
+            config.metrics_host,
+            "must be loopback: the page has no access control; or start with --insecure",
+        )

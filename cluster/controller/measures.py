@@ -1,0 +1,78 @@
+"""What a controller shows to Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cluster.controller.server import Controller
+from cluster.metrics import Reader
+from replication.election import NOBODY, Group
+
+Series = Iterator[tuple[tuple[str, ...], float]]
+_NO_LABELS: Final = ()
+
+
+class Measures:
+    """Readers of cluster.metrics for one controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def readers(self) -> Mapping[str, Reader]:
+        """Metric name -> reader."""
+        stats = self._controller.stats
+        return {
+            "tandem_controller_leading": self._leading,
+            "tandem_controller_store_failing": self._failing,
+            "tandem_controller_records_written_total": self._written,
+            "tandem_controller_epoch": self._epochs,
+            "tandem_controller_masters": self._masters,
+            "tandem_controller_replicas_alive": self._alive,
+            "tandem_controller_in_sync_replicas": self._in_sync,
+            "tandem_controller_suspects": self._suspects,
+            "tandem_controller_elections_total": lambda: _counts(stats.elections),
+            "tandem_controller_lossy_elections_total": lambda: _counts(stats.lossy_elections),
+            "tandem_controller_failed_elections_total": lambda: _counts(stats.waits),
+        }
+
+    def _leading(self) -> Series:
+        yield _NO_LABELS, self._controller.reign is not None
+
+    def _failing(self) -> Series:
+        reign = self._controller.reign
+        yield _NO_LABELS, reign is not None and reign.failing_since_ms is not None
+
+    def _written(self) -> Series:
+        yield _NO_LABELS, self._controller.stats.records_written
+
+    def _groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
+        reign = self._controller.reign
+        if reign is not None:
+            for name, group in reign.core.groups.items():
+                yield (name,), group
+
+    def _epochs(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, group.record.epoch
+
+    def _masters(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, group.record.master != NOBODY and not group.record.electing_from
+
+    def _alive(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, self._controller.alive(group)
+
+    def _in_sync(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, len(group.record.sync_set)
+
+    def _suspects(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, len(group.record.suspects)
+
+
+def _counts(counter: Mapping[str, int]) -> Series:
+    for name, count in counter.items():
+        yield (name,), count

@@ -1,0 +1,450 @@
+"""A controller's process: requests to the core of the present reign, and its effects back to brokers and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cluster import controlanswers as answers
+from cluster import controlplane as plane
+from cluster.config import (
+    ConfigError,
+    convert_setting,
+    edit_properties_file,
+    format_properties,
+    keys_of,
+    parse_properties,
+)
+from cluster.controller.config import CHANGEABLE, ControllerConfig
+from cluster.controller.notices import Notices, refuses
+from cluster.controller.reign import Reign
+from cluster.controller.store import Changes, LeadershipLost, Store
+from cluster.logs import once_per
+from cluster.process import running
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection, Handler
+from cluster.remoting.errors import HeaderProblem
+from replication import ControllerCore
+from replication import election as e
+from storage import Clock, jsonfile
+
+log = logging.getLogger(__name__)
+
+TICK_MS: Final = 100
+SETTINGS_BYTES_MAX: Final = 64 * 1024
+FOLLOW_AFTER_S: Final = 1.0  # so long a start waits to know whether it leads
+
+Answering = Callable[[Command, e.Answer], Command]
+
+
+class Refused(Exception):
+    """A request that is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+def reply_to(problem: Exception) -> tuple[int, str] | None:
+    """Code and remark for what handlers raise on purpose."""
+    if isinstance(problem, Refused):
+        return problem.code, str(problem)
+    if isinstance(problem, HeaderProblem):
+        return ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)
+    return None
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    """Counted since the start, by group; read by metrics."""
+
+    elections: Counter[str] = field(default_factory=Counter)
+    lossy_elections: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
+    reigns: int = 0
+    records_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request whose answer the core has not given yet."""
+
+    connection: Connection
+    command: Command
+    answering: Answering
+
+
+class Controller:
+    """Handlers of all requests; feeds the reign, if there is one. Owns no sockets.
+
+    connections  of the server, by session number
+    settled      set when it is known whether this controller leads
+    """
+
+    def __init__(
+        self, config: ControllerConfig, store: Store, clock: Clock, notices: Notices
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.stats = ControllerStats()
+        self.reign: Reign | None = None
+        self.connections: Mapping[int, Connection] = {}
+        self.settled = asyncio.Event()
+        self._clock = clock
+        self._notices = notices
+        self._number = 0
+        self._asked: dict[int, _Asked] = {}
+        self._beats: dict[tuple[int, str, int, int], tuple[Connection, Command]] = {}
+        self._updating = asyncio.Lock()
+        self._probes: set[asyncio.Task[None]] = set()
+        self._late = once_per(10)
+
+    def table(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self.handle_alter_sync_state_set,
+            RequestCode.CONTROLLER_ELECT_MASTER: self.handle_elect_master,
+            RequestCode.CONTROLLER_REGISTER_BROKER: self.handle_register_broker,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self.handle_get_replica_info,
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self.handle_get_metadata_info,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self.handle_get_sync_state_data,
+            RequestCode.UPDATE_CONTROLLER_CONFIG: self.handle_update_controller_config,
+            RequestCode.GET_CONTROLLER_CONFIG: self.handle_get_controller_config,
+            RequestCode.CLEAN_BROKER_DATA: self.handle_clean_broker_data,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self.handle_get_next_broker_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self.handle_apply_broker_id,
+            RequestCode.BROKER_HEARTBEAT: self.handle_broker_heartbeat,
+        }
+
+    # --- requests ---
+
+    def _leading(self) -> Reign:
+        """The reign that takes requests. Raises Refused when there is none, or it is too busy."""
+        reign = self.reign
+        if reign is None or not self.store.leading():
+            raise Refused(ResponseCode.CONTROLLER_NOT_LEADER, self._who_leads())
+        if reign.overloaded:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]the controller's store does not answer"
+            )
+        return reign
+
+    def _who_leads(self) -> str:
+        leader = self.store.leader()
+        if leader.address and leader.id != self.config.self_id:
+            return f"the leading controller is {leader.id} at {leader.address}"
+        return "no controller leads at the moment"
+
+    def _ask(
+        self,
+        command: Command,
+        connection: Connection,
+        read: Callable[[Command, int], e.Event],
+        answering: Answering,
+    ) -> None:
+        """Feed the request; its answer goes out when the core has given it and what it rests on is durable."""
+        reign = self._leading()
+        number = self._number + 1
+        event = read(command, number)
+        self._number = number
+        self._asked[number] = _Asked(connection, command, answering)
+        reign.feed(event)
+
+    def handle_get_next_broker_id(self, command: Command, connection: Connection) -> None:
+        self._ask(command, connection, plane.read_next_broker_id, answers.answer_next_broker_id)
+
+    def handle_apply_broker_id(self, command: Command, connection: Connection) -> None:
+        event = plane.read_apply_broker_id(command, 0)
+        self._check_room(event.group, event.replica)
+        self._ask(command, connection, plane.read_apply_broker_id, answers.answer_apply_broker_id)
+
+    def _check_room(self, name: str, replica: int) -> None:
+        """Anybody may apply: keep what they can make us remember within bounds. Raises Refused."""
+        groups = self._leading().core.groups
+        group = groups.get(name)
+        if group is None:
+            if len(groups) >= plane.GROUPS_MAX:
+                remark = f"{plane.GROUPS_MAX} groups are known"
+                raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+            return
+        record = group.record
+        if replica in record.members:
+            return
+        if len(record.members) >= plane.MEMBERS_MAX:
+            remark = f"{name} has {plane.MEMBERS_MAX} replicas: clean the ones that are gone"
+            raise Refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
+        if replica > record.next_id + plane.MEMBERS_MAX:
+            remark = f"the next id of {name} is {record.next_id}, not {replica}"
+            raise Refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
+
+    def handle_register_broker(self, command: Command, connection: Connection) -> None:
+        times = self.config.times
+
+        def read(command: Command, request: int) -> e.RegisterBroker:
+            return plane.read_register_broker(command, request, connection.id, times)
+
+        def answering(command: Command, answer: e.Answer) -> Command:
+            return answers.answer_register_broker(command, answer, times)
+
+        self._ask(command, connection, read, answering)
+
+    def handle_alter_sync_state_set(self, command: Command, connection: Connection) -> None:
+        self._ask(command, connection, plane.read_alter_sync_set, answers.answer_alter_sync_set)
+
+    def handle_elect_master(self, command: Command, connection: Connection) -> None:
+        self._ask(command, connection, plane.read_elect_master, answers.answer_elect_master)
+
+    def handle_get_replica_info(self, command: Command, connection: Connection) -> None:
+        self._ask(command, connection, plane.read_replica_info, answers.answer_replica_info)
+
+    def handle_get_sync_state_data(self, command: Command, connection: Connection) -> None:
+        self._ask(command, connection, plane.read_sync_state_data, answers.answer_sync_state_data)
+
+    def handle_clean_broker_data(self, command: Command, connection: Connection) -> None:
+        self._ask(
+            command, connection, plane.read_clean_broker_data, answers.answer_clean_broker_data
+        )
+
+    def handle_broker_heartbeat(self, command: Command, connection: Connection) -> None:
+        reign = self._leading()
+        event = plane.read_heartbeat(command, connection.id)
+        if not command.oneway:
+            key = (event.session, event.group, event.replica, event.number)
+            self._beats[key] = (connection, command)
+        reign.feed(event)
+
+    def handle_get_metadata_info(self, command: Command, _: Connection) -> Command:
+        """Answered by every controller: it is how the leading one is found."""
+        leader = self.store.leader()
+        leadership = answers.Leadership(
+            self.config.group,
+            leader.id,
+            leader.address,
+            self.reign is not None and self.store.leading(),
+            "".join(f"{peer.id}:{peer.address};" for peer in self.config.all_peers),
+        )
+        return answers.answer_metadata(command, leadership)
+
+    # --- settings ---
+
+    def handle_get_controller_config(self, command: Command, _: Connection) -> Command:
+        return command.reply(body=format_properties(self.config.to_properties()).encode())
+
+    async def handle_update_controller_config(self, command: Command, _: Connection) -> Command:
+        """All of it or nothing: every key must be one of CHANGEABLE, every value in range."""
+        body = bytes(command.body or b"")
+        if len(body) > SETTINGS_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {SETTINGS_BYTES_MAX} bytes")
+        try:
+            given = parse_properties(body.decode("utf-8"))
+        except (ConfigError, UnicodeDecodeError):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        async with self._updating:
+            changed = self._changed_config(given)
+            if self.config.config_store_path and given:
+                await asyncio.to_thread(_store_settings, self.config.config_store_path, given)
+            before, self.config = self.config, changed
+            if before.unclean != changed.unclean and self.reign is not None:
+                self.reign.feed(e.AllowUnclean(changed.unclean))
+        log.info("settings changed keys=%s", ",".join(sorted(given)))
+        return command.reply()
+
+    def _changed_config(self, given: dict[str, str]) -> ControllerConfig:
+        blacklist = {key.strip() for key in self.config.config_blacklist.split(";")}
+        names = keys_of(ControllerConfig)
+        types = {each.name: each.type for each in msgspec.structs.fields(ControllerConfig)}
+        values: dict[str, object] = {}
+        for key, text in given.items():
+            if key in blacklist:
+                raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            if key not in CHANGEABLE:
+                raise Refused(
+                    ResponseCode.NO_PERMISSION, f"{key[:64]} cannot be changed while running"
+                )
+            try:
+                values[names[key]] = convert_setting(key, text, types[names[key]])
+            except ConfigError as problem:
+                raise Refused(ResponseCode.SYSTEM_ERROR, str(problem)[:256]) from None
+        return msgspec.structs.replace(self.config, **values)
+
+    # --- connections ---
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Called at once when a connection has ended."""
+        for number in [n for n, asked in self._asked.items() if asked.connection is connection]:
+            del self._asked[number]
+        for key in [key for key in self._beats if key[0] == connection.id]:
+            del self._beats[key]
+        if self.reign is not None:
+            self.reign.feed(e.SessionClosed(connection.id))
+
+    # --- effects ---
+
+    def perform(self, effect: e.Effect) -> None:
+        """Do one effect, now: nothing before it is still to be made durable."""
+        match effect:
+            case e.Answer():
+                asked = self._asked.pop(effect.request, None)
+                if asked is not None:
+                    asked.connection.send(asked.answering(asked.command, effect))
+            case e.AnswerHeartbeat():
+                key = (effect.session, effect.group, effect.replica, effect.number)
+                beat = self._beats.pop(key, None)
+                if beat is not None:
+                    beat[0].send(answers.answer_heartbeat(beat[1], effect))
+            case e.NotifyRole():
+                self._notify(effect)
+            case e.AskToSwitch():
+                connection = self.connections.get(effect.session)
+                if connection is not None:
+                    connection.oneway(answers.encode_switch_request(effect))
+            case e.Probe():
+                self._start(self._probe(effect, self.reign), f"probe {effect.address}")
+            case e.Announce():
+                self._announce(effect)
+            case e.Persist():
+                raise AssertionError(effect)
+
+    def _notify(self, effect: e.NotifyRole) -> None:
+        """A broker of ours hears it on the connection that it opened, a stock one on its own port."""
+        assert self.reign is not None
+        command = answers.encode_role_notice(effect.view)
+        group = self.reign.core.groups.get(effect.group)
+        member = group.record.members.get(effect.replica) if group else None
+        if member is not None and not member.incarnation:
+            self._notices.send(member.address, command)
+            return
+        connection = self.connections.get(effect.session)
+        if connection is not None:
+            connection.oneway(command)
+
+    async def _probe(self, effect: e.Probe, reign: Reign | None) -> None:
+        refused = await refuses(effect.address)
+        if reign is not None and self.reign is reign:
+            reign.feed(e.ProbeAnswered(effect.group, effect.replica, effect.incarnation, refused))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._probes.add(task)
+        task.add_done_callback(self._probe_done)
+
+    def _probe_done(self, task: asyncio.Task[None]) -> None:
+        self._probes.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            context = {"message": f"{task.get_name()} failed", "exception": problem, "task": task}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def _announce(self, effect: e.Announce) -> None:
+        stats, name = self.stats, effect.group
+        if effect.kind is e.Kind.WAITING:
+            stats.waits[name] += 1
+            log.error(
+                "nobody can be elected broker=%s epoch=%d why=%s", name, effect.epoch, effect.text
+            )
+            return
+        if effect.kind is e.Kind.LOSS_POSSIBLE:
+            stats.lossy_elections[name] += 1
+            log.error(
+                "confirmed messages may be lost broker=%s epoch=%d why=%s",
+                name,
+                effect.epoch,
+                effect.text,
+            )
+            return
+        stats.elections[name] += 1
+        log.info("master elected broker=%s epoch=%d why=%s", name, effect.epoch, effect.text)
+
+    def alive(self, group: e.Group) -> int:
+        """How many of a group's replicas are alive, for metrics."""
+        if self.reign is None:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        return sum(self.reign.core.alive(group, each, now_ms) for each in group.record.members)
+
+    # --- leading ---
+
+    async def _write(self, changes: Changes) -> None:
+        await self.store.write(changes)
+        self.stats.records_written += len(changes)
+
+    async def run(self) -> None:
+        """Lead whenever the store lets us; serves until cancelled. Raises StorageError, OSError."""
+        if not self.store.leading():
+            self._settle_soon()
+        while True:
+            records = await self.store.lead()
+            core = ControllerCore(
+                times=self.config.times,
+                start_ms=self._clock.monotonic_ms(),
+                fast=self.config.fast,
+                unclean=self.config.unclean,
+            )
+            core.load(records)
+            reign = self.reign = Reign(
+                core, self._write, self.perform, self._clock.monotonic_ms, self.store.leading
+            )
+            self.stats.reigns += 1
+            self.settled.set()
+            log.info("leading the controllers id=%s groups=%d", self.config.self_id, len(records))
+            why = "the right to lead ran out"
+            try:
+                async with running(tick=partial(self._tick, reign)):
+                    await reign.run()
+            except LeadershipLost as problem:
+                why = str(problem)
+            finally:
+                await self._end()
+            log.warning("leading no more id=%s why=%s", self.config.self_id, why)
+
+    def _settle_soon(self) -> None:
+        """Without leadership at once, start all the same: brokers are told who leads."""
+        asyncio.get_running_loop().call_later(FOLLOW_AFTER_S, self.settled.set)
+
+    async def _tick(self, reign: Reign) -> None:
+        """Time passes. After a standstill of our own, what arrived meanwhile counts first."""
+        interval_ms = min(TICK_MS, self.config.times.heartbeat_ms)
+        before_ms = self._clock.monotonic_ms()
+        resume_ms = before_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            now_ms = self._clock.monotonic_ms()
+            late_ms, before_ms = now_ms - before_ms - interval_ms, now_ms
+            if late_ms > self.config.times.heartbeat_ms:
+                resume_ms = now_ms + self.config.times.heartbeat_ms
+                self._late.warning(log, "controller stood still late_ms=%d", late_ms)
+            if now_ms >= resume_ms:
+                reign.feed(e.Tick())
+
+    async def _end(self) -> None:
+        """The reign is over: whoever waits for an answer is sent on."""
+        self.reign = None
+        probes = list(self._probes)
+        for task in probes:
+            task.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+        asked, self._asked = self._asked, {}
+        beats, self._beats = self._beats, {}
+        remark = self._who_leads()
+        waiting = [(each.connection, each.command) for each in asked.values()]
+        for connection, command in (*waiting, *beats.values()):
+            refusal = answers.refusal(command, ResponseCode.CONTROLLER_NOT_LEADER, remark)
+            connection.send(refusal)
+
+
+def _store_settings(path: str, given: dict[str, str]) -> None:
+    """Change settings in the file that the next start reads; its other lines stay. Blocks. Raises OSError."""
+    file = Path(path)
+    if file.exists():
+        edit_properties_file(file, given)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    jsonfile.write_atomically(file, format_properties(given).encode("latin-1"))

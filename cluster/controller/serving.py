@@ -1,0 +1,147 @@
+"""A controller as a process, or as a part of a name server's: its store, its port, its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from cluster.controller.config import ControllerConfig, Exporter, StoreKind, check_startable
+from cluster.controller.notices import Notices
+from cluster.controller.server import Controller, reply_to
+from cluster.controller.store import FileStore, Leader, NoStore, Store
+from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
+from cluster.remoting.connection import ConnectionLimits
+from cluster.remoting.server import Listen, RemotingServer
+from storage import SystemClock
+
+log = logging.getLogger(__name__)
+
+INSECURE_REMINDER_S: Final = 3600
+CONNECTIONS_MAX: Final = 4_096  # brokers and tools, no clients
+
+
+def make_store(config: ControllerConfig) -> Store:
+    """The store that the settings ask for, not opened."""
+    me = Leader(*config.me)
+    if config.store_kind is StoreKind.ETCD:
+        # Imported when wanted: an HTTP client costs every start 200 ms and 15 MB.
+        from cluster.controller.etcdstore import EtcdStore
+
+        return EtcdStore(config, me, SystemClock())
+    first = Leader(*config.all_peers[0])
+    if me == first:
+        if len(config.all_peers) > 1:
+            log.warning(
+                "only the first of several controllers leads, for their records are in its file: for one to take "
+                "over from another set controllerStore=etcd leader=%s",
+                first.id,
+            )
+        return FileStore(Path(config.store_path), me)
+    log.warning(
+        "this controller never leads, for the records are in the file of the first one: for one to take over from "
+        "another set controllerStore=etcd leader=%s address=%s",
+        first.id,
+        first.address,
+    )
+    return NoStore(first)
+
+
+@asynccontextmanager
+async def serving_controller(
+    config: ControllerConfig, *, ports: int = 1
+) -> AsyncIterator[Controller]:
+    """A controller serves while the body runs; when the body begins it leads, or knows that it does not.
+
+    ports   how many this process listens on in all
+    Raises ConfigError, StorageError (the store), OSError (the port), TlsUnusable.
+    """
+    check_startable(config)
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        store = make_store(config)
+        stack.push_async_callback(store.close)
+        await store.open()
+        notices = Notices()
+        stack.push_async_callback(notices.close)
+        controller = Controller(config, store, clock, notices)
+        server = RemotingServer(
+            Listen(
+                config.bind_host,
+                config.port,
+                tls=config.tls_mode,
+                tls_files=config.tls_files,
+                tls_test_mode=config.tls_test_mode,
+                limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
+                connections_max=CONNECTIONS_MAX,
+            ).limited(*connections_affordable(ports)),
+            controller.table(),
+            on_close=controller.connection_closed,
+            error_reply=reply_to,
+            clock=clock,
+        )
+        controller.connections = server.connections
+        if config.metrics_exporter is Exporter.PROM:
+            await stack.enter_async_context(_exposing(controller))
+        jobs = {
+            "store": store.run,
+            "lead": controller.run,
+            "remind": lambda: _remind_of_exposure(config),
+        }
+        await stack.enter_async_context(running(**jobs))
+        await stack.enter_async_context(server)
+        await controller.settled.wait()
+        log.info(
+            "controller serves id=%s address=%s store=%s leading=%s",
+            config.self_id,
+            config.me.address,
+            config.store_kind.value,
+            controller.reign is not None,
+        )
+        yield controller
+
+
+async def serve_controller(config: ControllerConfig, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    ready   called once with the line that says so; scripts wait for it
+    Raises ConfigError, StorageError (the store), OSError (the port), TlsUnusable.
+    """
+    raise_open_files_limit()
+    with stop_signals() as stop:
+        async with serving_controller(config):
+            line = (
+                "The Controller Server boot success. serializeType=JSON, "
+                f"address {config.bind_host}:{config.port}"
+            )
+            log.info("%s", line)
+            ready(line)
+            log.info("stop requested signal=%s", await stop)
+
+
+@asynccontextmanager
+async def _exposing(controller: Controller) -> AsyncIterator[None]:
+    """Serve the controller's metrics while the body runs."""
+    from cluster.controller.measures import Measures
+    from cluster.metrics import MetricTable, exposition
+
+    config = controller.config
+    base = {"cluster": config.group, "node_type": "controller", "node_id": config.self_id}
+    table = MetricTable(Measures(controller).readers(), base)
+    async with exposition(table, config.metrics_host, config.metrics_port):
+        yield
+
+
+async def _remind_of_exposure(config: ControllerConfig) -> None:
+    """Say every hour that strangers may come in; serves until cancelled."""
+    while True:
+        if config.is_exposed:
+            log.warning(
+                "controller without TLS on a reachable address bind=%s port=%d flag=--insecure",
+                config.bind_host,
+                config.port,
+            )
+        await asyncio.sleep(INSECURE_REMINDER_S)
