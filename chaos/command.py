@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.campaign import Outcome
+from chaos.groups import GroupPlan
 
 PROBLEMS_SHOWN: Final = 20
 
@@ -63,6 +64,16 @@ def add_group_arguments(made: argparse.ArgumentParser, *, rate: float = 800) -> 
     made.add_argument("--servers", choices=("tandem", "java"), default="tandem")
     made.add_argument(
         "--rate", type=float, default=rate, help="messages/s, 0: as many as go (%(default)g)"
+    )
+
+
+def group_plan(arguments: argparse.Namespace) -> GroupPlan:
+    """The group that add_group_arguments() asked for."""
+    return GroupPlan(
+        replicas=arguments.replicas,
+        synchronous=arguments.mode == "sync",
+        sync_flush=arguments.sync_flush,
+        servers=arguments.servers,
     )
 
 

@@ -16,56 +16,34 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from chaos import command
-from chaos.campaign import Campaign, Say
-from chaos.groups import GroupPlan, Replica, Servers
+from chaos.campaign import Campaign
+from chaos.groups import Replica
 from chaos.traffic import TrafficPlan
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """load_s: longest stretch of load between the group being whole and the next fault."""
-
-    rounds: int
-    seed: int
-    directory: Path
-    fault: str = "kill"
-    synchronous: bool = True
-    sync_flush: bool = False
-    replicas: int = 2
-    servers: Servers = "tandem"
-    rate: float = 800.0
-    load_s: float = 1.5
-
-
 class Failover(Campaign):
-    """Rounds of faults; each kind of round is a method named in KINDS and leaves all replicas running."""
+    """Rounds of faults; each kind of round is a method named in KINDS and leaves all replicas running.
 
-    def __init__(self, settings: Settings, say: Say) -> None:
-        plan = GroupPlan(
-            replicas=settings.replicas,
-            synchronous=settings.synchronous,
-            sync_flush=settings.sync_flush,
-            servers=settings.servers,
-        )
-        traffic_plan = TrafficPlan(rate=settings.rate)
-        super().__init__(plan, traffic_plan, settings.directory, settings.seed, say)
-        self.settings = settings
-        self._notes: list[str] = []
+    load_s  longest stretch of load between the group being whole and the next fault
+    """
+
+    rounds = 1
+    load_s = 1.5
+    fault = "kill"
 
     async def faults(self) -> None:
-        rounds, kinds = self.settings.rounds, KINDS[self.settings.fault]
+        self._notes: list[str] = []
+        rounds, kinds = self.rounds, KINDS[self.fault]
         for number in range(1, rounds + 1):
             name = self.rng.choices(list(kinds), list(kinds.values()))[0]
             acknowledged = self.journal.counts["ok"]
             self.traffic.round = number
             self._notes.clear()
             await self.group.whole()
-            await asyncio.sleep(self.rng.uniform(0.2, self.settings.load_s))
+            await asyncio.sleep(self.rng.uniform(0.2, self.load_s))
             self.traffic.check()
             if self.journal.counts["ok"] == acknowledged:
                 self.problem(f"EVIDENCE round {number}: nothing was acknowledged before the fault")
@@ -227,18 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
     run = command.begin(arguments, "failover")
-    settings = Settings(
-        arguments.rounds,
-        run.seed,
-        run.directory,
-        fault=arguments.fault,
-        synchronous=arguments.mode == "sync",
-        sync_flush=arguments.sync_flush,
-        replicas=arguments.replicas,
-        servers=arguments.servers,
-        rate=arguments.rate,
-    )
-    return command.end(run, asyncio.run(Failover(settings, command.say).run()))
+    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
+    campaign = Failover(plan, traffic_plan, run.directory, run.seed, command.say)
+    campaign.rounds, campaign.fault = arguments.rounds, arguments.fault
+    return command.end(run, asyncio.run(campaign.run()))
 
 
 if __name__ == "__main__":

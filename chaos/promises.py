@@ -6,7 +6,6 @@ means that everything holds.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -244,10 +243,3 @@ def percentile(values: Sequence[float], share: float) -> float:
     if not values:
         return 0.0
     return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
-
-
-def gaps(times_ns: Iterable[int], begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
-    """(begin, end) of the stretches of [begin_ns, end_ns) without any of `times_ns`, longest first."""
-    inside = sorted(at for at in times_ns if begin_ns <= at < end_ns)
-    edges = [begin_ns, *inside, end_ns]
-    return sorted(itertools.pairwise(edges), key=lambda each: each[0] - each[1])

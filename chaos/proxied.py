@@ -1,4 +1,4 @@
-"""A replicated group whose inner connections go through proxies: each broker's to the controller, each master's stream."""
+"""A replicated group with proxies inside: between each broker and the controller, before each master's stream."""
 
 from __future__ import annotations
 

@@ -56,6 +56,11 @@ class Link:
     def passed_bytes(self, direction: Direction) -> int:
         return sum(lane.passed_bytes for each, lane in self._lanes.items() if each in direction)
 
+    @property
+    def used(self) -> bool:
+        """Whether anything ever passed in either direction."""
+        return any(lane.passed_bytes for lane in self._lanes.values())
+
     def held(self, direction: Direction) -> bool:
         """Whether all of `direction` stands still."""
         return all(not self._lanes[each].open.is_set() for each in direction)

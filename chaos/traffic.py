@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from chaos.groups import Group
 from chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
@@ -37,6 +37,7 @@ PROBE_TOPIC: Final = "ChaosProbe"
 PROBE_INTERVAL_S: Final = 0.01
 PROBE_TIMEOUT_MS: Final = 500
 STABLE_NS: Final = 1_000_000_000
+STALL_NS: Final = 50_000_000  # probes alone acknowledge every 10 ms
 CONNECT_TIMEOUT_MS: Final = 500
 LATE_MS: Final = 60_000  # an answer that comes so late is still recorded
 ROUTE_INTERVAL_S: Final = 0.25
@@ -108,6 +109,23 @@ def writable_after(
     return candidate.ended_ns if candidate is not None else None
 
 
+class Stall(NamedTuple):
+    """A stretch without any acknowledgement."""
+
+    began_ns: int
+    ended_ns: int
+
+    @property
+    def ms(self) -> float:
+        return (self.ended_ns - self.began_ns) / 1e6
+
+
+def stalls_between(stalls: Iterable[Stall], began_ns: int, ended_ns: int) -> list[Stall]:
+    """Those that touch [began_ns, ended_ns), longest first."""
+    touching = [each for each in stalls if each.ended_ns > began_ns and each.began_ns < ended_ns]
+    return sorted(touching, key=lambda each: -each.ms)
+
+
 class Route:
     """Who is master and who is there, as the name server says; asked often while something fails."""
 
@@ -153,6 +171,8 @@ class Traffic:
         self.unusual: Counter[str] = (
             Counter()
         )  # answers that were neither success nor known refusals
+        self.stalls: list[Stall] = []
+        self._last_ok_ns = time.monotonic_ns()
         self.late = 0  # acknowledgements that came after the sender had given up
         self.probes: list[Probe] = []
         self._rng = rng
@@ -292,8 +312,14 @@ class Traffic:
         try:
             send = await self._outcome(send, body, timeout_ms)
         finally:  # a cancelled attempt is in the journal too: it may be stored
-            self.journal.send(send._replace(ended_ns=time.monotonic_ns()))
-        return send.outcome == OK
+            now_ns = time.monotonic_ns()
+            self.journal.send(send._replace(ended_ns=now_ns))
+        if send.outcome != OK:
+            return False
+        if now_ns - self._last_ok_ns > STALL_NS:
+            self.stalls.append(Stall(self._last_ok_ns, now_ns))
+        self._last_ok_ns = now_ns
+        return True
 
     async def _outcome(self, send: Send, body: bytes, timeout_ms: int) -> Send:
         try:

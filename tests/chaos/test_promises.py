@@ -18,12 +18,11 @@ from chaos.promises import (
     check_order,
     check_seen,
     check_sends,
-    gaps,
     limited,
     lost,
     percentile,
 )
-from chaos.traffic import Probe, writable_after
+from chaos.traffic import Probe, Stall, stalls_between, writable_after
 
 HASH = "00112233aabbccdd"
 QUEUE: Queue = ("T", 0)
@@ -211,9 +210,9 @@ def test_percentiles_are_by_nearest_rank(share: float, expected: float) -> None:
     assert percentile([], share) == 0.0
 
 
-def test_gaps_are_the_stretches_without_success_longest_first() -> None:
-    assert gaps([10, 11, 50], 0, 60)[:2] == [(11, 50), (0, 10)]
-    assert gaps([], 0, 60) == [(0, 60)]
+def test_stalls_are_those_that_touch_the_stretch_longest_first() -> None:
+    stalls = [Stall(0, 10), Stall(20, 50), Stall(55, 60), Stall(90, 99)]
+    assert stalls_between(stalls, 9, 60) == [Stall(20, 50), Stall(0, 10), Stall(55, 60)]
 
 
 def probes(*looks: tuple[int, bool]) -> list[Probe]:

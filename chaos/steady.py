@@ -1,0 +1,207 @@
+"""Full load on a replicated group with pauses sprinkled in: nothing may change master, and a slow slave stalls once.
+
+    python -m chaos.steady --minutes 30
+
+Processes of senders keep every core busy. Every few seconds one process of the group, controller included,
+is frozen for a second: no other master may come of it. Now and then a slave is frozen for longer, or its
+stream slowed down: producers may wait once, for slaveTimeout at most, then the slave has left the set; it
+comes back by itself. What must hold at the end is what chaos.failover asks for.
+
+Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from chaos import command
+from chaos.campaign import Campaign
+from chaos.groups import Replica
+from chaos.processes import ServerProcess
+from chaos.proxied import ProxiedGroup, proxied
+from chaos.traffic import TrafficPlan, stalls_between
+from cluster.client import Message, Producer, SendFuture
+
+NOISE_TOPIC: Final = "ChaosNoise"
+NOISE_BYTES: Final = 100
+SENDERS: Final = 2
+IN_FLIGHT: Final = 256
+PAUSE_S: Final = 1.0
+BETWEEN_S: Final = (2.0, 6.0)
+SLOW_EVERY: Final = 5  # rounds
+SLOW_S: Final = (3.0, 6.0)
+SLOW_BYTES_PER_S: Final = 50_000
+SLAVE_TIMEOUT_MS: Final = 2000  # the default of slaveTimeout
+STALL_SLACK_MS: Final = 500  # what a busy machine may add to it
+SECOND_STALL_MS: Final = 500
+REJOIN_S: Final = 3.0
+
+
+class Steady(Campaign):
+    """Pauses until the time is up; every few of them the slave is slow."""
+
+    seconds = 60.0
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[ProxiedGroup]:
+        async with proxied(self._directory, self.plan) as self.links:
+            yield self.links
+
+    async def faults(self) -> None:
+        await self.group.create_topic(NOISE_TOPIC, 8)
+        senders = [self._sender(number) for number in range(SENDERS)]
+        for sender in senders:
+            sender.launch()
+        try:
+            await self._rounds(senders)
+        finally:
+            for sender in senders:
+                sender.abandon()
+
+    async def _rounds(self, senders: Sequence[ServerProcess]) -> None:
+        reign = await self.group.whole()
+        deadline = time.monotonic() + self.seconds
+        number = 0
+        while time.monotonic() < deadline and self.outcome.good:
+            number += 1
+            self.traffic.round = number
+            before = self.journal.counts["ok"]
+            await asyncio.sleep(self.rng.uniform(*BETWEEN_S))
+            self.traffic.check()
+            for sender in senders:
+                if not sender.alive:
+                    raise sender.broken("ended by itself")
+            if self.journal.counts["ok"] == before:
+                self.problem("EVIDENCE nothing was acknowledged between two pauses")
+            await (self._slow_slave() if number % SLOW_EVERY == 0 else self._pause())
+            view = await self.group.whole()
+            if (view.master, view.epoch) != (reign.master, reign.epoch):
+                self.problem(
+                    f"CHANGED master without cause: {reign.master} of epoch {reign.epoch} to "
+                    f"{view.master} of {view.epoch}"
+                )
+            self.outcome.rounds = number
+            left_s = max(0.0, deadline - time.monotonic())
+            self.say(
+                f"{number} pauses, {self.journal.counts['ok']} acknowledged, {left_s:.0f} s left"
+            )
+
+    async def _pause(self) -> None:
+        """Freeze one process, any, for a second."""
+        victim = self.rng.choice(self.group.processes)
+        master, _ = await self.master()
+        kind = "master" if victim is master else victim.name.split()[0]
+        kind = "slave" if kind == "replica" else kind
+        began_ns = time.monotonic_ns()
+        await victim.pause()
+        self.event("froze", victim)
+        await asyncio.sleep(PAUSE_S)
+        await victim.resume()
+        self.event("thawed", victim)
+        await self.writable(f"1 s pause of the {kind}", began_ns)
+        self.outcome.count(f"pauses of the {kind}")
+
+    async def _slow_slave(self) -> None:
+        """Freeze a slave, or slow its stream down, until it has left the set; one stall, then none."""
+        master, _ = await self.master()
+        slave = self.rng.choice(self.others(master))
+        frozen = self.rng.random() < 0.5
+        began_ns = time.monotonic_ns()
+        if frozen:
+            await slave.pause()
+        else:
+            self.links.stream_link(master).slow(SLOW_BYTES_PER_S)
+        what = "frozen slave" if frozen else "slow stream"
+        self.event(what, slave)
+        await self._left(slave)
+        await asyncio.sleep(self.rng.uniform(*SLOW_S))
+        self._check_stalls(what, began_ns)
+        began_ns = time.monotonic_ns()
+        if frozen:
+            await slave.resume()
+        else:
+            self.links.heal()
+        self.event("healed", slave)
+        await self.group.whole()
+        self.outcome.sample(f"{what} back in the set", (time.monotonic_ns() - began_ns) / 1e6)
+        await asyncio.sleep(REJOIN_S)
+        back = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
+        self.outcome.sample("stall when it comes back", back[0].ms if back else 0.0)
+        self.outcome.count(f"{what}s")
+
+    async def _left(self, slave: Replica) -> None:
+        deadline = time.monotonic() + 4 * SLAVE_TIMEOUT_MS / 1000
+        while True:
+            view = await self.group.view()
+            if view is not None and slave.address not in view.in_sync:
+                return
+            if time.monotonic() > deadline:
+                self.problem(f"STUCK {slave.name} is slow and still in the set: {view}")
+                return
+            await asyncio.sleep(0.02)
+
+    def _check_stalls(self, what: str, began_ns: int) -> None:
+        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
+        longest_ms = stalls[0].ms if stalls else 0.0
+        self.outcome.sample(f"stall, {what}", longest_ms)
+        if longest_ms > SLAVE_TIMEOUT_MS + STALL_SLACK_MS:
+            self.problem(
+                f"STALL of {longest_ms:.0f} ms by a {what}, slaveTimeout is {SLAVE_TIMEOUT_MS}"
+            )
+        again = [each for each in stalls[1:] if each.ms > SECOND_STALL_MS]
+        if again:
+            self.problem(f"STALL again by a {what}: {[round(each.ms) for each in stalls]} ms")
+
+    def _sender(self, number: int) -> ServerProcess:
+        packages = os.pathsep.join(filter(None, sys.path))
+        arguments = ["-m", "chaos.steady", "--sender", self.group.name_server_address]
+        log = self._directory / f"sender-{number}.log"
+        return ServerProcess(
+            f"sender {number}", [sys.executable, *arguments], log, {"PYTHONPATH": packages}
+        )
+
+
+async def send_noise(namesrv: str) -> None:
+    """Send as fast as the group takes it, until killed; failures are the group's business."""
+    body = bytes(NOISE_BYTES)
+    async with Producer("ChaosNoise", namesrv=namesrv, in_flight_max=IN_FLIGHT) as producer:
+        while True:
+            await producer.room()
+            producer.send(Message(NOISE_TOPIC, body)).add_done_callback(_ignore)
+
+
+def _ignore(result: SendFuture) -> None:
+    if not result.cancelled():
+        result.exception()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses arguments, runs, prints; returns the exit code."""
+    parser = command.parser("steady", __doc__)
+    parser.epilog = "example: python -m chaos.steady --minutes 30"
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--sender", help=argparse.SUPPRESS)
+    command.add_group_arguments(parser, rate=400)
+    arguments = parser.parse_args(argv)
+    if arguments.sender is not None:
+        asyncio.run(send_noise(arguments.sender))
+    if arguments.minutes <= 0:
+        parser.error("--minutes must be above 0")
+    if arguments.servers != "tandem":
+        parser.error("a stock broker listens on every address: no proxy fits in front of it")
+    run = command.begin(arguments, "steady")
+    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
+    campaign = Steady(plan, traffic_plan, run.directory, run.seed, command.say)
+    campaign.seconds = 60 * arguments.minutes
+    return command.end(run, asyncio.run(campaign.run()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
