@@ -102,6 +102,26 @@ METRICS: Final = (
     Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
     Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
     Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
+    Metric("tandem_role", "gauge", "", "1 for what this broker is in its group", ("role",)),
+    Metric("tandem_epoch", "gauge", "", "reign this broker serves in or follows"),
+    Metric(
+        "tandem_log_end_bytes", "gauge", "bytes", "log offset of the next message: its sequence id"
+    ),
+    Metric("tandem_confirmed_bytes", "gauge", "bytes", "log offset below which consumers may read"),
+    Metric("tandem_slaves", "gauge", "", "slaves connected to this master"),
+    Metric("tandem_slaves_in_sync", "gauge", "", "of them, those that are near enough"),
+    Metric(
+        "tandem_slave_lag_bytes", "gauge", "bytes", "log that a slave does not have yet", ("slave",)
+    ),
+    Metric(
+        "tandem_slave_lag_seconds",
+        "gauge",
+        "seconds",
+        "how long ago this log was as long as the slave's is",
+        ("slave",),
+    ),
+    Metric("tandem_stream_up", "gauge", "", "1 while this slave receives its master's log"),
+    Metric("tandem_stream_connects_total", "counter", "", "streams from masters since the start"),
     Metric("tandem_controller_leading", "gauge", "", "1 while this controller decides"),
     Metric("tandem_controller_store_failing", "gauge", "", "1 while nothing can be made durable"),
     Metric("tandem_controller_records_written_total", "counter", "", "decisions made durable"),

@@ -62,8 +62,8 @@ class Acks:
     the slaves do not hold.
 
     overdue     asked, once its timeout has passed, what an answer then says; None lets it wait on
-    lost        set while no slave is there to be waited for: the code that new answers get. They
-                leave at once, or, where `disk_too`, as soon as on_disk() says
+    lost        asked when an answer comes: the code it gets because there is no slave to wait for.
+                It leaves at once, or, where `disk_too`, as soon as on_disk() says
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
     timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
                 message is stored, its safety unknown. Measured with clock.monotonic_ms
@@ -82,7 +82,7 @@ class Acks:
         self._bytes_max = bytes_max
         self.on_hold = on_hold
         self.overdue: Callable[[int, int], Overdue | None] = _flush_is_late
-        self.lost: ResponseCode | None = None
+        self.lost: Callable[[], ResponseCode | None] | None = None
         self.disk_too = True
         self.epoch = 0
         self._held: deque[_Held] = deque()
@@ -118,14 +118,15 @@ class Acks:
         """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`."""
         answers = answer.encode() if isinstance(answer, Command) else answer
         held = _Held(end, connection, answers, self._clock.monotonic_ms())
-        if self.lost is None:
+        lost = self.lost() if self.lost is not None else None
+        if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
             self._held.append(held)
         elif self.disk_too:
-            held.code = self.lost
+            held.code = lost
             self._for_disk.append(held)
         else:
-            self._leave(held, Overdue(self.lost, copies=1, durable=0))
+            self._leave(held, Overdue(lost, copies=1, durable=0))
             return
         self.held_bytes += len(answers)
         if self.on_hold is not None:

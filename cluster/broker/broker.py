@@ -8,14 +8,21 @@ import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Final
 
 import msgspec
 
 from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
-from cluster.broker.config import BrokerConfig, MetricsExporter, check_startable, is_loopback
+from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
+from cluster.broker.config import (
+    BrokerConfig,
+    MetricsExporter,
+    Role,
+    check_startable,
+    is_loopback,
+)
 from cluster.broker.delay import DelayLevels, DelaySchedule
 from cluster.broker.fastpath import SendPath
 from cluster.broker.groups import GroupTable
@@ -51,7 +58,8 @@ from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
-from cluster.broker.standing import Alone, OnMaster, Standing
+from cluster.broker.slavereads import SlaveReads
+from cluster.broker.standing import OnMaster, Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicTable
 from cluster.process import (
@@ -105,7 +113,9 @@ class Broker:
         self.producers = ProducerMembers()
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
-        self.standing: Standing = Alone(config, store, self.acks)
+        self.dispatch = Dispatch(store)
+        self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
+        self.standing = self._classic_standing()
         self.acks.overdue = self.standing.overdue
         self.stats = BrokerStats(config.cluster, self.put_counts, self._put_total, clock.now_ms())
         self.schedule = DelaySchedule(
@@ -114,8 +124,6 @@ class Broker:
             config.config_path / "delayOffset.json",
             clock,
         )
-        self.dispatch = Dispatch(store)
-        self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
         self.retention = Retention(store)
         self.expiry = Expiry(
             self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
@@ -140,6 +148,7 @@ class Broker:
         self.registration = Registration(config, self.topics, self.standing, rng)
         self._rng = rng
         self._store_host = packed_host(config)
+        self.slave_reads = SlaveReads(config, store, self.standing, clock)
         self.pulls = PullHandler(
             config,
             store,
@@ -148,6 +157,7 @@ class Broker:
             self.offsets,
             self.consumers,
             self.stats,
+            self.slave_reads,
             clock,
         )
         self.table: Mapping[int, Handler] = self._table()
@@ -166,6 +176,21 @@ class Broker:
         store.on_append = self._appended
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
         store.dispatcher.on_arrivals = self._arrived
+
+    def _classic_standing(self) -> Standing:
+        config, store, clock = self.config, self.store, self.clock
+        if config.role is Role.SLAVE:
+            return ClassicSlave(
+                config,
+                store,
+                clock,
+                register_again=self._register_again,
+                flush=self.log_flush.want,
+            )
+        return ClassicMaster(config, store, self.acks, clock, wake=self.dispatch.wake)
+
+    def _register_again(self) -> None:
+        self.registration.all_changed()
 
     def _table(self) -> dict[int, Handler]:
         config, store, clock = self.config, self.store, self.clock
@@ -356,6 +381,12 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
             from cluster.broker.measures import exposing
 
             await stack.enter_async_context(exposing(broker))
+        if broker.config.http_port:
+            from cluster.broker.httpplane import serving_http  # as above
+
+            await stack.enter_async_context(
+                serving_http(broker.config, broker.store, broker.standing, broker.clock)
+            )
         await stack.enter_async_context(_settled(broker))
         stack.push_async_callback(broker.registration.close)
         await stack.enter_async_context(running(registration=broker.registration.run))
@@ -408,6 +439,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             if flush_failures is None:
                 raise
             raise first_of(flush_failures) from failures
+        broker.standing.closing()
         broker.save()
     log.info("broker stopped name=%s", config.name)
 
@@ -443,13 +475,16 @@ def packed_host(config: BrokerConfig) -> bytes:
 
 
 def with_free_port(config: BrokerConfig) -> BrokerConfig:
-    """listenPort=0, for tests: ports that are free just now, the fast one two below."""
+    """listenPort=0, for tests: ports that are free just now, the fast one two below it, and the
+    one for slaves above."""
     while True:
-        with socket.socket() as probe, socket.socket() as fast_probe:
-            probe.bind((config.bind_host, 0))
-            port = int(probe.getsockname()[1])
+        with ExitStack() as stack:
+            probes = [stack.enter_context(socket.socket()) for _ in range(3)]
+            probes[0].bind((config.bind_host, 0))
+            port = int(probes[0].getsockname()[1])
             try:
-                fast_probe.bind((config.bind_host, port - 2))
+                probes[1].bind((config.bind_host, port - 2))
+                probes[2].bind((config.bind_host, port + 1))
             except OSError:
                 continue
         return msgspec.structs.replace(config, listen_port=port, ha_listen_port=port + 1)

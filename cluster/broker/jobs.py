@@ -48,7 +48,7 @@ class LogFlush:
         self._on_flushed = on_flushed
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._told = 0
+        self._told = self._wanted_end = 0
         acks.on_hold = self._wanted.set
 
     async def run(self) -> None:
@@ -72,13 +72,18 @@ class LogFlush:
         interval_s = self._store.config.flush_interval_ms / 1000
         while True:
             self._wanted.clear()
-            if self._told >= self._acks.wanted_end:
+            if self._told >= max(self._acks.wanted_end, self._wanted_end):
                 try:
                     async with asyncio.timeout(interval_s):
                         await self._wanted.wait()
                 except TimeoutError:
                     pass  # nobody waits, but what came one-way must not lie in memory for ever
             await self._flush(0)
+
+    def want(self, end: int) -> None:
+        """In SYNC_FLUSH mode: flush soon, for somebody else than a sender waits for it."""
+        self._wanted_end = end
+        self._wanted.set()
 
     async def settle(self) -> None:
         """Flush everything now, so that nobody waits any more: the broker stops."""

@@ -98,7 +98,7 @@ _BY_REASON: Final[dict[str, str]] = {
         maxOffsetMapSize maxPopPollingSize messageStorePlugIn metricGrpcExporterIntervalInMills
         metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
         metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
-        metricsOtelCardinalityLimit offsetCheckInSlave popCkMaxBufferSize popCkOffsetMaxQueueSize
+        metricsOtelCardinalityLimit popCkMaxBufferSize popCkOffsetMaxQueueSize
         popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
         popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
         popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
@@ -115,7 +115,7 @@ _BY_REASON: Final[dict[str, str]] = {
         timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
         timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
         timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy useStaticSubscription
-        maxChecksumRange haFlowControlEnable haMasterAddress haSlaveFallbehindMax
+        maxChecksumRange haFlowControlEnable haSlaveFallbehindMax
         maxHaTransferByteInSecond maxSlaveResendLength totalReplicas enableAutoInSyncReplicas
         syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis transactionTimeOut transactionCheckMax
         transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 from cluster.broker import names
 from cluster.broker.broker import Broker
 from cluster.broker.config import split_labels
+from cluster.broker.hastatus import Following, SlaveLag
 from cluster.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from cluster.metrics import MetricTable, Reader, exposition
 from cluster.remoting.codes import LANGUAGE_NAMES
@@ -63,7 +64,38 @@ class Measures:
                 ((), sum(link.registered for link in links))
             ],
             "tandem_name_servers": lambda: [((), len(links))],
+            **self._replication(),
         }
+
+    def _replication(self) -> Mapping[str, Reader]:
+        standing, store = self._broker.standing, self._broker.store
+        return {
+            "tandem_role": lambda: [((standing.role.value,), 1)],
+            "tandem_epoch": lambda: [((), standing.epoch)],
+            "tandem_log_end_bytes": lambda: [((), store.end)],
+            "tandem_confirmed_bytes": lambda: [((), store.confirmed)],
+            "tandem_slaves": lambda: [((), len(standing.slaves()))],
+            "tandem_slaves_in_sync": lambda: [
+                ((), sum(each.in_sync for each in standing.slaves()))
+            ],
+            "tandem_slave_lag_bytes": lambda: self._slaves(lambda each: each.behind_bytes),
+            "tandem_slave_lag_seconds": lambda: self._slaves(lambda each: each.behind_ms / 1000),
+            "tandem_stream_up": lambda: self._stream(lambda found: found.streaming),
+            "tandem_stream_connects_total": lambda: self._stream(lambda found: found.connects),
+        }
+
+    def _slaves(self, value: Callable[[SlaveLag], float]) -> Series:
+        """By id, or by host where a slave does not say one: its port is another each time."""
+        seen: Counter[str] = Counter()
+        for each in self._broker.standing.slaves():
+            name = str(each.replica) if each.replica else each.peer.rpartition(":")[0]
+            seen[name] += 1
+            yield (name if seen[name] == 1 else f"{name}#{seen[name]}",), value(each)
+
+    def _stream(self, value: Callable[[Following], float]) -> Series:
+        following = self._broker.standing.following
+        if following is not None:
+            yield (), float(value(following))
 
     def _system(self, topic: str) -> str:
         return str(self._broker.topics.is_system(topic)).lower()

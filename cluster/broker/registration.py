@@ -93,7 +93,8 @@ class NameServerLink:
 
     A registration of everything goes out at the start, every registerNameServerPeriod, and after
     any failure; one of the changed topics alone right after a change. on_ordered gets the names of
-    ordered topics.
+    ordered topics. on_master is called when `master` was heard anew: the addresses, for clients and
+    for slaves, of the master of our group as this name server knows it.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class NameServerLink:
         requests: Requests,
         rng: random.Random,
         on_ordered: Callable[[Iterable[str]], None],
+        on_master: Callable[[], None],
     ) -> None:
         self.address = address
         self.registered = False
+        self.master: tuple[str | None, str | None] = (None, None)
         self.tried = asyncio.Event()
         self._config = config
         self._topics = topics
@@ -115,6 +118,7 @@ class NameServerLink:
         self._requests = requests
         self._rng = rng
         self._on_ordered = on_ordered
+        self._on_master = on_master
         self._changed: set[str] = set()
         self._everything = True
         self._woken = asyncio.Event()
@@ -213,9 +217,9 @@ class NameServerLink:
         )
         if answer.code != ResponseCode.SUCCESS:
             raise RegistrationRefused(f"code {answer.code}: {answer.remark}")
-        if self._standing.broker_id != MASTER_ID:
-            told = answer.ext or {}
-            self._standing.heard(told.get("masterAddr") or None, told.get("haServerAddr") or None)
+        told = answer.ext or {}
+        self.master = (told.get("masterAddr") or None, told.get("haServerAddr") or None)
+        self._on_master()
         if answer.body:
             ordered = msgspec.convert(fastjson.loads(answer.body), _OrderTable, strict=False).table
             self._on_ordered(ordered)
@@ -242,6 +246,7 @@ class Registration:
         self, config: BrokerConfig, topics: TopicTable, standing: Standing, rng: random.Random
     ) -> None:
         self._topics = topics
+        self._standing = standing
         self._pool = ChannelPool()
         self.links = [
             NameServerLink(
@@ -252,6 +257,7 @@ class Registration:
                 self,
                 rng,
                 self._ordered,
+                self._heard_of_master,
             )
             for host, port in config.name_servers
         ]
@@ -295,6 +301,13 @@ class Registration:
     def all_changed(self) -> None:
         for link in self.links:
             link.all_changed()
+
+    def _heard_of_master(self) -> None:
+        """The first name server that knows a master is believed; one that forgot it changes nothing
+        while another knows it."""
+        known = [link.master for link in self.links if link.master != (None, None)]
+        if self._standing.broker_id != MASTER_ID:
+            self._standing.heard(*(known or [(None, None)])[0])
 
     def _ordered(self, names: Iterable[str]) -> None:
         self._topics.set_ordered(names)

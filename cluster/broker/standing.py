@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from cluster.broker.acks import Acks, Overdue
-from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.acks import Overdue
+from cluster.broker.config import Role
 from cluster.broker.errors import BrokerBusy, BrokerError
+from cluster.broker.hastatus import Following, SlaveLag
 from cluster.process import Job, running
-from cluster.remoting.codes import ResponseCode
-from storage import FlushMode, MessageStore
 
 MASTER_ID: Final = 0  # under which a master is registered, whoever it is
 
@@ -82,8 +81,18 @@ class Standing(Protocol):
     def jobs(self) -> Mapping[str, Job]:
         """What runs beside the broker's own jobs, before the first request until after the last."""
 
+    def closing(self) -> None:
+        """Everything has stopped in good order, and the store closes next."""
+
+    def slaves(self) -> Sequence[SlaveLag]:
+        """Every slave that is connected to this master; none on a slave."""
+
+    @property
+    def following(self) -> Following | None:
+        """How the stream from our master is; None on a master."""
+
     def ha_status(self) -> dict[str, Any]:
-        """Body of the answer to GET_BROKER_HA_STATUS. Source: replication spec 1.10."""
+        """Body of the answer to GET_BROKER_HA_STATUS: hastatus.of_master or of_slave."""
 
 
 def slave_refusal() -> BrokerError:
@@ -155,57 +164,3 @@ class OnMaster:
         async with self._turned:
             self._running = is_running
             self._turned.notify_all()
-
-
-class Alone:
-    """The standing of a master that has no slaves and waits for none: its own log is everything."""
-
-    epoch = 0
-    master: str | None = None
-
-    def __init__(self, config: BrokerConfig, store: MessageStore, acks: Acks) -> None:
-        self.changes = RoleChanges()
-        self.role = config.role
-        self.broker_id = config.broker_id
-        self.holds_answers = config.storage.flush_mode is FlushMode.SYNC
-        self._store = store
-        self._acks = acks
-
-    def readable_elsewhere(self, offset: int) -> bool:
-        return False
-
-    def refusal(self) -> BrokerError | None:
-        return slave_refusal() if self.role is Role.SLAVE else None
-
-    def confirmed(self) -> int:
-        return self._store.end
-
-    def appended(self) -> None:
-        """Nobody waits for our bytes."""
-
-    def flushed(self, end: int) -> None:
-        self._acks.reached(end, copies=1, durable=1)
-
-    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
-        return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, 1, 0)
-
-    def heard(self, master_address: str | None, ha_address: str | None) -> None:
-        """Name servers tell a master nothing."""
-
-    def jobs(self) -> Mapping[str, Job]:
-        return {}
-
-    def ha_status(self) -> dict[str, Any]:
-        return {
-            "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": self.role is not Role.SLAVE,
-            "masterCommitLogMaxOffset": self._store.end,
-        }

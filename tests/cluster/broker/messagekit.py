@@ -12,7 +12,8 @@ from typing import Any
 
 from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
-from cluster.broker.config import BrokerConfig
+from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
+from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.delay import DelayLevels, DelaySchedule
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.pull import PullHandler
@@ -23,7 +24,7 @@ from cluster.broker.locks import QueueLocks
 from cluster.broker.members import ConsumerMembers
 from cluster.broker.messages import UniqueIds
 from cluster.broker.offsets import OffsetTable
-from cluster.broker.standing import Alone
+from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
@@ -172,7 +173,7 @@ class Kit:
         self.members = ConsumerMembers()
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
-        self.standing = Alone(config, store, self.acks)
+        self.standing = self._standing()
         self.acks.overdue = self.standing.overdue
         self.stats = BrokerStats(config.cluster, lambda: [], lambda: 0, clock.now_ms())
         self.rng = random.Random(7)
@@ -222,6 +223,17 @@ class Kit:
         }
         store.dispatcher.on_arrivals = self.pulls.held.arrived
         self.connection = FakeConnection()
+
+    def _standing(self) -> Standing:
+        if self.config.role is Role.SLAVE:
+            return ClassicSlave(
+                self.config,
+                self.store,
+                self.clock,
+                register_again=lambda: None,
+                flush=lambda end: None,
+            )
+        return ClassicMaster(self.config, self.store, self.acks, self.clock, wake=lambda: None)
 
     def send_path(self, kind: Any, later: Callable[..., Any] | None = None) -> Any:
         """A send path of either kind over this broker's parts."""

@@ -89,7 +89,7 @@ def test_of_a_chunk_of_answers_only_the_stored_ones_take_another_code() -> None:
 def test_without_a_slave_an_answer_says_so_at_once_or_as_soon_as_the_disk_has_it() -> None:
     connection, acks = FakeConnection(), Acks(FakeClock(), 5_000)
     acks.hold(100, connection, STORED)
-    acks.lost, acks.disk_too = ResponseCode.SLAVE_NOT_AVAILABLE, False
+    acks.lost, acks.disk_too = lambda: ResponseCode.SLAVE_NOT_AVAILABLE, False
     acks.hold(200, connection, STORED)
     (answer,) = connection.take()
     assert answer.code == 11 and answer.ext is not None

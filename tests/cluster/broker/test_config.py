@@ -116,14 +116,19 @@ def test_a_slave_needs_an_id_and_a_master_has_none() -> None:
         check_startable(slave)
 
 
-def test_sync_master_alone_starts_with_a_warning_but_not_with_two_replicas(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        check_startable(settings(brokerRole="SYNC_MASTER"))
-    assert "SYNC_MASTER" in caplog.text
-    with pytest.raises(ConfigError, match="inSyncReplicas"):
-        check_startable(settings(brokerRole="SYNC_MASTER", inSyncReplicas="2"))
+def test_slave_must_be_able_to_find_its_master() -> None:
+    with pytest.raises(ConfigError, match="where its master is"):
+        check_startable(settings(brokerRole="SLAVE", brokerId="1"))
+    check_startable(settings(brokerRole="SLAVE", brokerId="1", namesrvAddr="127.0.0.1:9876"))
+    check_startable(settings(brokerRole="SLAVE", brokerId="1", haMasterAddress="127.0.0.1:10912"))
+    for nonsense in ("nonsense", "a:1;b:2", "a:99999"):
+        with pytest.raises(ConfigError):
+            settings(brokerRole="SLAVE", brokerId="1", haMasterAddress=nonsense)
+
+
+def test_sync_masters_start_however_many_copies_they_want() -> None:
+    check_startable(settings(brokerRole="SYNC_MASTER"))
+    check_startable(settings(brokerRole="SYNC_MASTER", inSyncReplicas="3"))
 
 
 def test_only_loopback_is_open_to_strangers_unless_insecure() -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from brokerkit import HandClock
 
+from cluster.broker.classicgroup import ClassicMaster
 from cluster.broker.config import BrokerConfig
-from cluster.broker.registration import NameServerLink, registration
-from cluster.broker.standing import Alone
+from cluster.broker.registration import NameServerLink, Registration, registration
+from cluster.broker.standing import RoleChanges
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
 from cluster.remoting.errors import ConnectFailed
@@ -108,10 +109,11 @@ class NameServer:
             return await self.heard.get()
 
 
-class OfBroker(Alone):
+class OfBroker(ClassicMaster):
     """A standing that remembers what name servers told it."""
 
     def __init__(self, config: BrokerConfig) -> None:
+        self.changes = RoleChanges()
         self.broker_id = config.broker_id
         self.heard_of: list[tuple[str | None, str | None]] = []
 
@@ -134,6 +136,7 @@ class Linked:
             self.server,
             random.Random(1),
             self.ordered.extend,
+            lambda: self.standing.heard(*self.link.master),
         )
         topics.on_change = lambda changed: self.link.topics_changed(
             topic.topic_name for topic in changed
@@ -272,13 +275,37 @@ async def test_slave_hears_where_its_master_is_and_that_there_is_none(
     assert linked.standing.heard_of == [("10.0.0.1:10911", "10.0.0.1:10912"), (None, None)]
 
 
-async def test_master_asks_nobody_who_its_master_is(
+async def test_slave_believes_the_first_name_server_that_knows_its_master(
     config: BrokerConfig, topics: TopicTable
 ) -> None:
-    linked = Linked(config, topics)
-    linked.server.answer = lambda: Command(0, {"masterAddr": "10.0.0.1:10911"})
-    async with linked:
-        await linked.server.next()
-        linked.link.all_changed()
-        await linked.server.next()  # the first one's answer was read before
-    assert linked.standing.heard_of == []
+    slave = BrokerConfig.from_properties(
+        {
+            **config.to_properties(),
+            "brokerRole": "SLAVE",
+            "brokerId": "1",
+            "namesrvAddr": "10.0.0.8:9876;10.0.0.9:9876",
+        },
+        environment={},
+    )
+    standing = OfBroker(slave)
+    registration = Registration(slave, topics, standing, random.Random(1))
+    first, second = registration.links
+    second.master = ("b:1", "b:2")
+    second._on_master()
+    first.master = ("a:1", "a:2")
+    first._on_master()
+    first.master = (None, None)  # it was restarted
+    first._on_master()
+    second.master = (None, None)
+    second._on_master()
+    assert standing.heard_of == [("b:1", "b:2"), ("a:1", "a:2"), ("b:1", "b:2"), (None, None)]
+
+
+def test_master_is_told_nothing_of_masters(config: BrokerConfig, topics: TopicTable) -> None:
+    settings = {**config.to_properties(), "namesrvAddr": "10.0.0.8:9876"}
+    master = BrokerConfig.from_properties(settings, environment={})
+    standing = OfBroker(master)
+    (link,) = Registration(master, topics, standing, random.Random(1)).links
+    link.master = ("10.0.0.1:10911", None)
+    link._on_master()
+    assert standing.heard_of == []

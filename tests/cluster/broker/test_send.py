@@ -15,6 +15,7 @@ from cluster.broker.acks import at_once
 from cluster.broker.config import Role
 from cluster.broker.locks import QueueName
 from cluster.broker.messages import UniqueIds
+from cluster.broker.standing import slave_refusal
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection
 from storage import FlushMode, parse_offset_message_id
@@ -279,10 +280,10 @@ def test_a_slave_refuses_sends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_send_waits_while_a_planned_change_of_role_is_under_way(
-    kit: Kit, stays: bool
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     standing = kit.standing
-    standing.role = Role.SLAVE  # refuses sends
+    monkeypatch.setattr(standing, "refusal", slave_refusal)
     standing.changes.pause = asyncio.get_running_loop().create_future()
     received = bytearray(b"hello")
     request = Command(310, send_ext(), memoryview(received), opaque=3)
@@ -294,7 +295,7 @@ async def test_a_send_waits_while_a_planned_change_of_role_is_under_way(
     await asyncio.sleep(0)
     assert kit.records() == [] and not others.done()
     if stays:
-        standing.role = Role.ASYNC_MASTER
+        monkeypatch.undo()
     standing.changes.pause.set_result(None)
     answer = await others
     assert answer is not None

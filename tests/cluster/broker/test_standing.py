@@ -7,25 +7,28 @@ import asyncio
 import pytest
 from brokerkit import MakeBroker
 
+from cluster.broker.classicgroup import ClassicMaster
 from cluster.broker.config import Role
-from cluster.broker.standing import Alone, OnMaster
+from cluster.broker.standing import OnMaster
 from cluster.process import running
 
 
 @pytest.fixture
-def standing(make_broker: MakeBroker) -> Alone:
+def standing(make_broker: MakeBroker) -> ClassicMaster:
     standing = make_broker().broker.standing
-    assert isinstance(standing, Alone)
+    assert isinstance(standing, ClassicMaster)
     return standing
 
 
-async def turn(standing: Alone, role: Role) -> None:
+async def turn(standing: ClassicMaster, role: Role) -> None:
     standing.role = role
     async with asyncio.timeout(5):
         await standing.changes.tell(role)
 
 
-async def test_single_services_run_on_a_master_only_and_follow_its_role(standing: Alone) -> None:
+async def test_single_services_run_on_a_master_only_and_follow_its_role(
+    standing: ClassicMaster,
+) -> None:
     running_now: set[str] = set()
     started = asyncio.Event()
 
@@ -52,7 +55,7 @@ async def test_single_services_run_on_a_master_only_and_follow_its_role(standing
     await turn(standing, Role.SLAVE)  # nobody serves: nobody is waited for
 
 
-async def test_failed_single_service_ends_the_broker(standing: Alone) -> None:
+async def test_failed_single_service_ends_the_broker(standing: ClassicMaster) -> None:
     async def fail() -> None:
         raise OSError("no disk")
 
@@ -61,7 +64,9 @@ async def test_failed_single_service_ends_the_broker(standing: Alone) -> None:
             await asyncio.Event().wait()
 
 
-async def test_those_who_follow_a_role_are_told_in_order_and_waited_for(standing: Alone) -> None:
+async def test_those_who_follow_a_role_are_told_in_order_and_waited_for(
+    standing: ClassicMaster,
+) -> None:
     told: list[str] = []
 
     async def slow(role: Role) -> None:
