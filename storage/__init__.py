@@ -50,6 +50,7 @@ from storage.errors import (
     StoreNotWritable,
 )
 from storage.flags import Problem, StoreFlags
+from storage.pagecache import PageCache
 from storage.reading import GetResult, GetStatus
 from storage.recovery import Recovered
 from storage.store import MessageStore, QueryResult, open_store
@@ -77,6 +78,7 @@ __all__ = [
     "MessageStore",
     "MessageTooLarge",
     "NotAStore",
+    "PageCache",
     "Placed",
     "Problem",
     "PropertiesTooLarge",

@@ -59,7 +59,8 @@ class GetResult:
     max_offset: int = 0
     records: list[memoryview] = field(default_factory=list)
     bytes: int = 0
-    suggest_slave: bool = False
+    suggest_slave: bool = False  # RocketMQ's estimate: the records are probably not in memory
+    last_physical: int = -1  # log offset of the last record looked at, -1 for none
 
     @property
     def count(self) -> int:
@@ -203,6 +204,7 @@ class Reader:
         elif removed:
             result.status = GetStatus.MESSAGE_WAS_REMOVING
         result.suggest_slave = self._log.end - last_physical > self._hot_bytes
+        result.last_physical = last_physical
 
     def _limits(self, hot: bool, count_max: int, bytes_max: int) -> tuple[int, int]:
         limits = self._hot_limits if hot else self._cold_limits

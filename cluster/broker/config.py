@@ -60,6 +60,7 @@ ROCKETMQ_NAMES = {
     "transactions_rejected": "rejectTransactionMessage",
     "timer_wheel_enabled": "timerWheelEnable",
     "slave_read_enabled": "slaveReadEnable",
+    "offset_checked_in_slave": "offsetCheckInSlave",
     "long_polling_enabled": "longPollingEnable",
     "short_polling_ms": "shortPollingTimeMills",
     "lite_pull_enabled": "litePullMessageEnable",
@@ -108,6 +109,7 @@ _CHANGEABLE = frozenset(
         "auto_create_topics_max",
         "create_system_groups",
         "slave_read_enabled",
+        "offset_checked_in_slave",
         "long_polling_enabled",
         "short_polling_ms",
         "lite_pull_enabled",
@@ -215,7 +217,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     property_filter_enabled: bool = False
     transactions_rejected: bool = False
     timer_wheel_enabled: bool = True
-    slave_read_enabled: bool = False
+    slave_read_enabled: bool = True  # RocketMQ: false, and nobody reads while a master is down
+    offset_checked_in_slave: bool = False
     long_polling_enabled: bool = True
     short_polling_ms: Positive = 1_000
     lite_pull_enabled: bool = True

@@ -26,6 +26,7 @@ from cluster.broker.longpoll import HeldPull, HeldPulls
 from cluster.broker.members import ConsumerMembers
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.replies import FAQ, REFUSALS, refusal
+from cluster.broker.slavereads import SlaveReads
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -77,6 +78,7 @@ class PullHandler:
         offsets: OffsetTable,
         members: ConsumerMembers,
         stats: BrokerStats,
+        slave_reads: SlaveReads,
         clock: Clock,
         *,
         held_max: int = HELD_PULLS_MAX,
@@ -88,6 +90,7 @@ class PullHandler:
         self._offsets = offsets
         self._members = members
         self._stats = stats
+        self._slave_reads = slave_reads
         self._clock = clock
         self.held = HeldPulls(self._answer_held, store.max_offset, clock, held_max)
 
@@ -122,6 +125,10 @@ class PullHandler:
         group, topic = self._admitted(request, header, connection)
         codes = self._tag_codes(header, group, connection)
         found = self._read(header, codes)
+        reader = (connection.id, header.topic, header.queue_id)
+        stays = self._slave_reads.stays(found.status)
+        if stays:
+            found.next_offset = header.queue_offset
         self._offsets.commit_pull(
             header.consumer_group, header.topic, header.queue_id, found.next_offset
         )
@@ -132,6 +139,10 @@ class PullHandler:
         code = CODES[found.status]
         if found.status in _EMPTY_QUEUE and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
+        elif stays:
+            waits = self._slave_reads.waits(reader, header.queue_offset)
+            waits = waits or not first
+            code = ResponseCode.PULL_NOT_FOUND if waits else ResponseCode.PULL_RETRY_IMMEDIATELY
         if code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
             self._hold(request, header, connection, codes)
             return None
@@ -139,7 +150,7 @@ class PullHandler:
             code,
             found.status.name,
             {
-                "suggestWhichBrokerId": str(self._suggested_broker(group, found)),
+                "suggestWhichBrokerId": str(self._slave_reads.next_broker(group, reader, found)),
                 "groupSysFlag": str(group.group_sys_flag),
                 "nextBeginOffset": str(found.next_offset),
                 "maxOffset": str(found.max_offset),
@@ -164,6 +175,8 @@ class PullHandler:
         self, request: Command, header: PullHeader, connection: Connection
     ) -> tuple[GroupConfig, TopicConfig]:
         config = self._config
+        if (unserved := self._slave_reads.refusal()) is not None:
+            raise unserved
         if not config.permission & names.PERM_READ:
             raise NotPermitted(
                 f"the broker[{config.advertised_host}] pulling message is forbidden",
@@ -285,8 +298,3 @@ class PullHandler:
         deadline_ms = self._clock.monotonic_ms() + max(0, min(hold_ms, HOLD_MS_MAX))
         request.ext = None  # the header has what matters, and there may be many of these
         self.held.hold(HeldPull(connection, request, header, codes, deadline_ms))
-
-    def _suggested_broker(self, group: GroupConfig, found: GetResult) -> int:
-        if not self._config.slave_read_enabled:
-            return 0
-        return group.which_broker_when_consume_slowly if found.suggest_slave else group.broker_id

@@ -24,6 +24,7 @@ from cluster.broker.locks import QueueLocks
 from cluster.broker.members import ConsumerMembers
 from cluster.broker.messages import UniqueIds
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.slavereads import SlaveReads
 from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
@@ -211,6 +212,7 @@ class Kit:
             self.offsets,
             self.members,
             self.stats,
+            SlaveReads(config, store, self.standing, clock),
             clock,
         )
         self.queries = QueryHandler(config, store)
