@@ -68,7 +68,8 @@ async def running(**jobs: Job) -> AsyncIterator[None]:
                     task.cancel()
     except BaseExceptionGroup as failures:
         if len(failures.exceptions) == 1:
-            raise failures.exceptions[0] from None
+            only = failures.exceptions[0]
+            raise only from only.__cause__
         raise
 
 

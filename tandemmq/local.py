@@ -1,7 +1,7 @@
-"""`tandem local`: a name server and two masters as background processes, and what became of them.
+"""`tandem local`: a whole cluster on this machine as background processes, and faults for it.
 
-In the directory the user names: cluster.json (ports), *.conf (ours at first, the user's to change),
-run/*.pid, logs/*.log, store/BROKER, namesrv/.
+Either a name server and two masters, or (--mode) two groups of a master and a slave each, with a
+controller in the name server that makes a slave master when its master is gone.
 """
 
 from __future__ import annotations
@@ -9,105 +9,101 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import select
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cluster.client import Admin, ClientError
+from tandemmq import local_processes as processes
 from tandemmq.exits import CommandFailed, ExitCode
-from tandemmq.screen import coloured, refresh, table
+from tandemmq.local_layout import Layout, Member, open_layout, open_or_create
+from tandemmq.local_status import Status, look, looking, to_text, to_tree
+from tandemmq.output import plain
+from tandemmq.screen import coloured, refresh
 
-LOOPBACK: Final = "127.0.0.1"
-CLUSTER: Final = "TandemCluster"
-NAME_SERVER: Final = "namesrv"
-BROKERS: Final = ("broker-a", "broker-b")
 READY_S: Final = 30.0
-_COLOURS: Final = {"running": "green", "died": "red"}
-LOOK_S: Final = 0.05  # between two looks at a process that is starting
-EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One process of the local cluster."""
-
-    name: str
-    port: int
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def is_broker(self) -> bool:
-        return self.name != NAME_SERVER
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a local cluster keeps things, and who belongs to it."""
-
-    directory: Path
-    members: tuple[Member, ...]
-
-    @property
-    def name_server(self) -> Member:
-        return self.members[0]
-
-    def pid_file(self, member: Member) -> Path:
-        return self.directory / "run" / f"{member.name}.pid"
-
-    def log_file(self, member: Member) -> Path:
-        return self.directory / "logs" / f"{member.name}.log"
-
-    def config_file(self, member: Member) -> Path:
-        return self.directory / f"{member.name}.conf"
-
-    def store(self, member: Member) -> Path:
-        return self.directory / "store" / member.name
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What became of one process. state: running, stopped (never started, or by us), died."""
-
-    name: str
-    address: str
-    state: str
-    pid: int | None
-    registered: bool | None  # None: a name server has nowhere to register
-    log: str
-
-
-# Commands
+SIGNALS: Final = {
+    "KILL": signal.SIGKILL,
+    "STOP": signal.SIGSTOP,
+    "CONT": signal.SIGCONT,
+    "TERM": signal.SIGTERM,
+}
 
 
 def run_up(arguments: argparse.Namespace) -> ExitCode:
-    """Start what does not run and wait until brokers are registered."""
+    """Start what does not run and wait until it is ready."""
+    began = time.monotonic()
     directory: Path = arguments.dir.absolute()
-    layout = _open_or_create(directory, arguments.namesrv_port, arguments.broker_port)
-    start(layout)
-    conditions = asyncio.run(_wait_ready(layout))
-    _print_conditions(layout, conditions, as_json=arguments.json)
-    if not arguments.json:
-        print(f"\nready: name server {layout.name_server.address}, data in {directory}")
-        print(f"try:   tandem send Hello world -n {layout.name_server.address}")
+    layout = open_or_create(
+        directory, arguments.mode, arguments.namesrv_port, arguments.broker_port
+    )
+    started = processes.start(layout, layout.members)
+    status = asyncio.run(_ready(layout, layout.members))
+    took_s = time.monotonic() - began
+    if arguments.json:
+        tree = to_tree(status) | {"started": [each.name for each in started]}
+        print(json.dumps(tree | {"seconds": round(took_s, 3)}))
+        return ExitCode.OK
+    print(to_text(status))
+    address = layout.name_server.address
+    if started:
+        print(f"\nready: name server {address}, data in {directory} ({took_s:.1f} s)")
+    else:
+        print(f"\nruns already: name server {address}, data in {directory}")
+    print(f"try:   tandem send Hello world -n {address}")
+    if layout.mode:
+        where = f" --dir {arguments.dir}" if arguments.dir != Path("tandem-data") else ""
+        print(f"       tandem local kill {layout.brokers[0].name}{where}")
+        print(f"       tandem local status --watch{where}")
+    return ExitCode.OK
+
+
+def run_start(arguments: argparse.Namespace) -> ExitCode:
+    """Start one process that was stopped or killed, and wait until it takes part again."""
+    layout = open_layout(arguments.dir.absolute())
+    member = layout.member(arguments.name)
+    pid = processes.running_pid(layout, member)
+    if pid is not None:
+        raise CommandFailed(f"{member.name} runs already (pid {pid})")
+    name_server = layout.name_server
+    if member != name_server and processes.running_pid(layout, name_server) is None:
+        raise CommandFailed(
+            f"{name_server.name} does not run: start it first", ExitCode.NOT_RUNNING
+        )
+    began = time.monotonic()
+    processes.start(layout, [member])
+    status = asyncio.run(_ready(layout, [member]))
+    took_s = time.monotonic() - began
+    condition = status.of(member.name)
+    if arguments.json:
+        found = {"started": member.name, "seconds": round(took_s, 3), "member": plain(condition)}
+        print(json.dumps(found))
+        return ExitCode.OK
+    part = "ready"
+    if condition.role is not None:
+        part = f"{condition.role} in epoch {condition.epoch}, in sync"
+    print(f"{member.name}: {part} after {took_s:.1f} s (pid {condition.pid})")
+    return ExitCode.OK
+
+
+def run_kill(arguments: argparse.Namespace) -> ExitCode:
+    """Signal one process, kill -9 unless told otherwise; `start` brings it back."""
+    layout = open_layout(arguments.dir.absolute())
+    member = layout.member(arguments.name)
+    done = processes.send_signal(layout, member, SIGNALS[arguments.signal])
+    if arguments.json:
+        print(json.dumps({"name": member.name, "signal": arguments.signal, "result": done}))
+    else:
+        print(f"{member.name}: {done}")
     return ExitCode.OK
 
 
 def run_down(arguments: argparse.Namespace) -> ExitCode:
     """SIGTERM to brokers, then to the name server; report how each ended."""
-    layout = _open(arguments.dir.absolute())
-    results = stop(layout, arguments.timeout, kill=arguments.kill)
+    layout = open_layout(arguments.dir.absolute())
+    results = processes.stop(layout, arguments.timeout, kill=arguments.kill)
     if arguments.json:
         print(json.dumps(results))
     else:
@@ -117,16 +113,21 @@ def run_down(arguments: argparse.Namespace) -> ExitCode:
 
 
 def run_status(arguments: argparse.Namespace) -> ExitCode:
-    """Say who runs. Exit code NOT_RUNNING unless everything does and is registered."""
-    layout = _open(arguments.dir.absolute())
+    """Say who runs and what as. Exit code NOT_RUNNING unless everything runs and takes part."""
+    layout = open_layout(arguments.dir.absolute())
     if arguments.watch:
         try:
             asyncio.run(_watch(layout, arguments))
         except KeyboardInterrupt:
             return ExitCode.OK  # that is how it is meant to end
-    conditions = asyncio.run(_conditions(layout))
-    _print_conditions(layout, conditions, as_json=arguments.json)
-    return ExitCode.OK if all(map(_well, conditions)) else ExitCode.NOT_RUNNING
+    status = asyncio.run(_look_once(layout))
+    print(json.dumps(to_tree(status)) if arguments.json else to_text(status))
+    return ExitCode.OK if status.well else ExitCode.NOT_RUNNING
+
+
+async def _look_once(layout: Layout) -> Status:
+    async with looking(layout) as admin:
+        return await look(layout, admin)
 
 
 async def _watch(layout: Layout, arguments: argparse.Namespace) -> None:
@@ -135,317 +136,48 @@ async def _watch(layout: Layout, arguments: argparse.Namespace) -> None:
         raise CommandFailed(
             f"--interval must be above 0, got {arguments.interval:g}", ExitCode.USAGE
         )
-    while True:
-        conditions = await _conditions(layout)
-        if arguments.json:
-            _print_conditions(layout, conditions, as_json=True)
-            sys.stdout.flush()
-        else:
-            refresh(_condition_table(conditions))
-        await asyncio.sleep(arguments.interval)
+    async with looking(layout) as admin:
+        while True:
+            status = await look(layout, admin)
+            if arguments.json:
+                print(json.dumps(to_tree(status)))
+                sys.stdout.flush()
+            else:
+                refresh(to_text(status))
+            await asyncio.sleep(arguments.interval)
 
 
 def run_logs(arguments: argparse.Namespace) -> ExitCode:
     """Print the last lines of each log, or of one."""
-    layout = _open(arguments.dir.absolute())
-    names = [member.name for member in layout.members]
-    if arguments.name is not None and arguments.name not in names:
-        raise CommandFailed(f"no process {arguments.name!r}; there are {', '.join(names)}")
-    for member in layout.members:
-        if arguments.name in (None, member.name):
-            print(coloured(f"==> {layout.log_file(member)} <==", "bold"))
-            print("".join(_last_lines(layout.log_file(member), arguments.lines)), end="")
+    layout = open_layout(arguments.dir.absolute())
+    chosen = layout.members if arguments.name is None else (layout.member(arguments.name),)
+    for member in chosen:
+        print(coloured(f"==> {layout.log_file(member)} <==", "bold"))
+        print("".join(processes.last_lines(layout.log_file(member), arguments.lines)), end="")
     return ExitCode.OK
 
 
-def run_kill(arguments: argparse.Namespace) -> ExitCode:
-    """kill -9 one process, to see what happens; `up` starts it again."""
-    layout = _open(arguments.dir.absolute())
-    members = {member.name: member for member in layout.members}
-    if arguments.name not in members:
-        raise CommandFailed(f"no process {arguments.name!r}; there are {', '.join(members)}")
-    pid = _running_pid(layout, members[arguments.name])
-    if pid is None:
-        raise CommandFailed(f"{arguments.name} does not run", ExitCode.NOT_RUNNING)
-    os.kill(pid, signal.SIGKILL)
-    if not _wait_gone(pid, 5.0):
-        raise CommandFailed(f"{arguments.name} (pid {pid}) still runs", ExitCode.NOT_STOPPED)
-    print(json.dumps({"killed": arguments.name}) if arguments.json else f"{arguments.name}: killed")
-    return ExitCode.OK
-
-
-# Setting up
-
-
-def _open_or_create(directory: Path, namesrv_port: int, broker_port: int) -> Layout:
-    if (directory / "cluster.json").exists():
-        layout = _open(directory)
-        wanted = [namesrv_port, broker_port, broker_port + 10]
-        found = [member.port for member in layout.members]
-        if wanted != found and wanted != [9876, 10911, 10921]:
-            raise CommandFailed(
-                f"{directory} holds a cluster with ports {found}; "
-                "leave the port options out, or choose another --dir"
-            )
-        return layout
-    ports = [namesrv_port, broker_port, broker_port + 10]
-    for port in [namesrv_port, broker_port - 2, broker_port + 11]:
-        if not 1024 <= port < EPHEMERAL_PORT:
-            raise CommandFailed(
-                f"port {port} is not in 1024..{EPHEMERAL_PORT - 1}: above that range outgoing "
-                "connections may take it first",
-                ExitCode.USAGE,
-            )
-    members = tuple(
-        Member(name, port) for name, port in zip((NAME_SERVER, *BROKERS), ports, strict=True)
-    )
-    layout = Layout(directory, members)
-    for path in (directory / "run", directory / "logs", directory / "namesrv"):
-        path.mkdir(parents=True, exist_ok=True)
-    for member in members:
-        if not layout.config_file(member).exists():
-            layout.config_file(member).write_text(_settings(layout, member))
-    entries = [{"name": member.name, "port": member.port} for member in members]
-    (directory / "cluster.json").write_text(json.dumps({"members": entries}, indent=1) + "\n")
-    return layout
-
-
-def _open(directory: Path) -> Layout:
-    path = directory / "cluster.json"
-    try:
-        entries = json.loads(path.read_text())["members"]
-        members = tuple(Member(str(entry["name"]), int(entry["port"])) for entry in entries)
-    except FileNotFoundError:
-        raise CommandFailed(
-            f"no local cluster in {directory}: start one with `tandem local up --dir {directory}`",
-            ExitCode.NOT_RUNNING,
-        ) from None
-    except (ValueError, KeyError, TypeError) as problem:
-        raise CommandFailed(f"{path} cannot be read: {problem!r}", ExitCode.BAD_CONFIG) from problem
-    return Layout(directory, members)
-
-
-def _settings(layout: Layout, member: Member) -> str:
-    if not member.is_broker:
-        lines = {
-            "listenPort": member.port,
-            "kvConfigPath": layout.directory / "namesrv" / "kvConfig.json",
-        }
-    else:
-        lines = {
-            "brokerClusterName": CLUSTER,
-            "brokerName": member.name,
-            "brokerId": 0,
-            "brokerRole": "ASYNC_MASTER",
-            "brokerIP1": LOOPBACK,
-            "listenPort": member.port,
-            "namesrvAddr": layout.name_server.address,
-            "storePathRootDir": layout.store(member),
-            "mappedFileSizeCommitLog": 64 << 20,
-            "flushDiskType": "ASYNC_FLUSH",
-        }
-    head = f"# {member.name} of the local cluster, written by `tandem local up`; yours to change\n"
-    return head + "".join(f"{key}={value}\n" for key, value in lines.items())
-
-
-# Processes
-
-
-def start(layout: Layout) -> None:
-    """Start every member that does not run. Raises CommandFailed when one of its ports is taken."""
-    for member in layout.members:
-        if _running_pid(layout, member) is not None:
-            continue
-        for port in [member.port, member.port - 2] if member.is_broker else [member.port]:
-            _check_port_free(member, port)
-        role = "broker" if member.is_broker else "nameserver"
-        command = [sys.executable, "-m", "tandemmq", role, "-c", str(layout.config_file(member))]
-        layout.log_file(member).parent.mkdir(parents=True, exist_ok=True)
-        with layout.log_file(member).open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in this terminal is not for them
-            )
-        identity = {"pid": process.pid, "born": _birth_of(process.pid)}
-        layout.pid_file(member).parent.mkdir(parents=True, exist_ok=True)
-        layout.pid_file(member).write_text(json.dumps(identity) + "\n")
-        process.returncode = 0  # it outlives us on purpose: nothing of it is ours to wait for
-
-
-def _check_port_free(member: Member, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as problem:
-            raise CommandFailed(
-                f"{member.name} cannot listen on {LOOPBACK}:{port}: {problem.strerror}; "
-                "stop what uses it, or choose ports with --namesrv-port and --broker-port",
-                ExitCode.PORT_TAKEN,
-            ) from problem
-
-
-async def _wait_ready(layout: Layout) -> list[Condition]:
+async def _ready(layout: Layout, members: Sequence[Member]) -> Status:
+    """The status in which all of these take part. Raises CommandFailed when one ends, or after 30 s."""
     deadline = time.monotonic() + READY_S
-    while True:
-        conditions = await _conditions(layout)
-        if all(map(_well, conditions)):
-            return conditions
-        for condition in conditions:
-            if condition.state != "running":
-                ending = "".join(_last_lines(Path(condition.log), 15))
+    names = [member.name for member in members]
+    async with looking(layout) as admin:
+        while True:
+            status = await look(layout, admin)
+            late = [name for name in names if not status.is_well(status.of(name))]
+            if not late:
+                return status
+            for name in late:
+                condition = status.of(name)
+                if condition.state in ("died", "stopped"):
+                    ending = "".join(processes.last_lines(layout.log_file(layout.member(name)), 15))
+                    raise CommandFailed(
+                        f"{name} did not start; the end of {condition.log}:\n{ending}",
+                        ExitCode.NOT_RUNNING,
+                    )
+            if time.monotonic() > deadline:
                 raise CommandFailed(
-                    f"{condition.name} did not start; the end of {condition.log}:\n{ending}",
+                    f"not ready within {READY_S:g} s: {', '.join(late)}; see `tandem local logs`",
                     ExitCode.NOT_RUNNING,
                 )
-        if time.monotonic() > deadline:
-            late = ", ".join(each.name for each in conditions if not _well(each))
-            raise CommandFailed(
-                f"not ready within {READY_S:g} s: {late}; see `tandem local logs`",
-                ExitCode.NOT_RUNNING,
-            )
-        await asyncio.sleep(LOOK_S)
-
-
-def _well(condition: Condition) -> bool:
-    return condition.state == "running" and condition.registered is not False
-
-
-async def _conditions(layout: Layout) -> list[Condition]:
-    try:
-        async with Admin(layout.name_server.address) as admin:
-            known = {
-                address for ids in (await admin.brokers()).values() for address in ids.values()
-            }
-    except ClientError:
-        known = set()  # the name server is away: nobody is registered
-    found = []
-    for member in layout.members:
-        pid = _running_pid(layout, member)
-        died = pid is None and layout.pid_file(member).exists()
-        state = "running" if pid is not None else "died" if died else "stopped"
-        registered = member.address in known and pid is not None if member.is_broker else None
-        log = str(layout.log_file(member))
-        found.append(Condition(member.name, member.address, state, pid, registered, log))
-    return found
-
-
-def stop(layout: Layout, timeout_s: float, *, kill: bool) -> dict[str, str]:
-    """Ask brokers, then the name server, to stop; name -> how it ended."""
-    brokers = [member for member in layout.members if member.is_broker]
-    results = _stop_together(layout, brokers, timeout_s, kill=kill)
-    return results | _stop_together(layout, [layout.name_server], timeout_s, kill=kill)
-
-
-def _stop_together(
-    layout: Layout, members: Iterable[Member], timeout_s: float, *, kill: bool
-) -> dict[str, str]:
-    results: dict[str, str] = {}
-    began = time.monotonic()
-    asked: list[tuple[Member, int]] = []
-    for member in members:
-        pid = _running_pid(layout, member)
-        if pid is None:
-            results[member.name] = (
-                "died before" if layout.pid_file(member).exists() else "was not running"
-            )
-            layout.pid_file(member).unlink(missing_ok=True)
-        else:
-            os.kill(pid, signal.SIGTERM)
-            asked.append((member, pid))
-    for member, pid in asked:
-        if _wait_gone(pid, began + timeout_s - time.monotonic()):
-            results[member.name] = f"stopped in {time.monotonic() - began:.1f} s"
-        elif not kill:
-            results[member.name] = "still running"
-            continue
-        else:
-            os.kill(pid, signal.SIGKILL)
-            _wait_gone(pid, 5.0)
-            results[member.name] = f"killed after {timeout_s:g} s"
-        layout.pid_file(member).unlink(missing_ok=True)
-    return results
-
-
-def _wait_gone(pid: int, timeout_s: float) -> bool:
-    """Wait until the process has ended; False after timeout_s."""
-    if hasattr(os, "pidfd_open"):
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return True
-        try:
-            return bool(select.select([handle], [], [], max(0.0, timeout_s))[0])
-        finally:
-            os.close(handle)
-    deadline = time.monotonic() + timeout_s
-    while _birth_of(pid) is not None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK_S)
-    return True
-
-
-def _running_pid(layout: Layout, member: Member) -> int | None:
-    """The member's process, None when it does not run.
-
-    A pid that now names another process is not it.
-    """
-    try:
-        identity = json.loads(layout.pid_file(member).read_text())
-        pid, born = int(identity["pid"]), identity["born"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return pid if born is not None and _birth_of(pid) == born else None
-
-
-def _birth_of(pid: int) -> str | None:
-    """When a process was born, to tell it from a later one of the same pid; None: it is gone."""
-    try:
-        # behind the command's closing bracket: state is field 3, the start time field 22
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return None
-        shown = subprocess.run(
-            ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )  # not Linux
-        return shown.stdout.strip() or None
-    return None if fields[0] == "Z" else fields[19]
-
-
-# Output
-
-
-def _print_conditions(layout: Layout, conditions: Sequence[Condition], *, as_json: bool) -> None:
-    if as_json:
-        members = [asdict(condition) for condition in conditions]
-        print(json.dumps({"directory": str(layout.directory), "members": members}))
-        return
-    print(_condition_table(conditions))
-
-
-def _condition_table(conditions: Sequence[Condition]) -> str:
-    rows = [
-        (
-            each.name,
-            each.address,
-            coloured(each.state, _COLOURS.get(each.state, "yellow")),
-            each.pid or "-",
-            {None: "-", True: "yes", False: "no"}[each.registered],
-            each.log,
-        )
-        for each in conditions
-    ]
-    return table(["NAME", "ADDRESS", "STATE", "PID", "REGISTERED", "LOG"], rows)
-
-
-def _last_lines(path: Path, count: int) -> list[str]:
-    try:
-        with path.open(errors="replace") as lines:
-            return list(deque(lines, maxlen=max(0, count)))
-    except FileNotFoundError:
-        return []
+            await asyncio.sleep(processes.LOOK_S)

@@ -123,7 +123,10 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except ConfigError as problem:
-        raise CommandFailed(str(problem), ExitCode.BAD_CONFIG) from problem
+        cause = problem.__cause__  # a port that a setting names may be taken
+        taken = isinstance(cause, OSError) and cause.errno in _PORT_ERRORS
+        code = ExitCode.PORT_TAKEN if taken else ExitCode.BAD_CONFIG
+        raise CommandFailed(str(problem), code) from problem
     except FlushFailed as problem:
         raise CommandFailed(
             f"the disk refused a flush: {problem}", ExitCode.DISK_FAILED

@@ -247,3 +247,15 @@ def test_connections_leave_descriptors_for_files(monkeypatch: pytest.MonkeyPatch
         assert connections_affordable(2) == expected
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
     assert connections_affordable(1) == (61_440, 1_024)
+
+
+async def test_single_failure_keeps_the_cause_that_it_named() -> None:
+    taken = OSError(98, "taken")
+
+    async def fail() -> None:
+        raise ValueError("cannot listen") from taken
+
+    with pytest.raises(ValueError, match="cannot listen") as caught:
+        async with running(fails=fail):
+            await asyncio.Event().wait()
+    assert caught.value.__cause__ is taken

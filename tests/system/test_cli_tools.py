@@ -225,6 +225,6 @@ def test_bash_completes_commands_options_and_choices(name_server: str, tmp_path:
         "updateTopic", "updateTopicList", "updateTopicPerm"
     }  # fmt: skip
     assert "--readQueueNums" in completed("tandem", "admin", "updateTopic", "-t", "T", "--")
-    assert completed("tandem", "local", "sta") == {"status"}
+    assert completed("tandem", "local", "sta") == {"start", "status"}
     assert completed("tandem", "tail", "T", "--body", "h") == {"hex"}
     assert completed("tandem", "completion", "") >= {"bash", "zsh", "fish"}
