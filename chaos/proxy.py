@@ -40,7 +40,7 @@ class Link:
 
     def __init__(self, name: str, host: str, port: int, target_host: str, target_port: int) -> None:
         self.name = name
-        self._listen = (host, port)
+        self.address = (host, port)
         self._target = (target_host, target_port)
         self._lanes = {Direction.UP: _Lane(), Direction.DOWN: _Lane()}
         self._refusing = False
@@ -52,9 +52,6 @@ class Link:
     @property
     def connections(self) -> int:
         return len(self._connections)
-
-    def passed_bytes(self, direction: Direction) -> int:
-        return sum(lane.passed_bytes for each, lane in self._lanes.items() if each in direction)
 
     @property
     def used(self) -> bool:
@@ -96,7 +93,7 @@ class Link:
             lane.open.set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, *self._listen)
+        self._server = await asyncio.start_server(self._accepted, *self.address)
         return self
 
     async def __aexit__(
