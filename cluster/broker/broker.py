@@ -7,9 +7,9 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -58,9 +58,11 @@ from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
+from cluster.broker.replicagroup import Membership, Replica, find_membership
 from cluster.broker.slavereads import SlaveReads
 from cluster.broker.standing import OnMaster, Standing
 from cluster.broker.stats import BrokerStats
+from cluster.broker.suspicion import SuspectMark
 from cluster.broker.topics import TopicTable
 from cluster.process import (
     Job,
@@ -89,6 +91,8 @@ NOT_ON_FAST_PORT: Final = frozenset(
         RequestCode.POLLING_INFO,
     }
 )
+T = TypeVar("T")
+
 DRAIN_MS: Final = 1_000
 PORTS: Final = 2
 
@@ -101,8 +105,14 @@ class Broker:
     """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, rng: random.Random
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        rng: random.Random,
+        membership: Membership | None = None,
     ) -> None:
+        """membership: with a controller, which replica of its group this is."""
         self.config = config
         self.store = store
         self.clock = clock
@@ -115,7 +125,7 @@ class Broker:
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
         self.dispatch = Dispatch(store)
         self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
-        self.standing = self._classic_standing()
+        self.standing = self._stand(membership, rng)
         self.acks.overdue = self.standing.overdue
         self.stats = BrokerStats(config.cluster, self.put_counts, self._put_total, clock.now_ms())
         self.schedule = DelaySchedule(
@@ -144,6 +154,7 @@ class Broker:
         # In this order: tables are a master's before it works by them, and a slave stops what only
         # masters do before it says what it is.
         self.standing.changes.watch(self.table_sync.role_changed)
+        self.standing.changes.watch(self._role_changed)
         self.on_master = OnMaster(self.standing, {"schedule": self.schedule.run})
         self.registration = Registration(config, self.topics, self.standing, rng)
         self._rng = rng
@@ -177,8 +188,19 @@ class Broker:
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
         store.dispatcher.on_arrivals = self._arrived
 
-    def _classic_standing(self) -> Standing:
+    def _stand(self, membership: Membership | None, rng: random.Random) -> Standing:
         config, store, clock = self.config, self.store, self.clock
+        if membership is not None:
+            return Replica(
+                config,
+                store,
+                self.acks,
+                clock,
+                rng,
+                membership=membership,
+                wake=self.dispatch.wake,
+                flush=self.log_flush.want,
+            )
         if config.role is Role.SLAVE:
             return ClassicSlave(
                 config,
@@ -188,6 +210,10 @@ class Broker:
                 flush=self.log_flush.want,
             )
         return ClassicMaster(config, store, self.acks, clock, wake=self.dispatch.wake)
+
+    def _role_changed(self, role: Role) -> None:
+        if role is not Role.SLAVE:
+            self.topics.reign_began(self.standing.epoch)
 
     def _register_again(self) -> None:
         self.registration.all_changed()
@@ -221,7 +247,10 @@ class Broker:
             store_host=host,
             rng=rng,
         )
+        standing = self.standing
+        replica = (standing,) if isinstance(standing, Replica) else ()
         parts = (
+            *replica,
             sends,
             sendbacks,
             self.pulls,
@@ -423,9 +452,18 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     raise_open_files_limit()
     if config.listen_port == 0:
         config = with_free_port(config)
-    clock = SystemClock()
+    clock, rng = SystemClock(), random.Random()
+    suspect = SuspectMark(config.storage)
+    if config.controller_mode:
+        suspect.look()
     with open_store(config.storage, clock) as store, stop_signals() as stop:
-        broker = Broker(config, store, clock, random.Random())
+        membership = None
+        if config.controller_mode:
+            membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
+            if membership is None:
+                log.info("stop requested before this replica was given an id")
+                return
+        broker = Broker(config, store, clock, rng, membership)
         broker.load()
         settle_memory()
         try:
@@ -442,6 +480,18 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         broker.standing.closing()
         broker.save()
     log.info("broker stopped name=%s", config.name)
+
+
+async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work gives; None when a stop is asked for first. Raises what the work raises."""
+    task = asyncio.create_task(work)
+    either: set[asyncio.Future[Any]] = {task, stop}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def _call_soon(call: Callable[[], None]) -> None:

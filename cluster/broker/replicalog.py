@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from replication.keeping import cut_log
 from storage import MessageStore, SysFlag, scan
 
 log = logging.getLogger(__name__)
@@ -20,13 +21,13 @@ async def make_ready(store: MessageStore) -> int:
     or not, so that none is ever given out twice. Nobody may append meanwhile.
     Raises OSError, StoreIsFull, FlushFailed, CorruptRecord.
     """
-    while store.dispatcher.position < store.confirmed and store.dispatch(RECORDS_PER_TURN):
-        await asyncio.sleep(0)
+    await dispatch_confirmed(store)
     ends: dict[tuple[bytes, int], int] = {}
     position, last_ms = await _walk(store, ends)
     if position < store.end:
         log.info("incomplete record cut end=%d bytes=%d", position, store.end - position)
-        store.truncate(position)
+        await cut_log(store, position)
+    store.ends_whole()
     tails = store.log.queue_tails
     for topic, queues in tails.items():
         for queue_id, tail in queues.items():
@@ -40,6 +41,14 @@ async def make_ready(store: MessageStore) -> int:
     stamps = store.log.tail
     stamps.last_store_ms = max(stamps.last_store_ms, store.dispatcher.stats.store_ms, last_ms)
     return position
+
+
+async def dispatch_confirmed(store: MessageStore) -> None:
+    """Return when consumers can see everything that is confirmed, or there is no space for more."""
+    done = 1
+    while done:
+        done = store.dispatch(RECORDS_PER_TURN)
+        await asyncio.sleep(0)
 
 
 async def _walk(store: MessageStore, ends: dict[tuple[bytes, int], int]) -> tuple[int, int]:
@@ -89,3 +98,4 @@ def hide_unconfirmed(store: MessageStore, confirmed: int) -> None:
         store.index.keep_until(dispatcher.position)
         reached = max(store.index.end.end_physical, store.log.start)
         dispatcher.index_position = min(dispatcher.index_position, reached)
+    store.flush_queues()  # what was noted of the queues' ends is not true any more

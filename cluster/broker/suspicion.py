@@ -17,6 +17,7 @@ from storage import BOOT_ID_PATH, FlushMode, RunningMark, StorageConfig, jsonfil
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "suspect"
+STOPPED_NAME: Final = "stopped"  # everything was on the disk when the last process ended
 
 
 class SuspectMark:
@@ -27,13 +28,17 @@ class SuspectMark:
         self._root = Path(config.root)
         self._boot_id_path = boot_id_path
         self.path = self._root / FILE_NAME
+        self._stopped = self._root / STOPPED_NAME
 
     def look(self) -> None:
         """Before the store is opened: mark it when it stopped so that reported bytes may be gone.
 
         With SYNC_FLUSH nothing was reported that was not on the disk. Raises OSError.
         """
-        if self._config.flush_mode is FlushMode.SYNC or not self._root.exists():
+        stopped = self._stopped.exists()
+        if stopped:
+            self._remove(self._stopped)
+        if stopped or self._config.flush_mode is FlushMode.SYNC or not self._root.exists():
             return
         mark = RunningMark(self._root, self._boot_id_path)
         if mark.unclean and not mark.same_boot:
@@ -48,9 +53,20 @@ class SuspectMark:
     def there(self) -> bool:
         return self.path.exists()
 
+    def stopped(self) -> None:
+        """All of the log is on the disk, and nothing will be added.
+
+        A slave's store seldom counts as closed cleanly: what is not confirmed has no queue entries.
+        Raises OSError.
+        """
+        jsonfile.write_atomically(self._stopped, b"")
+
     def clear(self) -> None:
         """The controller has noted it. Durable when done. Raises OSError."""
-        self.path.unlink(missing_ok=True)
+        self._remove(self.path)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

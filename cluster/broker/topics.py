@@ -312,6 +312,12 @@ class TopicTable:
                 f"topic {topics[0].topic_name} cannot be saved: {problem.strerror or problem}"
             ) from problem
 
+    def reign_began(self, epoch: int) -> None:
+        """We are the master of this epoch now: name servers believe the version of a later one."""
+        if epoch > self.version.state_version:
+            self.version.state_version = epoch
+            self._advance()
+
     def _add(self, topics: list[TopicConfig]) -> None:
         for topic in topics:
             self._topics[topic.topic_name] = topic

@@ -1,0 +1,462 @@
+"""The standing of one replica of a group that a controller watches over: roles, epochs and leases at work.
+
+Shell of replication.replica.ReplicaCore: what it decides is performed here, on the store and towards clients, name
+servers, the controller and the other replicas; each of those tells it what happened. What and why: decision 0004.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.broker import hastatus, replicalog
+from cluster.broker.acks import Acks, Overdue
+from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.controllerlink import ControllerLink
+from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
+from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
+from cluster.broker.identity import obtain_identity
+from cluster.broker.standing import MASTER_ID, RoleChanges
+from cluster.broker.suspicion import SuspectMark
+from cluster.process import Job
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection, Handler
+from replication import EpochHistory, Identity, Refusal, ReplicaCore, SlaveCore
+from replication import Role as ReplicaRole
+from replication import master as m
+from replication import replica as r
+from replication import slave as s
+from replication.feed import Feed
+from replication.keeping import EpochFile, LogKeeping
+from replication.party import Party
+from replication.receiver import Receiver
+from replication.sender import Sender, open_listener
+from storage import Clock, FlushMode, MessageStore, Problem, fastjson
+
+log = logging.getLogger(__name__)
+
+ALARMS_KEPT: Final = 16
+REVIEW_MS: Final = 100
+SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
+GENTLE_MS: Final = (
+    1_000  # so long after a reign, refused senders wait a little before they are told
+)
+GENTLE_PAUSE_MS: Final = 50  # in which their routes become those of the new master
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who this replica is and what its files say of its log, found out before it serves anybody.
+
+    suspect  the mark of a power cut: there, as long as the controller has not heard of it
+    history  whose reigns the log has seen
+    """
+
+    identity: Identity
+    suspect: SuspectMark
+    epochs: EpochFile
+    history: EpochHistory
+
+
+async def find_membership(
+    config: BrokerConfig,
+    store: MessageStore,
+    suspect: SuspectMark,
+    clock: Clock,
+    rng: random.Random,
+) -> Membership:
+    """Read the files; a new store waits here until a controller gives it an id.
+
+    Raises CorruptEpochFile, CorruptIdentityFile, ConfigError, OSError.
+    """
+    epochs = EpochFile(config.epoch_path)
+    recovered = store.recovered
+    survived = recovered.clean or (recovered.same_boot and not recovered.dropped_bytes)
+    history = await asyncio.to_thread(epochs.load, store.end, same_boot=survived)
+    if recovered.dropped_bytes and not suspect.there:
+        await asyncio.to_thread(suspect.make, f"the log was damaged at {recovered.log_end}")
+    identity = await obtain_identity(config, clock, rng)
+    return Membership(identity, suspect, epochs, history)
+
+
+class Replica:
+    """A standing: what this replica is right now. See standing.Standing.
+
+    membership  who we are, and what is known of our log
+    wake        have what is confirmed by now dispatched
+    flush       have the log flushed up to an offset: with SYNC_FLUSH somebody waits for our disk
+    """
+
+    holds_answers = True  # in every mode: the lease is looked at when acknowledging, and not before
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        acks: Acks,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        membership: Membership,
+        wake: Callable[[], None],
+        flush: Callable[[int], None],
+    ) -> None:
+        self.changes = RoleChanges()
+        self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
+        self._config = config
+        self._store = store
+        self._acks = acks
+        acks.timeout_ms = min(self._timeouts(config))
+        self._clock = clock
+        self._suspect = membership.suspect
+        self._wake = wake
+        self._flush = flush
+        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
+        self._open = False  # for puts
+        self._noting = False
+        self._passages = Passages()
+        self._rate = Rate()
+        self._switched = True  # no planned switchover is under way
+        self._gentle_until_ms = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        identity = membership.identity
+        incarnation = rng.getrandbits(62) | 1
+        self.core = ReplicaCore(
+            replica=identity.replica,
+            incarnation=incarnation,
+            mode=config.mode,
+            times=config.lease,
+            rules=config.rules,
+            slave=self._slave_core(membership.history),
+            suspect=membership.suspect.there,
+        )
+        replicalog.hide_unconfirmed(store, self.core.slave.confirmed)
+        store.flags.set(Problem.FENCED)  # no put gets by who forgets to ask for refusal()
+        self.feed = Feed(self.core, clock)
+        self.link = ControllerLink(
+            config, clock, rng, replica=identity.replica, incarnation=incarnation,
+            feed=self.feed.feed,
+        )  # fmt: skip
+        party = Party(config.cluster, config.name, identity.replica, incarnation)
+        self._sender = Sender(
+            self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
+        )
+        self._receiver = Receiver(self.feed, store, clock, party=party)
+        LogKeeping(self.feed, store, membership.epochs)
+        self._wire()
+
+    @staticmethod
+    def _timeouts(config: BrokerConfig) -> list[int]:
+        """After which overdue() may have something to say."""
+        found = [config.rules.slave_timeout_ms]
+        if config.mode.waits_for_disk:
+            found.append(config.storage.sync_flush_timeout_ms)
+        return found
+
+    def _slave_core(self, history: EpochHistory) -> SlaveCore:
+        store = self._store
+        end = store.end
+        # A store from before epochs is taken on trust as far as it goes: it has no reign to compare.
+        confirmed = min(store.checkpoint.confirmed, end) if history.entries else end
+        confirmed = max(confirmed, store.log.start)
+        return SlaveCore(
+            rules=self._config.rules,
+            history=history,
+            start=store.log.start,
+            end=end,
+            flushed=store.flushed,
+            confirmed=confirmed,
+            confirmed_epoch=history.last,
+        )
+
+    def _wire(self) -> None:
+        feed, link = self.feed, self.link
+        feed.register(r.Register, link.register)
+        feed.register(r.ForgetSuspicion, self._forget_suspicion)
+        feed.register(r.AskForElection, lambda _: link.ask_for_election())
+        feed.register(r.SendHeartbeat, link.beat)
+        feed.register(r.Prepare, self._prepare)
+        feed.register(r.OpenWrites, self._open_writes)
+        feed.register(r.CloseWrites, self._close_writes)
+        feed.register(r.RoleChanged, self._role_changed)
+        feed.register(m.Confirmed, lambda _: self._wake())
+        feed.register(m.Acknowledge, self._acknowledge)
+        feed.register(m.Propose, link.propose)
+        feed.register(m.Superseded, self._superseded)
+        feed.register(m.Resigned, self._resigned)
+        feed.register(m.SwitchAbandoned, self._switch_abandoned)
+        feed.register(s.ReportProgress, self._streaming)
+        feed.register(s.Alarm, self._alarm)
+        feed.failed.append(self._failed)
+        missing = feed.unhandled()
+        assert not missing, missing
+
+    # --- what runs ---
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {
+            "replica": self._run,
+            "controller_link": self.link.run,
+            "slaves": self._serve_slaves,
+            "master_stream": self._receiver.run,
+            "replica_review": self._review,
+        }
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.feed.run()
+
+    async def _serve_slaves(self) -> None:
+        config = self._config
+        with open_listener(config.bind_host, config.ha_listen_port) as listener:
+            await self._sender.run(listener)
+
+    def closing(self) -> None:
+        """Note that nothing can be lost by whatever happens before the next start. Raises FlushFailed."""
+        if self._store.flush_log() == self._store.end:
+            self._suspect.stopped()
+
+    async def _review(self) -> None:
+        """What operators ask for needs a look now and then."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            self._passages.note(self._store.end, now_ms)
+            self._rate.note(self._receiver.stats.appended_bytes, now_ms)
+            await asyncio.sleep(REVIEW_MS / 1000)
+
+    # --- what others ask ---
+
+    @property
+    def role(self) -> Role:
+        if not self._open:
+            return Role.SLAVE
+        return Role.SYNC_MASTER if self._config.waits_for_slaves else Role.ASYNC_MASTER
+
+    @property
+    def broker_id(self) -> int:
+        return MASTER_ID if self._open else self.core.replica
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def master(self) -> str | None:
+        if self.core.role is not ReplicaRole.FOLLOWING:
+            return None
+        return self.core.view.address or None
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        master = self.core.master
+        return master is not None and any(
+            slave.received >= offset for slave in master.slaves.values()
+        )
+
+    def refusal(self) -> BrokerError | None:
+        if self.feed.failure is not None:
+            return NotMaster("this broker is about to stop")
+        why = self.core.refusal(self._clock.monotonic_ms())
+        if why is None and self._open:
+            return None
+        if why is Refusal.SWITCHING:
+            self._switched = False
+            self._pause_sends(SWITCH_PAUSE_MS)
+        elif self._clock.monotonic_ms() < self._gentle_until_ms:
+            self._pause_sends(GENTLE_PAUSE_MS)
+        if why is Refusal.NOT_ENOUGH_COPIES:
+            return TooFewReplicas(why.value)
+        return NotMaster((why or Refusal.CLOSED).value)
+
+    def confirmed(self) -> int:
+        return self.core.confirmed
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """Our master is the controller's to name."""
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        """Slaves are given slaveTimeout, the disk alone syncFlushTimeout."""
+        mode, rules = self.core.mode, self.core.rules
+        master = self.core.master
+        copies, durable = master.copies(end) if master is not None else (1, 0)
+        if mode.waits_for_disk and self._store.flushed < end:
+            if waited_ms < self._config.storage.sync_flush_timeout_ms:
+                return None
+            return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies, durable)
+        if waited_ms < rules.slave_timeout_ms:
+            return None
+        return Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, copies, durable)
+
+    # --- sends that wait ---
+
+    def _pause_sends(self, duration_ms: int) -> None:
+        """Let sends that are refused now wait until this time is over, or something is settled."""
+        if self.changes.pause is None and self._loop is not None:
+            self.changes.pause = pause = self._loop.create_future()
+            self._loop.call_later(duration_ms / 1000, self._resume, pause)
+
+    def _resume_sends(self) -> None:
+        if self.changes.pause is not None:
+            self._resume(self.changes.pause)
+
+    def _resume(self, pause: asyncio.Future[None]) -> None:
+        if not pause.done():
+            pause.set_result(None)
+        if self.changes.pause is pause:
+            self.changes.pause = None
+
+    # --- what happens to our log ---
+
+    def appended(self) -> None:
+        if self.core.master is None:
+            if self._synchronous:
+                self._flush(self._store.end)  # the master waits for what our disk has
+        elif not self._noting and self._loop is not None:
+            self._noting = True
+            self._loop.call_soon(self._note)
+
+    def _note(self) -> None:
+        """Tell the core once per turn of the loop how far the log has grown."""
+        self._noting = False
+        master = self.core.master
+        if master is not None and self._store.end > master.end:
+            self.feed.feed(m.Appended(self._store.end))
+            self._sender.wake()
+
+    def flushed(self, end: int) -> None:
+        self._note()
+        self.feed.feed(m.Flushed(end))
+
+    # --- effects ---
+
+    async def _forget_suspicion(self, effect: r.ForgetSuspicion) -> None:
+        await asyncio.to_thread(self._suspect.clear)
+
+    async def _prepare(self, effect: r.Prepare) -> None:
+        end = await replicalog.make_ready(self._store)
+        self.feed.feed(r.Prepared(effect.epoch, end, self._store.flushed))
+
+    async def _open_writes(self, effect: r.OpenWrites) -> None:
+        # All that we hold is confirmed now: by what the log alone knows, others go in tell().
+        await replicalog.dispatch_confirmed(self._store)
+        self._store.flags.clear(Problem.FENCED)
+        self._acks.epoch = effect.epoch
+        self._open = True
+        self._gentle_until_ms = 0
+        self._resume_sends()
+        await self.changes.tell(self.role)
+
+    async def _close_writes(self, effect: r.CloseWrites) -> None:
+        self._open = False
+        self._store.flags.set(Problem.FENCED)
+        self._gentle_until_ms = self._clock.monotonic_ms() + GENTLE_MS
+        while self._store.log.tail.end != self._store.end:  # noqa: ASYNC110 - one turn at most
+            await asyncio.sleep(0)  # what a connection has staged is part of the log in the next
+        await self.changes.tell(self.role)
+        # Stored here, and whether it stays is for the next reign to say: not a success, and no
+        # status that a client takes for one. It sends again.
+        self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+        self.feed.feed(r.WritesClosed(self._store.end, self._store.flushed))
+
+    async def _role_changed(self, effect: r.RoleChanged) -> None:
+        log.info(
+            "role changed to=%s epoch=%d master=%d address=%s why=%s",
+            effect.role.value, effect.epoch, effect.master, effect.address, effect.why,
+        )  # fmt: skip
+        if effect.role in (ReplicaRole.WAITING, ReplicaRole.FOLLOWING):
+            await self.changes.tell(self.role)
+
+    def _acknowledge(self, effect: m.Acknowledge) -> None:
+        self._acks.reached(effect.end, effect.copies, effect.durable)
+
+    def _superseded(self, effect: m.Superseded) -> None:
+        log.warning("a slave knows a later reign than ours epoch=%d", effect.epoch)
+
+    def _resigned(self, effect: m.Resigned) -> None:
+        log.info(
+            "resigned epoch=%d end=%d successor=%d", effect.epoch, effect.end, effect.successor
+        )
+
+    def _switch_abandoned(self, effect: m.SwitchAbandoned) -> None:
+        log.warning("switchover abandoned why=%s", effect.reason)
+        self._switched = True
+        self._resume_sends()
+
+    def _streaming(self, effect: s.ReportProgress) -> None:
+        """We follow the next master, so it takes messages: who waits for it need wait no longer."""
+        if not self._switched:
+            self._switched = True
+            self._resume_sends()
+
+    def _alarm(self, effect: s.Alarm) -> None:
+        if effect.reason not in self.alarms:
+            self.alarms.append(effect.reason)
+        log.error("a person must act why=%s", effect.reason)
+
+    def _failed(self) -> None:
+        """Something final happened: nobody is promised anything any more."""
+        self._open = False
+        self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+
+    # --- what operators ask ---
+
+    def table(self) -> dict[int, Handler]:
+        return {RequestCode.GET_BROKER_EPOCH_CACHE: self.handle_get_broker_epoch_cache}
+
+    def handle_get_broker_epoch_cache(self, command: Command, connection: Connection) -> Command:
+        """1007: whose reigns our log has seen. Source: replication spec "Request codes, controller side"."""
+        core = self.core
+        half = core.master or core.slave
+        history, end = half.history, half.end
+        entries = [
+            {
+                "epoch": each.number,
+                "startOffset": each.start,
+                "endOffset": history.end_of_reign(each.number, end),
+            }
+            for each in history.entries
+        ]
+        body = {
+            "brokerId": core.replica,
+            "brokerName": self._config.name,
+            "clusterName": self._config.cluster,
+            "epochList": entries,
+            "maxOffset": end,
+        }
+        return command.reply(body=fastjson.dumps(body))
+
+    def slaves(self) -> list[SlaveLag]:
+        """Every connected slave, in the order they came; none while we are one."""
+        master = self.core.master
+        if master is None:
+            return []
+        end, now_ms = self._store.end, self._clock.monotonic_ms()
+        return [
+            hastatus.lag_of(
+                each, end, self._passages, now_ms, in_sync=each.replica in master.granted
+            )
+            for each in self._sender.status()
+        ]
+
+    @property
+    def following(self) -> Following | None:
+        """Our stream; None on a master."""
+        if self.core.master is not None:
+            return None
+        view, stats = self.core.view, self._receiver.stats
+        address = view.ha_address if view.master != self.core.replica else ""
+        return Following(address, self.core.slave.streaming, stats.connects, stats.last_problem)
+
+    def ha_status(self) -> dict[str, Any]:
+        following, end = self.following, self._store.end
+        if following is not None:
+            stats = self._receiver.stats
+            return hastatus.of_slave(following, stats, end, self._rate.per_second)
+        master = self.core.master
+        assert master is not None
+        return hastatus.of_master(end, self.slaves(), len(master.granted) - 1)

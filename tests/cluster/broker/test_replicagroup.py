@@ -1,0 +1,556 @@
+"""cluster/broker/replicagroup.py: one replica as its controller and its clients see it, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from messagekit import FakeConnection
+from replicakit import Controllers, Kit, controllers, open_kit, run, until
+
+from cluster.broker.acks import UNSETTLED
+from cluster.broker.config import Role
+from cluster.broker.errors import NotMaster, TooFewReplicas
+from cluster.process import running
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.command import Command
+from cluster.remoting.connection import Connection
+from replication import GroupView
+from replication import Role as ReplicaRole
+from replication import election as e
+from replication import master as m
+from replication import replica as r
+from replication.epochs import Epoch, EpochHistory
+from storage import Draft, Problem, fastjson, pack_host
+
+__all__ = ["controllers"]
+
+HOST = pack_host("127.0.0.1", 1)
+
+
+def draft(body: bytes = b"x", topic: str = "T", queue_id: int = 0) -> Draft:
+    return Draft(
+        topic=topic, queue_id=queue_id, body=body, properties=b"", born_host=HOST, store_host=HOST
+    )
+
+
+@asynccontextmanager
+async def joined(root: Path, **settings: str) -> AsyncIterator[Kit]:
+    """A replica that runs; its HA port is left out."""
+    with open_kit(root, **settings) as kit:
+        jobs = dict((await kit.join()).jobs())
+        del jobs["slaves"]
+        async with running(**jobs):
+            yield kit
+
+
+@asynccontextmanager
+async def reigning(root: Path, **settings: str) -> AsyncIterator[Kit]:
+    async with joined(root, **settings) as kit:
+        await until(lambda: kit.replica.role is not Role.SLAVE, "no master")
+        yield kit
+
+
+def hold(kit: Kit, end: int) -> FakeConnection:
+    connection = FakeConnection()
+    answer = Command(310, opaque=9).reply(ext=dict(UNSETTLED))
+    kit.acks.hold(end, cast(Connection, connection), answer)
+    return connection
+
+
+def answered(connection: FakeConnection) -> Command | None:
+    answers = connection.answers()
+    return answers[0] if answers else None
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# -- taking part --------------------------------------------------------------------------------
+
+
+def test_the_first_replica_of_a_group_becomes_its_master(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with joined(tmp_path) as kit:
+            replica = kit.replica
+            assert (replica.role, replica.broker_id) == (Role.SLAVE, 1)
+            assert isinstance(replica.refusal(), NotMaster)
+            assert Problem.FENCED in kit.store.flags.problems
+            await until(lambda: replica.role is Role.SYNC_MASTER, "no master")
+            assert (replica.broker_id, replica.epoch, replica.master) == (0, 1, None)
+            assert replica.refusal() is None and kit.store.flags.writable
+            assert kit.told[-1] == "SYNC_MASTER"
+            assert controller.record.mode == "S0"
+            assert (tmp_path / "epochFileCheckpoint").read_text().endswith("1-0\n")
+            assert (tmp_path / "brokerIdentity").read_text() == "C#broker-a#1"
+
+    run(main())
+
+
+def test_an_answer_leaves_when_the_set_has_its_message_and_says_which_reign_it_was(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            placed = kit.store.put(draft())
+            connection = hold(kit, placed.end)
+            assert answered(connection) is None and kit.store.max_offset("T", 0) == 0
+            await turns()
+            answer = answered(connection)
+            assert answer is not None and answer.code == ResponseCode.SUCCESS
+            assert answer.ext == {"epoch": "0000000001", "copies": "1", "durable": "0"}
+            assert kit.store.max_offset("T", 0) == 1
+
+    run(main())
+
+
+def test_a_message_waits_for_the_slave_in_the_set_and_consumers_do_too(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            feed = kit.replica.feed
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0))
+            first = kit.store.put(draft())
+            connection = hold(kit, first.end)
+            await turns()
+            assert answered(connection) is None, "the slave counts before the controller knows"
+            assert kit.store.max_offset("T", 0) == 0
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end))
+            answer = answered(connection)
+            assert answer is not None and (answer.ext or {})["copies"] == "2"
+            assert kit.replica.readable_elsewhere(first.end)
+
+    run(main())
+
+
+def test_too_few_replicas_in_the_set_refuse_before_the_append(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path, minInSyncReplicas="2") as kit:
+            assert isinstance(kit.replica.refusal(), TooFewReplicas)
+            assert str(kit.replica.refusal()) == "in-sync replicas not enough"
+
+    run(main())
+
+
+def test_a_slave_follows_and_says_where_its_master_is(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with joined(tmp_path) as kit:
+            await until(lambda: kit.replica.core.role is ReplicaRole.WAITING, "not registered")
+            view = GroupView(3, 2, "10.0.0.2:10911", "10.0.0.2:10912", frozenset({2}), 4)
+            kit.replica.feed.feed(r.RoleNotified(view))
+            await turns()
+            assert kit.replica.master == "10.0.0.2:10911"
+            assert (kit.replica.broker_id, kit.replica.epoch) == (1, 3)
+            following = kit.replica.following
+            assert following is not None and following.address == "10.0.0.2:10912"
+            assert kit.replica.ha_status()["master"] is False
+
+    run(main())
+
+
+# -- leases -------------------------------------------------------------------------------------
+
+
+def test_without_its_controller_a_master_refuses_when_the_lease_is_over(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path) as kit:
+            lease_ms = kit.config.lease.lease_ms
+            controller.silent = True
+            await asyncio.sleep((lease_ms - 500) / 1000)
+            assert kit.replica.refusal() is None
+            await asyncio.sleep(0.6)
+            assert isinstance(kit.replica.refusal(), NotMaster)
+            assert kit.replica.role is Role.SYNC_MASTER, "nobody else reigns yet"
+            controller.silent = False
+            await until(lambda: kit.replica.refusal() is None, "no new lease")
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_renewed(
+    tmp_path: Path, controllers: Controllers, role: str
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path, brokerRole=role) as kit:
+            controller.silent = True
+            placed = kit.store.put(draft())
+            connection = hold(kit, placed.end)
+            cast(Any, asyncio.get_running_loop()).now_s += 30  # between the append and its answer
+            await turns()
+            assert answered(connection) is None
+            assert kit.store.max_offset("T", 0) == 0
+            controller.silent = False
+            await until(lambda: answered(connection), "not acknowledged by the same master")
+
+    run(main())
+
+
+# -- the end of a reign -------------------------------------------------------------------------
+
+
+def later_reign(kit: Kit) -> GroupView:
+    return GroupView(
+        kit.replica.epoch + 1, 2, "10.0.0.2:10911", "10.0.0.2:10912", frozenset({2}), 9
+    )
+
+
+def test_who_waits_when_a_reign_ends_is_told_to_send_again(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            feed = kit.replica.feed
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0))
+            placed = kit.store.put(draft())
+            connection = hold(kit, placed.end)
+            await turns()
+            feed.feed(r.RoleNotified(later_reign(kit)))
+            assert isinstance(kit.replica.refusal(), NotMaster), "at once"
+            await turns()
+            answer = answered(connection)
+            assert answer is not None and answer.code == ResponseCode.SYSTEM_ERROR
+            assert kit.replica.core.role is ReplicaRole.FOLLOWING
+            assert kit.replica.broker_id == 1 and kit.told[-1] == "SLAVE"
+            assert Problem.FENCED in kit.store.flags.problems
+            assert kit.replica.core.slave.end == placed.end
+
+    run(main())
+
+
+def test_what_a_connection_has_staged_when_the_reign_ends_is_part_of_the_log_that_is_handed_over(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.store.put(draft())  # makes the first file
+            tail = kit.store.log.tail
+            staged = tail.append(draft(), 1, 0)
+            assert staged == kit.store.end < tail.end
+            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
+            asyncio.get_running_loop().call_soon(kit.store.commit, 1, tail.end - staged)
+            await turns()
+            assert kit.replica.core.role is ReplicaRole.FOLLOWING
+            assert kit.replica.core.slave.end == kit.store.end == tail.end
+
+    run(main())
+
+
+def test_single_jobs_end_before_the_next_role_begins(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            stopped = asyncio.get_running_loop().create_future()
+
+            async def stop(role: Role) -> None:
+                if role is Role.SLAVE and not stopped.done():
+                    await stopped
+
+            kit.replica.changes.watch(stop)
+            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
+            await asyncio.sleep(1)
+            assert kit.replica.core.role is ReplicaRole.SETTLING
+            stopped.set_result(None)
+            await turns()
+            assert kit.replica.core.role is ReplicaRole.FOLLOWING
+
+    run(main())
+
+
+# -- planned switchover -------------------------------------------------------------------------
+
+
+def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            replica, feed = kit.replica, kit.replica.feed
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0))
+            kit.store.put(draft())  # the slave never gets it
+            await turns()
+            assert replica.changes.pause is None
+            feed.feed(r.SwitchAsked(replica.epoch, 2))
+            assert isinstance(replica.refusal(), NotMaster)
+            pause = replica.changes.pause
+            assert pause is not None
+            began = asyncio.get_running_loop().time()
+            await asyncio.wait((pause,))
+            drain_ms = kit.config.rules.drain_ms_max
+            waited_ms = (asyncio.get_running_loop().time() - began) * 1000
+            assert drain_ms <= waited_ms <= drain_ms + 100
+            assert replica.refusal() is None and replica.changes.pause is None
+
+    run(main())
+
+
+def test_refused_senders_are_slowed_down_right_after_a_reign_and_not_for_long(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
+            await turns()
+            assert kit.replica.refusal() is not None and kit.replica.changes.pause is not None
+            await asyncio.sleep(2)
+            assert kit.replica.refusal() is not None and kit.replica.changes.pause is None
+
+    run(main())
+
+
+# -- what waits too long ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flush", "flushed", "waited_ms", "code"),
+    [
+        ("ASYNC_FLUSH", False, 1_999, None),
+        ("ASYNC_FLUSH", False, 2_000, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        ("SYNC_FLUSH", False, 4_999, None),
+        ("SYNC_FLUSH", False, 5_000, ResponseCode.FLUSH_DISK_TIMEOUT),
+        ("SYNC_FLUSH", True, 2_000, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_an_answer_that_waits_too_long_says_for_what(
+    tmp_path: Path,
+    controllers: Controllers,
+    flush: str,
+    flushed: bool,
+    waited_ms: int,
+    code: ResponseCode | None,
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path, flushDiskType=flush) as kit:
+            placed = kit.store.put(draft())
+            if flushed:
+                kit.store.flush_log()
+            overdue = kit.replica.overdue(placed.end, waited_ms)
+            assert (overdue.code if overdue else None) == code
+            assert kit.acks.timeout_ms == 2_000
+
+    run(main())
+
+
+def test_a_slave_asks_for_flushes_where_its_disk_is_waited_for(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with joined(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
+            kit.replica.core.master = None
+            kit.replica.appended()
+            assert kit.flushes == [kit.store.end]
+
+    run(main())
+
+
+# -- restarts -----------------------------------------------------------------------------------
+
+
+def test_after_a_restart_consumers_see_only_what_was_confirmed(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            for _ in range(3):
+                kit.store.put(draft())
+            await turns()
+            confirmed = kit.replica.confirmed()
+            assert confirmed == kit.store.end
+            kit.store.flush_log()
+            kit.store.flush_checkpoint()
+            kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            kit.replica.feed.feed(m.SlaveReported(7, confirmed, 0, 1, confirmed))
+            await turns()
+            kit.store.put(draft(b"never confirmed"))
+            kit.store.put(draft(b"never confirmed", topic="New"))
+            await turns()
+            assert kit.replica.confirmed() == confirmed
+        controllers.at.clear()  # nobody to say who is master
+        with open_kit(tmp_path) as kit:
+            assert kit.store.max_offset("T", 0) == 4, "recovery derives all there is"
+            await kit.join()
+            assert kit.replica.confirmed() == confirmed < kit.store.end
+            kit.dispatch()
+            assert (kit.store.max_offset("T", 0), kit.store.max_offset("New", 0)) == (3, 0)
+            found = kit.store.query("T", "k", 1, 0, 1 << 60)
+            assert found.records == []
+
+    run(main())
+
+
+def test_queue_offsets_of_unconfirmed_messages_are_never_given_out_again(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            kit.replica.feed.feed(m.SlaveReported(7, 0, 0, 0, 0))
+            for _ in range(5):
+                kit.store.put(draft())
+            await turns()
+            assert kit.store.max_offset("T", 0) == 0, "nothing is confirmed"
+        async with reigning(tmp_path) as kit:
+            assert kit.replica.epoch > 1
+            assert kit.store.put(draft()).queue_offset == 5
+            await turns()
+            assert kit.store.max_offset("T", 0) == 6
+
+    run(main())
+
+
+def test_an_incomplete_record_is_cut_before_a_reign(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with joined(tmp_path) as kit:
+            store, replica = kit.store, kit.replica
+            await until(lambda: replica.core.role is ReplicaRole.WAITING, "not registered")
+            with open_kit(tmp_path / "other") as other:
+                placed = [other.store.put(draft(b"y" * 500)) for _ in range(3)]
+                view = other.store.log.read(0, placed[2].end - 7)
+                assert view is not None
+                replica.core.slave.end = store.append_raw(view, 0)
+                view.release()
+            await until(lambda: replica.role is Role.SYNC_MASTER, "no master")
+            assert store.end == placed[1].end == replica.core.confirmed
+            assert replica.core.slave.history.entries == (Epoch(1, store.end),)
+            assert store.put(draft()).queue_offset == 2
+
+    run(main())
+
+
+def test_a_power_cut_is_told_to_the_controller_before_anything_else(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.store.put(draft())
+            abort = (tmp_path / "abort").read_bytes()
+        (tmp_path / "abort").write_bytes(abort)  # it ran when the machine went down
+        (tmp_path / "bootid").write_text(f"{abort.decode()} some other boot")
+        controllers.at.clear()
+        with open_kit(tmp_path) as kit:
+            await kit.join()
+            assert kit.replica.core.suspect
+        with open_kit(tmp_path) as kit:  # this time it was a clean stop; nobody was told yet
+            await kit.join()
+            assert kit.replica.core.suspect
+        controllers.at["c:1"] = controller
+        controller.seen.clear()
+        async with joined(tmp_path) as kit:
+            await until(lambda: kit.replica.core.role is not ReplicaRole.JOINING, "not registered")
+            await turns()
+            assert [each.suspect for each in controller.events(e.RegisterBroker)] == [True]
+            assert controller.record.suspects == (1,)
+            assert not kit.suspect.there
+
+    run(main())
+
+
+def test_with_a_synchronous_disk_a_power_cut_lost_nothing_that_was_reported(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        (tmp_path / "abort").write_text("1")
+        with open_kit(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
+            await kit.join()
+            assert not kit.replica.core.suspect
+
+    run(main())
+
+
+def test_each_process_is_another_incarnation(tmp_path: Path, controllers: Controllers) -> None:
+    async def main() -> None:
+        controllers.add()
+        with open_kit(tmp_path) as kit:
+            replica = await kit.join()
+            assert 0 < replica.core.incarnation < 1 << 63
+            assert replica.core.incarnation == replica.link.incarnation
+
+    run(main())
+
+
+# -- what operators ask -------------------------------------------------------------------------
+
+
+def test_the_epochs_of_a_log_are_told_as_rocketmq_tells_them(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.store.put(draft())
+            await turns()
+            master = kit.replica.core.master
+            assert master is not None
+            end = kit.store.end
+            master.history = EpochHistory((Epoch(1, 0), Epoch(4, end - 10)))
+            handler = kit.replica.table()[RequestCode.GET_BROKER_EPOCH_CACHE]
+            answer = handler(Command(1007), cast(Connection, FakeConnection()))
+            assert isinstance(answer, Command) and answer.body is not None
+            assert fastjson.loads(bytes(answer.body)) == {
+                "brokerId": 1,
+                "brokerName": "broker-a",
+                "clusterName": "C",
+                "epochList": [
+                    {"epoch": 1, "startOffset": 0, "endOffset": end - 10},
+                    {"epoch": 4, "startOffset": end - 10, "endOffset": end},
+                ],
+                "maxOffset": end,
+            }
+
+    run(main())
+
+
+def test_an_alarm_is_kept_for_operators_and_named_once(
+    tmp_path: Path, controllers: Controllers, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            assert not kit.replica.alarms
+            for _ in range(2):
+                kit.replica.feed.feed(r.Registered(GroupView()))  # a controller without memory
+            assert len(kit.replica.alarms) == 1
+            assert "its state was lost" in kit.replica.alarms[0]
+        assert "a person must act" in caplog.text
+
+    run(main())
