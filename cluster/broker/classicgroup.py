@@ -183,7 +183,7 @@ class ClassicMaster:
             return False
         since_ms = self._late.get(slave.connection)
         if since_ms is not None:
-            if slave.caught_up_ms <= since_ms:
+            if slave.caught_up_ms < since_ms:
                 return False
             del self._late[slave.connection]
             log.info("slave has caught up, it is waited for again connection=%d", slave.connection)
