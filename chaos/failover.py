@@ -20,8 +20,12 @@ from typing import Final
 
 from chaos import command
 from chaos.campaign import Campaign
+from chaos.gauges import metric_values, scrape
 from chaos.groups import Replica
 from chaos.traffic import TrafficPlan
+from chaos.verdict import LAG_EVENT
+
+LAG_S: Final = (0.1, 1.0)  # below haMaxTimeSlaveNotCatchup
 
 
 class Failover(Campaign):
@@ -65,8 +69,11 @@ class Failover(Campaign):
     async def master_dies(self) -> None:
         """The master is killed; it comes back a little later."""
         victim, what = await self._victim("kill")
+        lagging = None if self.plan.synchronous else await self._make_lag(victim)
         fault_ns = await self._kill(victim)
-        await self._until_writable(what, fault_ns)
+        if lagging is not None:
+            await self._thaw(lagging)
+        await self._until_writable(what if lagging is None else f"{what}, slave behind", fault_ns)
         await self._relaunch(victim)
 
     async def elected_dies(self) -> None:
@@ -142,9 +149,32 @@ class Failover(Campaign):
         victim, view = await self.master()
         return victim, what if self.whole(view) else f"{what}, not whole before"
 
+    async def _make_lag(self, master: Replica) -> Replica | None:
+        """In half of the cases, hold a slave back for less than makes it leave the set; that slave."""
+        if self.rng.random() < 0.5:
+            return None
+        slave = self.rng.choice(self.others(master))
+        await self._freeze(slave)
+        await asyncio.sleep(self.rng.uniform(*LAG_S))
+        return slave
+
+    async def _sample_lag(self, master: Replica) -> None:
+        """In async modes: into the journal, what the master exports now on how far its slaves are behind."""
+        if self.plan.synchronous or not master.metrics_port:
+            return
+        asked_ns = time.monotonic_ns()
+        text = await scrape(master.metrics_port)
+        (end,) = metric_values(text, "tandem_log_end_bytes")
+        (epoch,) = metric_values(text, "tandem_epoch")
+        lag = max(metric_values(text, "tandem_slave_lag_bytes"), default=0)
+        self.journal.event(LAG_EVENT, at_ns=asked_ns, epoch=int(epoch), end=int(end), lag=int(lag))
+        self._notes.append(f"slaves lack {lag:.0f} bytes")
+
     async def _kill(self, replica: Replica) -> int:
         """kill -9, and its effect seen; the time just before."""
         was_master = replica.address == self.traffic.route.master
+        if was_master:
+            await self._sample_lag(replica)
         fault_ns = time.monotonic_ns()
         await replica.kill()
         self.outcome.count("masters killed" if was_master else "slaves killed")
@@ -152,6 +182,8 @@ class Failover(Campaign):
         return fault_ns
 
     async def _freeze(self, replica: Replica) -> int:
+        if replica.address == self.traffic.route.master:
+            await self._sample_lag(replica)
         fault_ns = time.monotonic_ns()
         await replica.pause()
         self.outcome.count("frozen")

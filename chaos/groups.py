@@ -125,6 +125,7 @@ class Replica(ServerProcess):
         self.number = number
         self.address = f"{LOOPBACK}:{port}"
         self.store = store
+        self.metrics_port = 0  # 0: none
 
 
 class Group:
@@ -176,7 +177,11 @@ class Group:
         if plan.servers == "java":
             settings |= {**JAVA_ONLY, "rocketmqHome": directory / "home"}
         else:
-            settings["brokerRole"] = "SYNC_MASTER" if plan.synchronous else "ASYNC_MASTER"
+            settings |= {
+                "brokerRole": "SYNC_MASTER" if plan.synchronous else "ASYNC_MASTER",
+                "metricsExporterType": "PROM",
+                "metricsPromExporterPort": self.ports.take(),
+            }
         return {**settings, **plan.settings}
 
     async def start(self) -> None:
@@ -317,7 +322,9 @@ class Group:
         else:
             command, env = _tandem("broker", conf)
         port = int(str(settings["listenPort"]))
-        return Replica(number, port, store, command, directory / "broker.log", env)
+        replica = Replica(number, port, store, command, directory / "broker.log", env)
+        replica.metrics_port = int(str(settings.get("metricsPromExporterPort", 0)))
+        return replica
 
 
 class Ports:

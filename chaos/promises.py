@@ -42,6 +42,15 @@ class Cut(NamedTuple):
     epoch: int = 0
 
 
+class LagSample(NamedTuple):
+    """What a master exported just before it was taken away: its log ended at `end`, its slaves lacked `lag` bytes."""
+
+    at_ns: int
+    epoch: int
+    end: int
+    lag: int
+
+
 class FinalLog:
     """The messages of the log that a group ended up with, by queue and by unique id."""
 
@@ -138,6 +147,25 @@ def check_cuts(cuts: Iterable[Cut]) -> Iterator[str]:
             yield (
                 f"MISCOUNTED {each.start}..{each.end} of epoch {each.epoch}: {each.reported} "
                 f"records reported, {each.found} set aside"
+            )
+
+
+def check_exported_lag(gone: Iterable[Send], samples: Iterable[LagSample]) -> Iterator[str]:
+    """A loss is never more than the exported lag: what was acknowledged before the last sample of its reign, and
+    is lost, lies in the range that the sample named."""
+    last: dict[int, LagSample] = {}
+    for sample in samples:
+        before = last.get(sample.epoch)
+        if before is None or sample.at_ns > before.at_ns:
+            last[sample.epoch] = sample
+    for send in gone:
+        named = last.get(send.epoch)
+        if named is None or send.ended_ns >= named.at_ns:
+            continue
+        if send.offset < named.end - named.lag:
+            yield (
+                f"HIDDEN loss: the exported lag was {named.lag} of {named.end} bytes, and "
+                f"acknowledged before it, and lost: {send}"
             )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from chaos.journal import OK, read_seen, read_sends
+from chaos.journal import OK, read_events, read_seen, read_sends
 from chaos.promises import (
     Cut,
     FinalLog,
+    LagSample,
     check_cuts,
     check_epochs,
+    check_exported_lag,
     check_log,
     check_order,
     check_seen,
@@ -23,7 +26,8 @@ from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
 from chaos.traffic import PROBE_TOPIC, TOPIC
 from storage import inspect_store
 
-TOPICS = frozenset({TOPIC, PROBE_TOPIC})
+TOPICS: Final = frozenset({TOPIC, PROBE_TOPIC})
+LAG_EVENT: Final = "lag"
 
 
 @dataclass(slots=True)
@@ -87,6 +91,13 @@ def _check(
     verdict.lost = len(gone)
     verdict.lost_bytes = sum(each.size for each in gone)
     problems += check_cuts(cuts)
+    problems += check_exported_lag(gone, _lag_samples(journal))
+
+
+def _lag_samples(journal: Path) -> Iterator[LagSample]:
+    for event in read_events(journal):
+        if event["what"] == LAG_EVENT:
+            yield LagSample(*(int(event[name]) for name in ("at_ns", "epoch", "end", "lag")))
 
 
 def _declared(cuts: Sequence[Cut]) -> frozenset[str]:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from chaos.gauges import metric_values
 from chaos.journal import FAIL, INFO, OK, Seen, Send
 from chaos.promises import (
     Cut,
     FinalLog,
+    LagSample,
     Queue,
     Stored,
     check_cuts,
     check_epochs,
+    check_exported_lag,
     check_log,
     check_order,
     check_seen,
@@ -123,6 +126,20 @@ def test_a_cut_whose_count_is_not_that_of_its_file_is_reported() -> None:
     right = Cut(0, 200, 2, 2, frozenset({unique(1), unique(2)}))
     wrong = Cut(200, 300, 2, 1, frozenset({unique(3)}))
     assert kinds(list(check_cuts([right, wrong]))) == ["MISCOUNTED"]
+
+
+def test_a_loss_beyond_the_exported_lag_is_reported() -> None:
+    gone = [send(1, 5), send(2, 6), send(3, 9)]
+    sample = LagSample(at_ns=30, epoch=1, end=7 * SIZE, lag=SIZE)
+    (problem,) = check_exported_lag(gone, [LagSample(5, 1, 0, 0), sample, LagSample(90, 2, 0, 0)])
+    assert problem.startswith("HIDDEN")
+    assert unique(1) in problem  # 2 lies in the lag, 3 was acknowledged after the sample
+
+
+def test_metric_values_are_found_by_their_whole_name() -> None:
+    text = '# HELP lag x\nlag{slave="1 a"} 5.0\nlag{slave="2"} 7\nlag_total 9\nlonely 3\n'
+    assert list(metric_values(text, "lag")) == [5.0, 7.0]
+    assert list(metric_values(text, "lonely")) == [3.0]
 
 
 def test_a_queue_with_a_gap_is_reported() -> None:

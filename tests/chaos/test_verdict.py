@@ -103,6 +103,16 @@ class Run:
         (directory / name).write_bytes(content)
 
 
+def flip(store: Path, offset: int) -> None:
+    """Change one byte in the first file of a log."""
+    path = min((store / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        file.seek(offset)
+        before = file.read(1)
+        file.seek(offset)
+        file.write(bytes([before[0] ^ 0xFF]))
+
+
 @pytest.fixture
 def finished(written: tuple[Path, list[Send]], tmp_path: Path) -> Run:
     return Run(tmp_path, *written)
@@ -132,10 +142,7 @@ def test_a_replica_that_ends_earlier_is_found(finished: Run) -> None:
 
 
 def test_a_replica_with_other_bytes_is_found(finished: Run) -> None:
-    path = sorted((finished.stores[1] / "commitlog").iterdir())[0]
-    with path.open("r+b") as file:
-        file.seek(finished.sends[5].offset + 60)  # in the store's timestamp: no checksum covers it
-        file.write(b"\xff")
+    flip(finished.stores[1], finished.sends[5].offset + 60)  # store time: no checksum covers it
     assert "DIFFER" in finished.kinds()
 
 
@@ -146,10 +153,7 @@ def test_a_replica_with_other_reigns_is_found(finished: Run) -> None:
 
 
 def test_a_damaged_body_is_found(finished: Run) -> None:
-    path = sorted((finished.stores[0] / "commitlog").iterdir())[0]
-    with path.open("r+b") as file:
-        file.seek(finished.sends[5].offset + 150)
-        file.write(b"\xff")
+    flip(finished.stores[0], finished.sends[5].offset + 150)
     assert {"LOG", "ENDS"} <= finished.kinds()
 
 
