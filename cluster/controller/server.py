@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from cluster.config import (
     parse_properties,
 )
 from cluster.controller.config import CHANGEABLE, ControllerConfig
-from cluster.controller.notices import Notices, refuses
+from cluster.controller.notices import refuses
 from cluster.controller.reign import Reign
 from cluster.controller.store import Changes, LeadershipLost, Store
 from cluster.logs import once_per
@@ -33,7 +33,7 @@ from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import HeaderProblem
-from replication import ControllerCore
+from replication import ControllerCore, GroupRecord
 from replication import election as e
 from storage import Clock, jsonfile
 
@@ -86,12 +86,20 @@ class _Asked:
 class Controller:
     """Handlers of all requests; feeds the reign, if there is one. Owns no sockets.
 
+    notify       sends a oneway command to a broker's own port
+    probe        whether an address refuses a connection
     connections  of the server, by session number
     settled      set when it is known whether this controller leads
     """
 
     def __init__(
-        self, config: ControllerConfig, store: Store, clock: Clock, notices: Notices
+        self,
+        config: ControllerConfig,
+        store: Store,
+        clock: Clock,
+        *,
+        notify: Callable[[str, Command], None],
+        probe: Callable[[str], Awaitable[bool]] = refuses,
     ) -> None:
         self.config = config
         self.store = store
@@ -100,7 +108,8 @@ class Controller:
         self.connections: Mapping[int, Connection] = {}
         self.settled = asyncio.Event()
         self._clock = clock
-        self._notices = notices
+        self._notify_address = notify
+        self._refuses = probe
         self._number = 0
         self._asked: dict[int, _Asked] = {}
         self._beats: dict[tuple[int, str, int, int], tuple[Connection, Command]] = {}
@@ -321,14 +330,14 @@ class Controller:
         group = self.reign.core.groups.get(effect.group)
         member = group.record.members.get(effect.replica) if group else None
         if member is not None and not member.incarnation:
-            self._notices.send(member.address, command)
+            self._notify_address(member.address, command)
             return
         connection = self.connections.get(effect.session)
         if connection is not None:
             connection.oneway(command)
 
     async def _probe(self, effect: e.Probe, reign: Reign | None) -> None:
-        refused = await refuses(effect.address)
+        refused = await self._refuses(effect.address)
         if reign is not None and self.reign is reign:
             reign.feed(e.ProbeAnswered(effect.group, effect.replica, effect.incarnation, refused))
 
@@ -381,20 +390,7 @@ class Controller:
         if not self.store.leading():
             self._settle_soon()
         while True:
-            records = await self.store.lead()
-            core = ControllerCore(
-                times=self.config.times,
-                start_ms=self._clock.monotonic_ms(),
-                fast=self.config.fast,
-                unclean=self.config.unclean,
-            )
-            core.load(records)
-            reign = self.reign = Reign(
-                core, self._write, self.perform, self._clock.monotonic_ms, self.store.leading
-            )
-            self.stats.reigns += 1
-            self.settled.set()
-            log.info("leading the controllers id=%s groups=%d", self.config.self_id, len(records))
+            reign = self.begin(await self.store.lead())
             why = "the right to lead ran out"
             try:
                 async with running(tick=partial(self._tick, reign)):
@@ -402,8 +398,25 @@ class Controller:
             except LeadershipLost as problem:
                 why = str(problem)
             finally:
-                await self._end()
+                await self.end()
             log.warning("leading no more id=%s why=%s", self.config.self_id, why)
+
+    def begin(self, records: Iterable[GroupRecord]) -> Reign:
+        """From now on requests go to a core that continues from these records."""
+        core = ControllerCore(
+            times=self.config.times,
+            start_ms=self._clock.monotonic_ms(),
+            fast=self.config.fast,
+            unclean=self.config.unclean,
+        )
+        core.load(records)
+        self.reign = Reign(
+            core, self._write, self.perform, self._clock.monotonic_ms, self.store.leading
+        )
+        self.stats.reigns += 1
+        self.settled.set()
+        log.info("leading the controllers id=%s groups=%d", self.config.self_id, len(core.groups))
+        return self.reign
 
     def _settle_soon(self) -> None:
         """Without leadership at once, start all the same: brokers are told who leads."""
@@ -424,7 +437,7 @@ class Controller:
             if now_ms >= resume_ms:
                 reign.feed(e.Tick())
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         """The reign is over: whoever waits for an answer is sent on."""
         self.reign = None
         probes = list(self._probes)

@@ -67,7 +67,7 @@ async def serving_controller(
         await store.open()
         notices = Notices()
         stack.push_async_callback(notices.close)
-        controller = Controller(config, store, clock, notices)
+        controller = Controller(config, store, clock, notify=notices.send)
         server = RemotingServer(
             Listen(
                 config.bind_host,
