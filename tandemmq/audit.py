@@ -9,19 +9,24 @@ import argparse
 import enum
 import importlib
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from tandemmq.exits import CommandFailed
 from tandemmq.screen import coloured, table
 
 if TYPE_CHECKING:
+    from replication.audit.live import Access
     from replication.audit.plan import Engine, Options, Outcome
     from replication.audit.tables import AuditRun
 
 ROWS_SHOWN: Final = 30
+HTTP_TOKEN: Final = "TANDEM_HTTP_TOKEN"  # of the environment: a command line is seen by everybody
 
 
 class AuditExit(enum.IntEnum):
@@ -69,13 +74,21 @@ def run_audit(arguments: argparse.Namespace) -> int:
         return _fail(str(problem))
     except (errors.AuditIncomplete, storage_errors.StorageError) as problem:
         return _fail(str(problem), AuditExit.INCOMPLETE)
+    except (CommandFailed, ValueError) as problem:  # of --namesrv, --ca, TANDEM_ACCESS_KEY
+        return _fail(str(problem))
     except ModuleNotFoundError as problem:
         if problem.name not in {"xxhash", "pyarrow", "pyspark", "numpy"}:
             raise
         return _fail(f"{problem.name} is not installed: pip install 'tandemmq[audit]'")
     except OSError as problem:
-        place = f"{problem.filename}: " if problem.filename else ""
-        return _fail(f"{place}{problem.strerror or problem}", AuditExit.INCOMPLETE)
+        return _fail(_told(problem), AuditExit.INCOMPLETE)
+
+
+def _told(problem: Exception) -> str:
+    if not isinstance(problem, OSError):
+        return str(problem)
+    place = f"{problem.filename}: " if problem.filename else ""
+    return f"{place}{problem.strerror or problem}"
 
 
 def _fail(text: str, code: AuditExit = AuditExit.USAGE) -> int:
@@ -87,21 +100,83 @@ def _fail(text: str, code: AuditExit = AuditExit.USAGE) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.namesrv:
-        return _fail(
-            "auditing a live cluster (--namesrv) is not available yet; stop the brokers, or audit"
-            " snapshots of their directories"
-        )
     plan = importlib.import_module("replication.audit.plan")
-    places = _places(arguments.places)
-    options = _options(arguments, plan.Options)
-    outcome: Outcome = plan.audit(places, _engine(arguments, places), options)
-    _leave_behind(outcome, arguments)
-    if arguments.json:
-        print(json.dumps(summary(outcome)))
-    else:
-        _show(outcome)
-    return outcome.exit_code
+    errors = importlib.import_module("replication.audit.errors")
+    storage_errors = importlib.import_module("storage.errors")
+    access = _access(arguments)
+    options = _options(arguments, plan.Options, access)
+    outcomes: list[Outcome] = []
+    failed: list[str] = []
+    for places in _audited(arguments, access):
+        run_id = plan.new_run_id(time.time_ns() // 1_000_000)
+        out = arguments.out / run_id if arguments.out is not None else None
+        try:
+            outcome: Outcome = plan.audit(
+                places, _engine(arguments, places, access, out), options, run_id
+            )
+        except (errors.AuditIncomplete, storage_errors.StorageError, OSError) as problem:
+            _fail(_told(problem))
+            failed.append(next(iter(places)))
+            continue
+        outcomes.append(outcome)
+        _leave_behind(outcome, out)
+        if arguments.json:
+            print(json.dumps(summary(outcome)))
+        else:
+            _show(outcome)
+    if arguments.metrics is not None:
+        exposition = importlib.import_module("replication.audit.exposition")
+        exposition.write_metrics(outcomes, failed, arguments.metrics)
+    codes = {outcome.exit_code for outcome in outcomes} | (
+        {AuditExit.INCOMPLETE} if failed else set()
+    )
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+#: of several groups: what is known to be damaged is told before what could not be read
+_WORST_FIRST: Final = (
+    AuditExit.DIVERGENT, AuditExit.INCOMPLETE, AuditExit.WARNINGS, AuditExit.EQUAL
+)  # fmt: skip
+
+
+def _audited(arguments: argparse.Namespace, access: Access) -> list[dict[str, str]]:
+    """The places of each audit: one of those given, or one per group of a live cluster."""
+    if not arguments.namesrv:
+        return [_places(arguments.places)]
+    if arguments.places:
+        _bad_input("give places or --namesrv, not both")
+    replicas = importlib.import_module("tandemmq.replicas")
+    reach = importlib.import_module("tandemmq.reach")
+    config = reach.reach(arguments)
+    groups = replicas.find_groups(config, arguments.cluster, arguments.group, access)
+    return [dict(group.places) for group in groups]
+
+
+def _access(arguments: argparse.Namespace) -> Access:
+    """How running brokers are read: the token of --token-file or the environment."""
+    live = importlib.import_module("replication.audit.live")
+    token = os.environ.get(HTTP_TOKEN, "")
+    if arguments.token_file is not None:
+        try:
+            token = arguments.token_file.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            why = getattr(problem, "strerror", None) or "holds no token"
+            _bad_input(f"--token-file {arguments.token_file}: {why}")
+    if not token.isascii() or not token.isprintable():
+        _bad_input("the token must be printable ASCII")
+    authority = ""
+    if arguments.ca is not None:
+        try:
+            authority = Path(arguments.ca).read_text("ascii")
+        except (OSError, UnicodeDecodeError) as problem:
+            why = getattr(problem, "strerror", None) or "is no PEM file"
+            _bad_input(f"--ca {arguments.ca}: {why}")
+    access: Access = live.Access(token, authority)
+    return access
+
+
+def _bad_input(text: str) -> NoReturn:
+    raise importlib.import_module("replication.audit.errors").BadInput(text)
 
 
 def _places(words: Sequence[str]) -> dict[str, str]:
@@ -120,56 +195,70 @@ def _named(word: str) -> tuple[str, str]:
     return word.rstrip("/").rsplit("/", 1)[-1] or word, word
 
 
-def _options(arguments: argparse.Namespace, kind: type[Options]) -> Options:
+def _options(arguments: argparse.Namespace, kind: type[Options], access: Access) -> Options:
     return kind(
         until=arguments.until,
         start=arguments.start,
         levels=tuple(int(level) for level in arguments.levels.split(",")),
         lag_warn_bytes=arguments.lag_warn,
         index_slots=arguments.index_slots,
+        access=access,
         **({"delay_levels": arguments.delay_levels} if arguments.delay_levels else {}),
     )
 
 
-def _engine(arguments: argparse.Namespace, places: dict[str, str]) -> Engine:
+def _engine(
+    arguments: argparse.Namespace, places: dict[str, str], access: Access, out: Path | None = None
+) -> Engine:
     local = importlib.import_module("replication.audit.local")
     name = arguments.engine
     if name == "auto":
-        remote = any("://" in place for place in places.values())
-        size = 0 if remote else sum(_log_bytes(place) for place in places.values())
+        size = sum(_log_bytes(place, access) for place in places.values())
         name = "spark" if arguments.spark_master or size > local.LOCAL_BYTES_MAX else "local"
     if name == "spark":
-        return _spark_engine(arguments, places)
+        return _spark_engine(arguments, places, access, out)
     engine: Engine = local.LocalEngine(arguments.workers)
     return engine
 
 
-def _log_bytes(place: str) -> int:
+def _log_bytes(place: str, access: Access) -> int:
+    """How much log a place holds; 0 where that is not worth asking."""
+    live = importlib.import_module("replication.audit.live")
+    if live.is_live(place):
+        port = live.BrokerPort(place, access)
+        try:
+            standing = port.standing()
+        finally:
+            port.close()
+        size: int = standing.confirmed - standing.start
+        return size
     directory = Path(place) / "commitlog"
     return sum(file.stat().st_size for file in directory.iterdir()) if directory.is_dir() else 0
 
 
-def _spark_engine(arguments: argparse.Namespace, places: dict[str, str]) -> Engine:
+def _spark_engine(
+    arguments: argparse.Namespace, places: dict[str, str], access: Access, out: Path | None
+) -> Engine:
     session = importlib.import_module("tandemmq.sparkling")
     absolute = {
         name: place if "://" in place else str(Path(place).absolute())
         for name, place in places.items()
     }
-    engine: Engine = session.spark_engine(arguments.spark_master, arguments.jit, absolute)
+    engine: Engine = session.spark_engine(
+        arguments.spark_master, arguments.jit, absolute, access, out
+    )
     return engine
 
 
-def _leave_behind(outcome: Outcome, arguments: argparse.Namespace) -> None:
-    """Tables, report page and metrics, as asked for."""
-    if arguments.out is not None:
-        tables = importlib.import_module("replication.audit.tables")
-        directory = arguments.out / outcome.run.run_id
-        for name, rows in outcome.tables().items():
-            tables.write_parquet(directory, name, rows)
-        print(f"tables: {directory}", file=sys.stderr)
-    if arguments.metrics is not None:
-        exposition = importlib.import_module("replication.audit.exposition")
-        exposition.write_metrics(outcome, arguments.metrics)
+def _leave_behind(outcome: Outcome, out: Path | None) -> None:
+    """The tables, if they are wanted."""
+    if out is None:
+        return
+    tables = importlib.import_module("replication.audit.tables")
+    for name, rows in outcome.tables().items():
+        if rows or name != "block_digest":  # the Spark engine writes those it did not collect
+            tables.write_parquet(out, name, rows)
+    print(f"tables: {out}", file=sys.stderr)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -229,7 +318,7 @@ def _digest(arguments: argparse.Namespace) -> int:
     blocks = importlib.import_module("replication.audit.blocks")
     pace = blocks.rate_limit(arguments.max_mb_s * 1e6) if arguments.max_mb_s else None
     name = arguments.name or _named(arguments.store)[0]
-    taken = digests.take_digest(arguments.store, name, arguments.until, pace)
+    taken = digests.take_digest(arguments.store, name, arguments.until, pace, _access(arguments))
     digests.write_digest(taken, arguments.out)
     print(f"{arguments.out}: {len(taken.blocks)} blocks of {name}, up to offset {taken.end}")
     return AuditExit.EQUAL
@@ -258,7 +347,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     explaining = importlib.import_module("replication.audit.explaining")
-    lines, known = explaining.explain(arguments.run, arguments.offset)
+    lines, known = explaining.explain(arguments.run, arguments.offset, _access(arguments))
     for line in lines:
         print(line)
     return AuditExit.DIVERGENT if known else AuditExit.EQUAL
@@ -278,8 +367,10 @@ def _report(arguments: argparse.Namespace) -> int:
 def _repair(arguments: argparse.Namespace) -> int:
     repair = importlib.import_module("replication.audit.repair")
     plan = importlib.import_module("replication.audit.plan")
+    access = _access(arguments)
     run, rows = repair.load_run(arguments.run)
-    steps = repair.plan_repair(run, rows)
+    repair.move_places(run, dict(_named(word) for word in arguments.at))
+    steps = repair.plan_repair(run, rows, access)
     for step in steps:
         what = f"{step.row.kind} {step.row.start}-{step.row.end}"
         if step.why_not:
@@ -294,17 +385,26 @@ def _repair(arguments: argparse.Namespace) -> int:
         print("nothing was changed; --yes replaces these ranges (the former bytes are kept)")
         return AuditExit.DIVERGENT
     kept = arguments.run / "replaced"
-    for done in repair.apply_repair(run, steps, kept):
+    for done in repair.apply_repair(run, steps, kept, access):
         print(f"{done.target}: {done.start}-{done.end} replaced, former bytes in {done.kept}")
-    options = plan.Options(**json.loads(run.options))
-    outcome: Outcome = plan.audit(json.loads(run.places), _engine(_DEFAULTS, {}), options)
+    options = plan.Options(**json.loads(run.options), access=access)
+    outcome: Outcome = plan.audit(json.loads(run.places), _engine(_DEFAULTS, {}, access), options)
     _show(outcome)
     return outcome.exit_code
 
 
 def _watch(arguments: argparse.Namespace) -> int:
     session = importlib.import_module("tandemmq.sparkling")
-    code: int = session.watch(_places(arguments.places), arguments)
+    access = _access(arguments)
+    found = _audited(arguments, access)
+    if len(found) > 1:
+        _bad_input("watch follows one group: choose with --group")
+    places = found[0]
+    if arguments.replica:
+        if arguments.replica not in list(places)[1:]:
+            _bad_input(f"no replica {arguments.replica!r}; there is {', '.join(list(places)[1:])}")
+        places = {name: places[name] for name in (next(iter(places)), arguments.replica)}
+    code: int = session.watch(places, arguments, access)
     return code
 
 
@@ -359,9 +459,24 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
         "places",
         nargs="*",
         metavar="[NAME=]DIR",
-        help="store directories or URIs (s3://, file://, ...), the master's first",
+        help="store directories, URIs (s3://, file://, ...) or running brokers' HTTP ports"
+        " (http://HOST:PORT), the master's first",
     )
-    parser.add_argument("--namesrv", metavar="HOST:PORT", help="audit a live cluster")
+    parser.add_argument(
+        "-n", "--namesrv", metavar="HOST:PORT", help="a live cluster: its brokers' HTTP ports"
+    )
+    parser.add_argument("--group", default="", metavar="NAME", help="only this broker name")
+    parser.add_argument("--cluster", default="", metavar="NAME", help="only groups of this cluster")
+    _access_arguments(parser)
+
+
+def _access_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE",
+        help=f"holds the brokers' httpToken; without it {HTTP_TOKEN} of the environment",
+    )  # fmt: skip
+    parser.add_argument("--tls", action="store_true", help="remoting encrypted, trusting anybody")
+    parser.add_argument("--ca", metavar="FILE", help="encrypted, trusting these certificates (PEM)")
 
 
 def _spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -400,7 +515,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _digest_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", metavar="DIR", help="a store directory")
+    parser.add_argument(
+        "store", metavar="STORE", help="a store directory, or a running broker's http://HOST:PORT"
+    )
+    _access_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="FILE.parquet")
     parser.add_argument("--name", default="", help="the replica's name; default its directory's")
     parser.add_argument("--until", type=_offset, metavar="OFFSET")
@@ -418,6 +536,7 @@ def _run_directory(parser: argparse.ArgumentParser) -> None:
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     _run_directory(parser)
+    _access_arguments(parser)
     parser.add_argument("offset", type=_offset, metavar="OFFSET")
 
 
@@ -428,6 +547,11 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     _run_directory(parser)
+    _access_arguments(parser)
+    parser.add_argument(
+        "--at", action="append", default=[], metavar="NAME=DIR",
+        help="where a replica's store is now: its broker was stopped since",
+    )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="really replace the ranges")
 
 
@@ -437,6 +561,7 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="divergences, Parquet"
     )
+    parser.add_argument("--replica", default="", metavar="NAME", help="which one, of --namesrv's")
     parser.add_argument(
         "--every", type=float, default=10.0, metavar="S", help="seconds, default 10"
     )
@@ -448,7 +573,8 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
 ACTIONS: Final = (
     _Action(
         "run", _run, "compare a master's store with its replicas'",
-        "  tandem audit run ./store/master ./store/slave --out ./audits", _run_arguments,
+        "  tandem audit run ./store/master ./store/slave --out ./audits\n"
+        "  tandem audit run --namesrv 127.0.0.1:9876 --token-file ./http.token", _run_arguments,
     ),
     _Action(
         "digest", _digest, "read one store on its host and write its block digests",

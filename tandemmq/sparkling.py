@@ -152,21 +152,19 @@ def check_java() -> None:
         raise _bad_input(f"Spark needs Java {JAVA_MIN} or later, {java} is {found[1]}")
 
 
-def watch(places: dict[str, str], arguments: argparse.Namespace) -> int:
+def watch(places: dict[str, str], arguments: argparse.Namespace, access: Access) -> int:
     """Compare what two logs gain, until interrupted or, with --once, until their ends."""
-    if arguments.namesrv:
-        raise _bad_input("watching a live cluster by --namesrv is not available yet")
     if len(places) != 2:
         raise _bad_input("watch compares two stores: the master's and one replica's")
     reference, replica = places.values()
-    plan = _module("replication.audit.stores")
+    stores = _module("replication.audit.stores")
     for name, place in places.items():
-        plan.open_replica(place, name).close()
+        stores.open_replica(place, name, access=access).close()
     job = _module("replication.audit.spark_job")
     spark = session(arguments.spark_master, arguments.jit)
     before = _island_count(arguments.out)
     query = job.watch(
-        spark, reference, replica, arguments.out, arguments.every, arguments.once,
+        spark, reference, replica, access, arguments.out, arguments.every, arguments.once,
         lambda line: print(line, flush=True),
     )  # fmt: skip
     try:

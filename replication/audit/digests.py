@@ -17,6 +17,7 @@ from replication.audit.ends import find_end
 from replication.audit.errors import BadInput
 from replication.audit.kernel import BLANK, BLANK_BYTES
 from replication.audit.kernels import skip
+from replication.audit.live import Access
 from replication.audit.stores import Replica, open_replica
 from replication.audit.windows import WINDOW_BYTES, limit_of, read
 
@@ -41,11 +42,12 @@ def take_digest(
     name: str,
     until: int | None = None,
     pace: Callable[[int], None] | None = None,
+    access: Access | None = None,
 ) -> Digest:
-    """Read a store once. Raises BadInput, AuditIncomplete."""
-    replica = open_replica(place, name)
+    """Read a store once, of a running broker what it has confirmed. Raises BadInput, AuditIncomplete."""
+    replica = open_replica(place, name, access=access)
     try:
-        end = find_end(replica)
+        end = replica.end if replica.live is not None else find_end(replica)
         if until is not None and until > end:
             raise BadInput(f"offset {until} is beyond the log of {name}, which ends at {end}")
         end = end if until is None else until

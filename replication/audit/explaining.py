@@ -8,6 +8,7 @@ from pathlib import Path
 
 from replication.audit.errors import AuditError, BadInput
 from replication.audit.kernels import kind_at, rows
+from replication.audit.live import Access
 from replication.audit.plan import Outcome
 from replication.audit.repair import load_run
 from replication.audit.stores import Replica, open_replica
@@ -37,7 +38,7 @@ def earlier_runs(directory: Path) -> list[AuditRun]:
     return found
 
 
-def explain(directory: Path, offset: int) -> tuple[list[str], bool]:
+def explain(directory: Path, offset: int, access: Access | None = None) -> tuple[list[str], bool]:
     """Lines for people, and whether the run knows something of this offset. Raises BadInput."""
     outcome = load_outcome(directory)
     run = outcome.run
@@ -52,7 +53,7 @@ def explain(directory: Path, offset: int) -> tuple[list[str], bool]:
     if not known:
         lines.append(f"run {run.run_id} found nothing at {offset}: the replicas are equal there")
     for name, place in json.loads(run.places).items():
-        lines += _there_now(name, place, run.segment_bytes, offset)
+        lines += _there_now(name, place, run.segment_bytes, offset, access)
     return lines, known
 
 
@@ -83,13 +84,17 @@ def _divergence_line(row: Divergence) -> str:
     return f"{text}: {row.detail}"
 
 
-def _there_now(name: str, place: str, segment_bytes: int, offset: int) -> list[str]:
+def _there_now(
+    name: str, place: str, segment_bytes: int, offset: int, access: Access | None
+) -> list[str]:
     try:
-        replica = open_replica(place, name, segment_bytes)
+        replica = open_replica(place, name, segment_bytes, access)
     except AuditError as problem:
         return [f"{name}: {problem}"]
     try:
         return _described(replica, offset)
+    except AuditError as problem:
+        return [f"{name}: {problem}"]
     finally:
         replica.close()
 

@@ -35,6 +35,7 @@ from replication.audit.live import Access
 from replication.audit.rangecheck import DELAY_LEVELS, Interval, RangeReport, Shelf
 from replication.audit.stores import Replica, check_kinship, open_replica
 from replication.audit.tables import AuditRun, BlockRow, Divergence, Finding, Row
+from replication.audit.voting import vote
 from replication.audit.windows import limit_of, whole_record
 
 EQUAL: Final = 0
@@ -183,6 +184,7 @@ def audit(
         for replica in state.replicas:
             _compare(state, replica)
         _refuse_strangers(state)
+        vote(state.divergences, opened)
         found = Findings(state.run_id)
         if 3 in options.levels:
             _check(state, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from replication.audit.classes import DivergenceClass, Side
 from replication.audit.errors import AuditIncomplete, BadInput
 from replication.audit.kernels import Ledger
 from replication.audit.ledger import CRC_WRONG
+from replication.audit.live import Access
 from replication.audit.source import segment_name
 from replication.audit.stores import Replica, open_replica
 from replication.audit.tables import AuditRun, Divergence, read_parquet
@@ -71,13 +72,25 @@ def load_run(directory: Path) -> tuple[AuditRun, list[Divergence]]:
     return runs[0], rows
 
 
-def plan_repair(run: AuditRun, rows: Sequence[Divergence]) -> list[Step]:
+def move_places(run: AuditRun, places: Mapping[str, str]) -> None:
+    """Say where replicas' stores are now: a broker that was running then may be stopped. Raises BadInput."""
+    known: dict[str, str] = json.loads(run.places)
+    for name, place in places.items():
+        if name not in known:
+            raise BadInput(f"run {run.run_id} knows no {name}; there is {', '.join(known)}")
+        known[name] = str(Path(place).absolute()) if "://" not in place else place
+    run.places = json.dumps(known)
+
+
+def plan_repair(
+    run: AuditRun, rows: Sequence[Divergence], access: Access | None = None
+) -> list[Step]:
     """What can be fetched, read from the stores as they are now. Raises BadInput, AuditIncomplete."""
     places: dict[str, str] = json.loads(run.places)
     opened: dict[str, Replica] = {}
     try:
         for name, place in places.items():
-            opened[name] = open_replica(place, name, run.segment_bytes)
+            opened[name] = open_replica(place, name, run.segment_bytes, access)
         return [_step(row, opened) for row in rows]
     finally:
         for replica in opened.values():
@@ -93,7 +106,10 @@ def _step(row: Divergence, opened: dict[str, Replica]) -> Step:
     if row.kind not in REPAIRABLE or row.side not in (Side.REFERENCE, Side.REPLICA):
         step.why_not = f"{row.kind} on side {row.side}: bytes cannot tell which side is right"
     elif target.root is None:
-        step.why_not = f"{step.target} is not a directory of this machine"
+        step.why_not = (
+            f"{step.target} is no directory of this machine: stop its broker, and say where its store"
+            f" is with --at {step.target}=DIR"
+        )
     elif not target.clean:
         step.why_not = f"{step.target} runs or did not stop in order: stop its broker first"
     elif row.end - row.start > _RANGE_BYTES_MAX:
@@ -132,7 +148,9 @@ def _why_unsound(source: Replica, start: int, end: int) -> str:
     return ""
 
 
-def apply_repair(run: AuditRun, steps: Sequence[Step], kept_directory: Path) -> list[Done]:
+def apply_repair(
+    run: AuditRun, steps: Sequence[Step], kept_directory: Path, access: Access | None = None
+) -> list[Done]:
     """Replace the ranges of the steps that can be. The stores must not be in use.
 
     The former bytes are written to kept_directory and flushed before anything is overwritten; a range is
@@ -149,7 +167,9 @@ def apply_repair(run: AuditRun, steps: Sequence[Step], kept_directory: Path) -> 
             with _locked(target.root):
                 for step in steps:
                     if step.target == target_name and not step.why_not:
-                        source = open_replica(places[step.source], step.source, run.segment_bytes)
+                        source = open_replica(
+                            places[step.source], step.source, run.segment_bytes, access
+                        )
                         try:
                             done += _fetch(source, target, step.row, kept_directory)
                         finally:

@@ -54,7 +54,7 @@ class SparkEngine:
         """context is asked once, when the first pass begins: bad input needs no JVM.
 
         places      name -> directory or URI as the executors see it
-        blocks_out  where digests are kept that are too many for the driver
+        blocks_out  where digests are kept if they are too many for the driver
         """
         self._context = context
         self._places = places
@@ -97,7 +97,7 @@ class SparkEngine:
         total = 2 * max(0, end - start)
         if total == 0:
             return Level1([])
-        if total // BLOCK_BYTES > COLLECTED_BLOCKS_MAX or self._blocks_out is not None:
+        if total // BLOCK_BYTES > COLLECTED_BLOCKS_MAX:
             return self._compare_there(reference, replica, start, end, total)
         shares = [
             spark_tasks.DigestShare(
@@ -299,6 +299,7 @@ def watch(
     spark: Any,
     reference: str,
     replica: str,
+    access: Access,
     out: Path,
     every_seconds: float,
     once: bool,
@@ -314,6 +315,8 @@ def watch(
         spark.readStream.format("commitlog_diff")
         .option("reference", reference)
         .option("replica", replica)
+        .option("token", access.token)
+        .option("ca", access.ca)
         .load()
     )
 

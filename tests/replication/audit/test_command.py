@@ -82,7 +82,12 @@ def test_json_holds_every_row(pair: tuple[Path, Path], capsys: pytest.CaptureFix
         (("run", "MASTER", "SLAVE", "--until", "99999999"), "is beyond the log of"),
         (("run", "MASTER", "SLAVE", "--levels", "4"), "levels are 1, 2, 3"),
         (("run", "MASTER", "SLAVE", "--until", "-5"), "--until"),
-        (("run", "--namesrv", "127.0.0.1:9876"), "not available yet"),
+        (("run", "MASTER", "SLAVE", "--namesrv", "127.0.0.1:9876"), "not both"),
+        (("run", "--namesrv", "nonsense"), "nonsense"),
+        (("run", "MASTER", "SLAVE", "--token-file", "nowhere"), "--token-file nowhere: No such"),
+        (("run", "MASTER", "SLAVE", "--ca", "nowhere"), "--ca nowhere: No such file"),
+        (("run", "http://127.0.0.1:0x", "SLAVE"), "is no address of a broker"),
+        (("run", "http://127.0.0.1:9/commitlog", "SLAVE"), "give http://HOST:PORT"),
         (("explain", "EMPTY", "0"), "holds no audit_run.parquet"),
         (("compare", "nowhere.parquet", "there.parquet"), "is no digest file"),
         (("repair", "nowhere"), "is no directory of a run"),
@@ -152,7 +157,8 @@ def test_tables_report_and_metrics_are_left_behind(
     text = prom.read_text("utf-8")
     assert 'tandem_audit_divergences{class="CRC_SLAVE",replica="slave"} 1\n' in text
     assert 'tandem_audit_divergences{class="FORK",replica="slave"} 0\n' in text
-    assert "tandem_audit_exit_code 1\n" in text
+    assert 'tandem_audit_exit_code{reference="master"} 1\n' in text
+    assert 'tandem_audit_last_success_timestamp_seconds{reference="master"}' in text
     for line in text.splitlines():
         assert re.fullmatch(r"# (HELP|TYPE) \S+ .+|[a-z_]+(\{[^}]*\})? -?[0-9.e+]+", line), line
     capsys.readouterr()
@@ -171,6 +177,27 @@ def test_tables_report_and_metrics_are_left_behind(
     assert "CRC_SLAVE" in page and "<script" not in page and "http" not in page
     for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         ElementTree.fromstring(picture)
+
+
+def test_textfile_keeps_the_last_success_while_audits_fail(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prom = tmp_path / "audit.prom"
+    assert run("run", *pair, *SLOTS, "--metrics", prom) == 0
+    success = prom.read_text("utf-8").splitlines()[-1]
+    assert success.startswith("tandem_audit_last_success_timestamp_seconds{")
+    assert 'tandem_audit_incomplete{reference="master"} 0\n' in prom.read_text("utf-8")
+
+    def refused(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.preadv", refused)
+    for _ in range(2):
+        assert run("run", *pair, "--metrics", prom) == 3
+        text = prom.read_text("utf-8")
+        assert success in text.splitlines()
+        assert 'tandem_audit_incomplete{reference="master"} 1\n' in text
+        assert 'tandem_audit_exit_code{reference="master"} 3\n' in text
 
 
 def test_report_escapes_what_topics_are_called(pair: tuple[Path, Path], tmp_path: Path) -> None:
