@@ -362,8 +362,16 @@ class SlaveCore:
                 self._give_up(
                     f"master silent for {self.rules.stream_silence_ms} ms", now_ms, effects
                 )
-            elif now_ms - self._said_ms >= self.rules.stream_heartbeat_ms:
+            elif now_ms - self._said_ms >= self._silence_ms_max:
                 self._report(now_ms, effects)
+
+    @property
+    def _silence_ms_max(self) -> int:
+        """How long we may say nothing: a member that its master has not heard of leaves the set."""
+        rules = self.rules
+        if self.classic:
+            return rules.stream_heartbeat_ms
+        return min(rules.stream_heartbeat_ms, rules.catch_up_ms_max // 3)
 
     # --- where the logs part ---
 
