@@ -38,6 +38,7 @@ class Link(asyncio.BufferedProtocol):
         self.challenge: Challenge | None = None
         self.hello: Hello | None = None
         self.greeted = False
+        self.reported = False
         self.frames: list[MasterFrame] = []  # read and not done with
         self._listener = listener
         self._reader = MasterFrameReader(dialect, offers=offers)

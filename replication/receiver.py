@@ -111,6 +111,8 @@ class Receiver:
 
     feed   of a SlaveCore with `classic`, made with the store's end, or of a ReplicaCore
     party  who we are, for a ReplicaCore
+    durable  in CLASSIC, which knows one position, report what our disk has: then a master that waits
+           for us waits for the disk. The first report says where our log ends, so it waits too
 
     follow() says whom to follow in classic HA, a ReplicaCore knows by itself. run() connects; what
     is final comes out of the feed's run().
@@ -123,6 +125,7 @@ class Receiver:
         clock: Clock,
         *,
         party: Party | None = None,
+        durable: bool = False,
         dial: Dial = _dial_tcp,
     ) -> None:
         slave = feed.slave
@@ -134,6 +137,7 @@ class Receiver:
         self._store = store
         self._clock = clock
         self._party = party
+        self._durable = durable
         self._dial = dial
         self._links: dict[int, Link] = {}  # one; two while the core refuses the later of them
         self._last_number = NO_CONNECTION
@@ -365,7 +369,13 @@ class Receiver:
         link = self._links.get(report.connection) if report is not None else None
         if report is None or link is None:
             return
-        frame = Report(report.received, report.flushed, report.epoch)
+        received = report.received
+        if self._durable and link.dialect is Dialect.CLASSIC:
+            if not link.reported and report.flushed < received:
+                return
+            link.reported = True
+            received = report.flushed
+        frame = Report(received, report.flushed, report.epoch)
         link.report(encode_slave_frame(frame, link.dialect))
         self.stats.last_write_ms = self._clock.now_ms()
 

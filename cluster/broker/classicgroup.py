@@ -338,7 +338,7 @@ class ClassicSlave:
             config.rules, start=store.log.start, end=store.end, flushed=store.flushed, classic=True
         )
         self.feed = Feed(self.core, clock)
-        self.receiver = Receiver(self.feed, store, clock)
+        self.receiver = Receiver(self.feed, store, clock, durable=self._synchronous)
 
     # --- what others ask ---
 

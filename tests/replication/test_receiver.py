@@ -19,7 +19,7 @@ import pytest
 from replication.config import StreamRules
 from replication.feed import Feed
 from replication.frames import Dialect, Transfer, encode_master_frame
-from replication.master import Confirmed
+from replication.master import Confirmed, Flushed
 from replication.receiver import BUFFER_BYTES, Link, Receiver, parse_address
 from replication.slave import Alarm, SlaveCore, SlaveState
 from storage import FlushFailed, StorageConfig, StoreIsFull, open_store
@@ -83,7 +83,7 @@ class FakeTransport:
 class Slave:
     """A receiver whose connects are answered by the test."""
 
-    def __init__(self, store: Any = None, **rules: int) -> None:
+    def __init__(self, store: Any = None, durable: bool = False, **rules: int) -> None:
         self.store = MemoryStore() if store is None else store
         self.clock = HandClock()
         self.effects: list[object] = []
@@ -95,7 +95,9 @@ class Slave:
         self.feed = Feed(self.core, self.clock)
         for effect in (Confirmed, Alarm):
             self.feed.register(effect, self.effects.append)
-        self.receiver = Receiver(self.feed, self.store, self.clock, dial=self._dial)
+        self.receiver = Receiver(
+            self.feed, self.store, self.clock, durable=durable, dial=self._dial
+        )
 
     async def _dial(self, host: str, port: int, make: Callable[[], Link]) -> None:
         self.dialled.append((host, port))
@@ -195,6 +197,23 @@ async def test_one_read_is_answered_by_one_report_however_many_frames_it_held() 
     await slave.connect()
     slave.hear(frame(0, b"a" * 100) + frame(100, b"b" * 50) + frame(150) + frame(150, b"c"))
     assert slave.wire.reports == [0, 151] and slave.store.data == b"a" * 100 + b"b" * 50 + b"c"
+
+
+async def test_slave_that_vouches_for_its_disk_reports_what_is_flushed_and_nothing_else() -> None:
+    slave = Slave(durable=True)
+    await slave.connect()
+    slave.hear(frame(0, b"a" * 100))
+    slave.feed.feed(Flushed(60))
+    slave.hear(frame(100, b"b" * 100))
+    slave.feed.feed(Flushed(200))
+    assert slave.wire.reports == [0, 0, 60, 60, 200]
+    slave.hear(frame(200, b"c" * 10))
+
+    slave.link.connection_lost(None)
+    await slave.connect()
+    assert slave.wire.reports == []  # the first one says where we end, and that is not on disk
+    slave.feed.feed(Flushed(210))
+    assert slave.wire.reports == [210]
 
 
 async def test_half_a_frame_changes_nothing_when_the_connection_breaks() -> None:
