@@ -33,6 +33,7 @@ from cluster.broker.handlers.admin_state import StateAdminHandlers
 from cluster.broker.handlers.admin_topics import TopicAdminHandlers
 from cluster.broker.handlers.client import ClientHandlers
 from cluster.broker.handlers.locks import LockHandlers
+from cluster.broker.handlers.masteronly import guarded
 from cluster.broker.handlers.offsets import OffsetHandlers
 from cluster.broker.handlers.pull import PullHandler
 from cluster.broker.handlers.query import QueryHandler
@@ -281,7 +282,7 @@ class Broker:
             for code, handler in part.table().items():
                 assert code not in table, f"two handlers for request {code}"
                 table[code] = handler
-        return table
+        return guarded(table, self.standing)
 
     def _appended(self) -> None:
         self.dispatch.wake()
