@@ -11,6 +11,7 @@ from cluster.broker import names
 from cluster.broker.broker import Broker
 from cluster.broker.config import split_labels
 from cluster.broker.hastatus import Following, SlaveLag
+from cluster.broker.replicagroup import Replica
 from cluster.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from cluster.metrics import MetricTable, Reader, exposition
 from cluster.remoting.codes import LANGUAGE_NAMES
@@ -82,7 +83,19 @@ class Measures:
             "tandem_slave_lag_seconds": lambda: self._slaves(lambda each: each.behind_ms / 1000),
             "tandem_stream_up": lambda: self._stream(lambda found: found.streaming),
             "tandem_stream_connects_total": lambda: self._stream(lambda found: found.connects),
+            "tandem_lease_seconds": lambda: self._replica(lambda found: found.lease_ms / 1000),
+            "tandem_sync_set_size": lambda: self._replica(lambda found: found.set_size),
+            "tandem_set_aside_messages": lambda: self._replica(
+                lambda found: found.set_aside_records
+            ),
+            "tandem_alarms": lambda: self._replica(lambda found: len(found.alarms)),
         }
+
+    def _replica(self, value: Callable[[Replica], float]) -> Series:
+        """Of a broker with a controller."""
+        standing = self._broker.standing
+        if isinstance(standing, Replica):
+            yield (), float(value(standing))
 
     def _slaves(self, value: Callable[[SlaveLag], float]) -> Series:
         """By id, or by host where a slave does not say one: its port is another each time."""

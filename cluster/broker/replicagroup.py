@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from cluster.broker import hastatus, replicalog
@@ -37,7 +38,7 @@ from replication.keeping import EpochFile, LogKeeping
 from replication.party import Party
 from replication.receiver import Receiver
 from replication.sender import Sender, open_listener
-from storage import Clock, FlushMode, MessageStore, Problem, fastjson
+from storage import Clock, FlushMode, MessageStore, Problem, fastjson, setaside
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class Replica:
         self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._open = False  # for puts
         self._noting = False
+        self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
         self._rate = Rate()
         self._switched = True  # no planned switchover is under way
@@ -194,6 +196,8 @@ class Replica:
         feed.register(s.ReportProgress, self._streaming)
         feed.register(s.Alarm, self._alarm)
         feed.failed.append(self._failed)
+        feed.resumed.append(self._sender.wake)
+        feed.register(s.SetAside, self._count_set_aside)
         missing = feed.unhandled()
         assert not missing, missing
 
@@ -321,12 +325,16 @@ class Replica:
             self._loop.call_soon(self._note)
 
     def _note(self) -> None:
-        """Tell the core once per turn of the loop how far the log has grown."""
+        """Tell the core once per turn of the loop how far the log has grown, and ship it.
+
+        Shipped in the same go: answers that the core lets go leave in the next turn, and by then
+        the kernel has the bytes for the slaves. So not even an asynchronous master that is killed
+        takes what it has acknowledged with it, as long as its slaves keep up.
+        """
         self._noting = False
         master = self.core.master
         if master is not None and self._store.end > master.end:
-            self.feed.feed(m.Appended(self._store.end))
-            self._sender.wake()
+            self.feed.guarded(self._sender.pump)
 
     def flushed(self, end: int) -> None:
         self._note()
@@ -393,6 +401,10 @@ class Replica:
             self._switched = True
             self._resume_sends()
 
+    async def _count_set_aside(self, effect: s.SetAside) -> None:
+        root = Path(self._config.storage.root)
+        self._set_aside = await asyncio.to_thread(setaside.listed, root)
+
     def _alarm(self, effect: s.Alarm) -> None:
         if effect.reason not in self.alarms:
             self.alarms.append(effect.reason)
@@ -404,6 +416,45 @@ class Replica:
         self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
 
     # --- what operators ask ---
+
+    @property
+    def lease_ms(self) -> int:
+        """How long this master may go on without a word from its controller; 0 on others."""
+        master = self.core.master
+        left_ms = 0 if master is None else master.lease_until_ms - self._clock.monotonic_ms()
+        return max(left_ms, 0)
+
+    @property
+    def set_size(self) -> int:
+        """Replicas in the sync-state-set, as far as a master knows; 0 on others."""
+        master = self.core.master
+        return 0 if master is None else len(master.granted)
+
+    @property
+    def set_aside_records(self) -> int:
+        """Messages that were cut off this log and kept in files, ever."""
+        return sum(each.records for each in self._set_aside)
+
+    def runtime(self) -> dict[str, str]:
+        """Entries of the runtime table that only a replica has; all ours."""
+        core, view = self.core, self.core.view
+        members = core.master.granted if core.master else view.members
+        ranges = [f"{each.epoch}:{each.start}-{each.end}" for each in self._set_aside]
+        return {
+            "replicaState": core.role.value,
+            "replicaId": str(core.replica),
+            "replicaMode": core.mode.value,
+            "sequenceId": f"({core.epoch}, {self._store.end})",
+            "leaseMillis": str(self.lease_ms),
+            "syncStateSet": ",".join(map(str, sorted(members))),
+            "syncStateSetEpoch": str(core.master.number if core.master else view.number),
+            "controllerAddress": self.link.address,
+            "masterReplicaId": str(view.master),
+            "masterAddress": view.address,
+            "setAsideRecords": str(self.set_aside_records),
+            "setAsideRanges": " ".join(ranges),
+            "alarms": "; ".join(self.alarms),
+        }
 
     def table(self) -> dict[int, Handler]:
         return {RequestCode.GET_BROKER_EPOCH_CACHE: self.handle_get_broker_epoch_cache}

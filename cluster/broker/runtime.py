@@ -9,6 +9,7 @@ from typing import Final
 
 from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.delay import DelaySchedule
+from cluster.broker.replicagroup import Replica
 from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.remoting.codes import VERSION
@@ -97,6 +98,8 @@ def runtime_table(
         confirmOffset=str(min(standing.confirmed(), store.end)),
         flushedOffset=str(store.flushed),
     )
+    if isinstance(standing, Replica):
+        table.update(standing.runtime())
     table.update(stats.rates())
     table.update(stats.day_totals())
     for level, (delivered, end) in schedule.progress().items():
