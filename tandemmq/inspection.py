@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from replication import CorruptEpochFile, EpochHistory, read_epochs
 from storage import StorageError, inspect_store
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.screen import coloured
@@ -19,14 +21,39 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
         raise CommandFailed(f"{directory} is not a directory", ExitCode.STORE_UNUSABLE)
     try:
         report = inspect_store(directory)
+        history = _history(directory)
     except (StorageError, OSError) as problem:
         raise CommandFailed(str(problem), ExitCode.STORE_UNUSABLE) from problem
+    except CorruptEpochFile as problem:
+        report.problems.append(f"epoch file: {problem}")
+        history = EpochHistory()
     if arguments.json:
-        print(json.dumps({"sound": report.sound, **asdict(report)}, default=str))
+        found = {"sound": report.sound, "reigns": history.entries, **asdict(report)}
+        print(json.dumps(found, default=str))
     else:
         for line in report.lines():
             print(_marked(line))
+            if line.startswith("log "):
+                print("\n".join(_sequence(history, report.log_end)))
     return ExitCode.OK if report.sound else ExitCode.UNSOUND
+
+
+def _history(directory: Path) -> EpochHistory:
+    """The reigns that this log has seen; none without a controller.
+
+    Raises CorruptEpochFile, OSError.
+    """
+    path = directory / "epochFileCheckpoint"
+    generations = (path, path.with_name(path.name + ".bak"))
+    return read_epochs(*(each.read_bytes() if each.exists() else None for each in generations))
+
+
+def _sequence(history: EpochHistory, log_end: int) -> Iterator[str]:
+    """Sequence ids are (epoch, log offset): the next one, and which reign wrote which range."""
+    yield f"sequence id epoch={history.last} offset={log_end}"
+    ends = [each.start for each in history.entries[1:]] + [log_end]
+    for each, end in zip(history.entries, ends, strict=False):  # without a reign there is no end
+        yield f"reign epoch={each.number} from={each.start} to={end}"
 
 
 def _marked(line: str) -> str:
