@@ -39,7 +39,7 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
     layout = open_or_create(
         directory, arguments.mode, arguments.namesrv_port, arguments.broker_port
     )
-    started = processes.start(layout, layout.members)
+    started = asyncio.run(_start_all(layout))
     status = asyncio.run(_ready(layout, layout.members))
     took_s = time.monotonic() - began
     if arguments.json:
@@ -155,6 +155,30 @@ def run_logs(arguments: argparse.Namespace) -> ExitCode:
         print(coloured(f"==> {layout.log_file(member)} <==", "bold"))
         print("".join(processes.last_lines(layout.log_file(member), arguments.lines)), end="")
     return ExitCode.OK
+
+
+async def _start_all(layout: Layout) -> list[Member]:
+    """Start what does not run; the first time the first replica of each group before the others.
+
+    A controller makes the first one that comes master and gives it id 1: so that is what NAME-0 is.
+    """
+    processes.check_ports(layout, layout.members)
+    first = [layout.name_server, *(members[0] for members in layout.groups.values())]
+    others = [member for member in layout.members if member not in first]
+    if not others or any(layout.store(member).exists() for member in layout.brokers):
+        return processes.start(layout, layout.members)
+    started = processes.start(layout, first)
+    deadline = time.monotonic() + READY_S
+    async with looking(layout) as admin:
+        while not (await look(layout, admin)).led:
+            if time.monotonic() > deadline or len(_running(layout, first)) < len(first):
+                break  # _ready() says what is wrong
+            await asyncio.sleep(processes.LOOK_S)
+    return started + processes.start(layout, others)
+
+
+def _running(layout: Layout, members: Sequence[Member]) -> list[Member]:
+    return [member for member in members if processes.running_pid(layout, member) is not None]
 
 
 async def _ready(layout: Layout, members: Sequence[Member]) -> Status:

@@ -25,21 +25,25 @@ _STOPPED: Final = frozenset("Tt")
 
 def start(layout: Layout, members: Iterable[Member]) -> list[Member]:
     """Start those that do not run; returns them. Raises CommandFailed when a port is taken."""
-    started = []
-    for member in members:
-        if running_pid(layout, member) is None:
-            for port in layout.ports(member):
-                problem = port_problem(port)
-                if problem is not None:
-                    raise CommandFailed(
-                        f"{member.name} cannot listen on {LOOPBACK}:{port}: {problem}; stop what "
-                        "uses it, or choose ports with --namesrv-port and --broker-port",
-                        ExitCode.PORT_TAKEN,
-                    )
-            started.append(member)
+    started = check_ports(layout, members)
     for member in started:
         _launch(layout, member)
     return started
+
+
+def check_ports(layout: Layout, members: Iterable[Member]) -> list[Member]:
+    """Those that do not run, when all their ports are free. Raises CommandFailed when one is taken."""
+    absent = [member for member in members if running_pid(layout, member) is None]
+    for member in absent:
+        for port in layout.ports(member):
+            problem = port_problem(port)
+            if problem is not None:
+                raise CommandFailed(
+                    f"{member.name} cannot listen on {LOOPBACK}:{port}: {problem}; stop what "
+                    "uses it, or choose ports with --namesrv-port and --broker-port",
+                    ExitCode.PORT_TAKEN,
+                )
+    return absent
 
 
 def _launch(layout: Layout, member: Member) -> None:

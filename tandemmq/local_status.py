@@ -58,6 +58,12 @@ class Status:
         """Whether nobody is missing anywhere."""
         return all(map(self.is_well, self.conditions))
 
+    @property
+    def led(self) -> bool:
+        """Whether the controller knows a master of every replicated group."""
+        found = [self.groups.get(name) for name in self.layout.groups]
+        return all(group is not None and group.master_id is not None for group in found)
+
     def is_well(self, condition: Condition) -> bool:
         """Running, registered and, in a replicated group, in sync under a master."""
         if condition.state != "running" or condition.registered is False:
