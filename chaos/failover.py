@@ -13,15 +13,17 @@ Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong us
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from chaos import command
 from chaos.campaign import Campaign
 from chaos.gauges import metric_values, scrape
-from chaos.groups import Replica
+from chaos.groups import Group, Replica
+from chaos.proxied import ProxiedGroup, proxied
 from chaos.traffic import TrafficPlan
 from chaos.verdict import LAG_EVENT
 
@@ -37,6 +39,17 @@ class Failover(Campaign):
     rounds = 1
     load_s = 1.5
     fault = "kill"
+    links: ProxiedGroup | None = None
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[Group]:
+        """Asynchronous groups with proxies inside: a slave can be held back."""
+        if self.plan.synchronous or self.plan.servers == "java":
+            async with super().started() as group:
+                yield group
+        else:
+            async with proxied(self._directory, self.plan) as self.links:
+                yield self.links
 
     async def faults(self) -> None:
         self._notes: list[str] = []
@@ -69,11 +82,12 @@ class Failover(Campaign):
     async def master_dies(self) -> None:
         """The master is killed; it comes back a little later."""
         victim, what = await self._victim("kill")
-        lagging = None if self.plan.synchronous else await self._make_lag(victim)
+        if await self._hold_back_slaves(victim):
+            what = f"{what}, slaves behind"
         fault_ns = await self._kill(victim)
-        if lagging is not None:
-            await self._thaw(lagging)
-        await self._until_writable(what if lagging is None else f"{what}, slave behind", fault_ns)
+        if self.links is not None:
+            self.links.heal(reset=True)
+        await self._until_writable(what, fault_ns)
         await self._relaunch(victim)
 
     async def elected_dies(self) -> None:
@@ -149,14 +163,18 @@ class Failover(Campaign):
         victim, view = await self.master()
         return victim, what if self.whole(view) else f"{what}, not whole before"
 
-    async def _make_lag(self, master: Replica) -> Replica | None:
-        """In half of the cases, hold a slave back for less than makes it leave the set; that slave."""
-        if self.rng.random() < 0.5:
-            return None
-        slave = self.rng.choice(self.others(master))
-        await self._freeze(slave)
+    async def _hold_back_slaves(self, master: Replica) -> bool:
+        """In async modes, half of the time: keep slaves from the log, for less than makes them leave the set.
+
+        A proxy holds the bytes and drops them with the connection: what a killed process has given to the
+        kernel would still arrive.
+        """
+        if self.links is None or self.rng.random() < 0.5:
+            return False
+        self.links.stream_link(master).hold()
+        self._note("held back the slaves of", master)
         await asyncio.sleep(self.rng.uniform(*LAG_S))
-        return slave
+        return True
 
     async def _sample_lag(self, master: Replica) -> None:
         """In async modes: into the journal, what the master exports now on how far its slaves are behind."""

@@ -337,12 +337,12 @@ class Traffic:
         return self._judged(send, coming)
 
     def _late(self, send: Send, coming: asyncio.Future[Command]) -> None:
-        """An answer nobody waited for any more is a promise all the same: a second line for this send."""
+        """An answer nobody waited for any more is a word all the same: a second line for this send."""
         if coming.cancelled():
             return
         answered = self._judged(send, coming)
-        if answered.outcome == OK:
-            self.late += 1
+        self.late += answered.outcome == OK
+        if answered.outcome != INFO:
             self.journal.send(answered._replace(ended_ns=time.monotonic_ns()))
 
     def _judged(self, send: Send, coming: asyncio.Future[Command]) -> Send:
@@ -352,7 +352,7 @@ class Traffic:
             return send
         if answer.code == ResponseCode.SUCCESS:
             return placed(send, answer)
-        if answer.code in REFUSED:
+        if answer.code in REFUSED and "msgId" not in (answer.ext or {}):  # with it: it was stored
             self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
             return send._replace(outcome=FAIL, code=answer.code)
         if answer.code not in STORED_UNKNOWN:
