@@ -100,7 +100,9 @@ class Measures:
     def _slaves(self, value: Callable[[SlaveLag], float]) -> Series:
         """By id, or by host where a slave does not say one: its port is another each time."""
         seen: Counter[str] = Counter()
-        for each in self._broker.standing.slaves():
+        standing = self._broker.standing
+        absent = standing.absent() if isinstance(standing, Replica) else []
+        for each in (*standing.slaves(), *absent):
             name = str(each.replica) if each.replica else each.peer.rpartition(":")[0]
             seen[name] += 1
             yield (name if seen[name] == 1 else f"{name}#{seen[name]}",), value(each)

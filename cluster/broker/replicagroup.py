@@ -124,6 +124,7 @@ class Replica:
         self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
         self._rate = Rate()
+        self._held: dict[int, int] = {}  # what each slave had when we last looked
         self._switched = True  # no planned switchover is under way
         self._gentle_until_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -232,6 +233,9 @@ class Replica:
             now_ms = self._clock.monotonic_ms()
             self._passages.note(self._store.end, now_ms)
             self._rate.note(self._receiver.stats.appended_bytes, now_ms)
+            if self.core.master is not None:
+                for replica, slave in self.core.master.slaves.items():
+                    self._held[replica] = max(slave.received, 0)
             await asyncio.sleep(REVIEW_MS / 1000)
 
     # --- what others ask ---
@@ -493,6 +497,20 @@ class Replica:
             )
             for each in self._sender.status()
         ]
+
+    def absent(self) -> list[SlaveLag]:
+        """Members of the set without a stream: until the controller takes them out of it any of them may be elected,
+        and what it lacks would be lost without a word were it not named."""
+        master = self.core.master
+        if master is None:
+            return []
+        end, now_ms = self._store.end, self._clock.monotonic_ms()
+        found = []
+        for replica in sorted(master.granted - master.slaves.keys() - {self.core.replica}):
+            held = self._held.get(replica, 0)
+            behind_ms = self._passages.behind_ms(held, now_ms)
+            found.append(SlaveLag("", replica, held, held, end - held, behind_ms, True, 0))
+        return found
 
     @property
     def following(self) -> Following | None:

@@ -508,6 +508,33 @@ def test_each_process_is_another_incarnation(tmp_path: Path, controllers: Contro
     run(main())
 
 
+def test_a_member_that_was_lost_still_lags_by_what_it_lacks(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path, brokerRole="ASYNC_MASTER") as kit:
+            feed = kit.replica.feed
+            first = kit.store.put(draft())
+            await turns()
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end))
+            master = kit.replica.core.master
+            assert master is not None and controller.record.sync_set == (1,)
+            view = GroupView(1, 1, "", "", frozenset({1, 2}), master.number + 1)
+            feed.feed(r.RoleNotified(view))
+            await asyncio.sleep(0.2)
+            feed.feed(m.SlaveLost(7))
+            second = kit.store.put(draft())
+            await turns()
+            (lag,) = kit.replica.absent()
+            assert (lag.replica, lag.acked) == (2, first.end)
+            assert lag.behind_bytes == second.end - first.end
+            assert kit.replica.slaves() == []
+
+    run(main())
+
+
 # -- what operators ask -------------------------------------------------------------------------
 
 
