@@ -24,6 +24,7 @@ from cluster.broker.config import (
     is_loopback,
 )
 from cluster.broker.delay import DelayLevels, DelaySchedule
+from cluster.broker.duplicates import ASK_MS, refuse_second
 from cluster.broker.fastpath import SendPath
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.admin_config import ConfigAdminHandlers
@@ -464,6 +465,8 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             if membership is None:
                 log.info("stop requested before this replica was given an id")
                 return
+        else:
+            await _alone(config)
         broker = Broker(config, store, clock, rng, membership)
         broker.load()
         settle_memory()
@@ -481,6 +484,15 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         broker.standing.closing()
         broker.save()
     log.info("broker stopped name=%s", config.name)
+
+
+async def _alone(config: BrokerConfig) -> None:
+    """Raises ConfigError when another broker has our name and id."""
+    pool = ChannelPool(connect_timeout_ms=ASK_MS)
+    try:
+        await refuse_second(config, pool)
+    finally:
+        await pool.close()
 
 
 async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T | None:

@@ -347,3 +347,29 @@ def test_ha_port_that_is_taken_is_one_clear_error(tmp_path: Path) -> None:
         assert broker.code != 0
         assert f"haListenPort={broker.port + 1}" in broker.output()
         assert "Traceback" not in broker.output()
+
+
+def test_second_broker_of_one_identity_or_one_directory_does_not_start(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path)).start()
+        first = stack.enter_context(Broker(tmp_path / "first", names.address)).start()
+        same_name = stack.enter_context(Broker(tmp_path / "second", names.address))
+        same_name.launch()
+        wait_until(lambda: not same_name.alive, 20, "it gives up")
+        assert same_name.code != 0
+        assert f"brokerId=0: broker-a has a broker with this id already, at {first.address}" in (
+            same_name.output()
+        )
+        same_place = stack.enter_context(
+            Broker(tmp_path / "third", names.address, name="broker-c", store=first.store)
+        )
+        same_place.launch()
+        wait_until(lambda: not same_place.alive, 20, "it gives up")
+        assert same_place.code != 0 and "in use by another broker" in same_place.output()
+        for refused in (same_name, same_place):
+            assert "Traceback" not in refused.output()
+        assert send(first).code == 0
+
+        first.kill()  # its place is free
+        same_name.start()
+        assert send(same_name).code == 0
