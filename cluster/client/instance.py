@@ -16,7 +16,7 @@ from cluster.client import calls
 from cluster.client.answers import ANSWER_LIMITS, Answers
 from cluster.client.config import ClientConfig, is_lookup
 from cluster.client.connections import Connections, Dial, Wire
-from cluster.client.errors import BrokerUnreachable, ClientError, NoRoute
+from cluster.client.errors import BrokerUnreachable, CallTimedOut, ClientError, NoRoute
 from cluster.client.ids import UniqueIds, local_address, packed_address
 from cluster.client.jobs import Jobs
 from cluster.client.message import MessageQueue, ReceivedMessage
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 256 << 10
 OUTPUT_BYTES_MAX: Final = 512 << 20  # producers bound what is in flight; this is the last resort
+AWAY_S: Final = 30.0  # how long a broker that did not answer is spared, unless it is heard of
 WAKE_GAP_S: Final = 1.0  # two rounds of one timer are at least this far apart
 
 
@@ -117,6 +118,7 @@ class ClientInstance:
         self._promised: set[str] = set()
         self._published: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._away: dict[str, float] = {}  # brokers that do not answer, and until when nobody asks
         self._route_pause_s = config.route_interval_ms / 1000
         self._refresh_now = asyncio.Event()
         self._heartbeat_now = asyncio.Event()
@@ -261,7 +263,10 @@ class ClientInstance:
 
     async def _fetch(self, topic: str) -> TopicRoute:
         route = await self.name_servers.route(topic)
+        before = set(self.brokers.heartbeat_addresses(with_slaves=True)) if self._away else set()
         if self.brokers.learn(topic, route):
+            for address in self._away.keys() - before:
+                del self._away[address]  # it was gone from the routes: who is there now is another
             self._look_again_soon()
             log.info("route changed topic=%s brokers=%s", topic, ",".join(sorted(route.addresses)))
             for consumer in self._consumers.values():
@@ -308,15 +313,35 @@ class ClientInstance:
 
         Raises BrokerUnreachable when no member is registered now.
         """
-        found = self.brokers.reader(broker_name, suggested_id)
+        found = self.reader(broker_name, suggested_id)
         if found is None:
             await self.fetch_route(topic)
-            found = self.brokers.reader(broker_name, suggested_id)
+            found = self.reader(broker_name, suggested_id)
         if found is None:
             raise BrokerUnreachable(
                 broker_name, f"The broker[{broker_name}] not exist: no member is registered now"
             )
         return found
+
+    def reader(self, broker_name: str, suggested_id: int = 0) -> tuple[str, int] | None:
+        """(address, broker id) of who is asked for messages and positions; None when nobody is
+        registered now. Another member stands in for one that did not answer."""
+        away = self._away
+        if away:
+            now_s = asyncio.get_running_loop().time()
+            away = self._away = {at: until for at, until in away.items() if until > now_s}
+        return self.brokers.reader(broker_name, suggested_id, away)
+
+    def no_answer(self, address: str) -> None:
+        """A request got no answer: others are asked for a while, where there are others.
+
+        A name server may name a frozen broker for two minutes. The next heartbeat that is answered
+        ends it, and so does a route that names the address anew.
+        """
+        until_s = asyncio.get_running_loop().time() + AWAY_S
+        if address not in self._away:
+            log.info("broker does not answer, asking others address=%s", address)
+        self._away[address] = until_s
 
     def refresh_soon(self) -> None:
         """A request failed: look at the routes before the timer does (at most once a second)."""
@@ -367,7 +392,11 @@ class ClientInstance:
             try:
                 await calls.heartbeat(self.connections, address, body, self.config.call_timeout_ms)
             except ClientError as problem:
+                if isinstance(problem, (BrokerUnreachable, CallTimedOut)):
+                    self.no_answer(address)
                 log.warning("heartbeat failed address=%s why=%s", address, problem)
+            else:
+                self._away.pop(address, None)
 
         addresses = self.brokers.heartbeat_addresses(with_slaves=bool(self._consumers))
         await asyncio.gather(*(beat(address) for address in addresses))

@@ -93,7 +93,7 @@ class BrokerOffsets:
 
         async def commit(queue: MessageQueue, offset: int, *, waiting: bool) -> MessageQueue | None:
             try:
-                found = self._instance.brokers.reader(queue.broker_name, 0)
+                found = self._instance.reader(queue.broker_name)
                 if found is None:
                     raise BrokerUnreachable(queue.broker_name, "no member is registered now")
                 await calls.commit_offset(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cluster.client.errors import BrokerRefused, ClientError
+from cluster.client.errors import BrokerRefused, BrokerUnreachable, CallTimedOut, ClientError
 from cluster.client.instance import ClientInstance
 from cluster.client.message import RETRY_PREFIX
 from cluster.client.pulls import (
@@ -119,10 +119,12 @@ class QueueReader:
         cache.pulled_ms = self._clock.now_ms()
         try:
             answer = await self._pull(address, request)
-        except ClientError:
+        except ClientError as problem:
             cache.suggested_broker_id = (
                 0  # a slave that failed is not asked again; the master may suggest it again
             )
+            if isinstance(problem, (BrokerUnreachable, CallTimedOut)):
+                self._instance.no_answer(address)
             raise
         if cache.dropped:
             return

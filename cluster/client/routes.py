@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from cluster.client.errors import BrokerAnswerBroken
@@ -157,9 +157,15 @@ class BrokerTable:
         """Address of the broker name's master, or None while it has none."""
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
-    def reader(self, broker_name: str, suggested_id: int) -> tuple[str, int] | None:
-        """(address, id) to read from: the suggested member, else the next id, else any."""
-        members = self._addresses.get(broker_name, {})
+    def reader(
+        self, broker_name: str, suggested_id: int, away: Container[str] = ()
+    ) -> tuple[str, int] | None:
+        """(address, id) to read from: the suggested member, else the next id, else any.
+
+        away  addresses that do not answer: only when there is no other
+        """
+        known = self._addresses.get(broker_name, {})
+        members = {number: at for number, at in known.items() if at not in away} or known
         candidates = [
             suggested_id,
             *([suggested_id + 1] if suggested_id != MASTER_ID else []),
