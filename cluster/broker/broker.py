@@ -314,7 +314,7 @@ class Broker:
     def jobs(self) -> dict[str, Job]:
         """What runs from before the first request until after the last."""
         config, clock = self.config, self.clock
-        tables = (self.offsets.file, self.groups.file, self.topics.file)
+        tables = (self.offsets.file, self.groups.file, self.topics.file, self.schedule.file)
         jobs: dict[str, Job] = {
             "dispatch": self.dispatch.run,
             "log_flush": self.log_flush.run,
