@@ -32,6 +32,7 @@ BUSY_S: Final = 120.0  # a broker that has too many readers is asked again for s
 AHEAD_BYTES_MIN: Final = 256 << 10
 AHEAD_BYTES_MAX: Final = 8 << 20  # a request costs a broker's loop as much as 1 MiB of answer
 CONTENT_BYTES_MAX: Final = 256 << 20
+_REMEDY: Final = "give the broker's httpToken with --token-file or in TANDEM_HTTP_TOKEN"
 _SCHEMES: Final = ("http://", "https://")
 
 
@@ -98,11 +99,13 @@ class BrokerPort:
 
     def standing(self) -> Standing:
         """Raises AuditIncomplete, BadInput (a wrong token, no broker of ours)."""
-        return self._typed("/healthz", Standing)
-
-    def _typed(self, path: str, kind: type[Standing]) -> Standing:
+        found = self.json("/healthz")
+        if not self._headers and found.keys() == {"status"}:
+            raise BadInput(
+                f"{self.url} wants a token: {_REMEDY}"
+            )  # alive is all that strangers hear
         try:
-            return msgspec.convert(self.json(path), kind, strict=False)
+            return msgspec.convert(found, Standing, strict=False)
         except msgspec.ValidationError as problem:
             raise BadInput(f"{self.url} is no HTTP port of a broker: {problem}") from problem
 
@@ -195,10 +198,7 @@ class BrokerPort:
         if answer.status == 401:
             self._drop()
             said = "refuses this token" if self._headers else "wants a token"
-            raise BadInput(
-                f"{self.url} {said}: give the broker's httpToken with --token-file or in"
-                " TANDEM_HTTP_TOKEN"
-            )
+            raise BadInput(f"{self.url} {said}: {_REMEDY}")
         self._drop()
         raise AuditIncomplete(f"{self.url}{path} answers {answer.status}: {text}")
 
