@@ -86,7 +86,9 @@ def end(run: Begun, outcome: Outcome) -> int:
         for problem in outcome.problems[:PROBLEMS_SHOWN]:
             print(f"PROBLEM {problem}")
         if outcome.good:
-            kept = "nothing lost" if outcome.mode.startswith("S") else "no loss but what was reported"
+            kept = (
+                "nothing lost" if outcome.mode.startswith("S") else "no loss but what was reported"
+            )
             print(f"{kept}, nothing unsent, order kept, one log everywhere")
         else:
             count = len(outcome.problems)

@@ -21,11 +21,13 @@ from chaos import command
 from chaos.campaign import Campaign
 from chaos.proxied import ProxiedGroup, proxied
 from chaos.proxy import Direction, Link
-from chaos.traffic import TrafficPlan
+from chaos.traffic import TrafficPlan, stalls_between
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
 SLOW_BYTES_PER_S: Final = 50_000  # far below the load
 RESETS: Final = 5
+LASTS_S: Final = (5.0, 7.0)  # beyond lease and election
+WRITABLE_WITHIN_S: Final = 1.0
 
 
 class Partitions(Campaign):
@@ -33,7 +35,6 @@ class Partitions(Campaign):
 
     rounds = 1
     load_s = 1.0
-    held_s = (0.5, 6.0)
     kinds: Sequence[str] = ()
 
     @contextlib.asynccontextmanager
@@ -76,101 +77,102 @@ class Partitions(Campaign):
         """No word between the master and the controller, or only one way: another must serve."""
         master, _ = await self.master()
         link = self.links.controller_link(master)
-        fault_ns = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         await self._hold(link, self.rng.choice(DIRECTIONS))
-        await self._until_writable("master without controller", fault_ns, link)
-        await asyncio.sleep(self.rng.uniform(0.0, 2.0))
+        await self._endured("master without controller", began_ns)
 
     async def master_is_alone(self) -> None:
         """The master hears neither controller nor slave."""
         master, _ = await self.master()
-        links = (self.links.controller_link(master), self.links.stream_link(master))
-        fault_ns = time.monotonic_ns()
-        for link in links:
-            await self._hold(link, Direction.BOTH)
-        await self._until_writable("master alone", fault_ns, *links)
-        await asyncio.sleep(self.rng.uniform(0.0, 2.0))
+        began_ns = time.monotonic_ns()
+        await self._hold(self.links.controller_link(master), Direction.BOTH)
+        await self._hold(self.links.stream_link(master), Direction.BOTH)
+        await self._endured("master alone", began_ns)
 
     async def slave_loses_master(self) -> None:
         """The replication stream stands still, wholly or one way: the slave leaves, the master stays."""
         master, _ = await self.master()
-        link = self.links.stream_link(master)
         async with self._same_master():
-            fault_ns = time.monotonic_ns()
-            await self._hold(link, self.rng.choice(DIRECTIONS))
-            await self._until_writable("stream held", fault_ns, link)
-            await asyncio.sleep(self.rng.uniform(*self.held_s))
+            began_ns = time.monotonic_ns()
+            await self._hold(self.links.stream_link(master), self.rng.choice(DIRECTIONS))
+            await self._endured("stream held", began_ns)
 
     async def slave_loses_controller(self) -> None:
         """A slave without controller changes nothing for anybody."""
         master, _ = await self.master()
         slave = self.rng.choice(self.others(master))
-        link = self.links.controller_link(slave)
         async with self._same_master():
-            fault_ns = time.monotonic_ns()
-            await self._hold(link, self.rng.choice(DIRECTIONS))
-            await self._until_writable("slave without controller", fault_ns, link)
-            await asyncio.sleep(self.rng.uniform(*self.held_s))
+            began_ns = time.monotonic_ns()
+            await self._hold(self.links.controller_link(slave), self.rng.choice(DIRECTIONS))
+            await self._endured("slave without controller", began_ns)
 
     async def stream_breaks(self) -> None:
         """The replication stream is reset again and again; in the end it is refused for a while."""
         master, _ = await self.master()
         link = self.links.stream_link(master)
         async with self._same_master():
+            began_ns = time.monotonic_ns()
             for _ in range(RESETS):
                 link.reset()
                 await asyncio.sleep(self.rng.uniform(0.0, 0.3))
-            fault_ns = time.monotonic_ns()
             link.refuse()
             self._note("refused", link)
-            await self._until_writable("stream refused", fault_ns, link)
+            await self._endured("stream broken", began_ns)
 
     async def stream_is_slow(self) -> None:
         """The replication stream passes less than what is sent."""
         master, _ = await self.master()
         link = self.links.stream_link(master)
         async with self._same_master():
-            fault_ns = time.monotonic_ns()
+            began_ns = time.monotonic_ns()
             link.slow(SLOW_BYTES_PER_S)
             self._note("slowed", link)
-            await self._until_writable("stream slow", fault_ns, link)
-            await asyncio.sleep(self.rng.uniform(*self.held_s))
+            await self._endured("stream slow", began_ns)
 
     async def controller_freezes(self) -> None:
-        """Controller and name server fall silent for a while."""
-        fault_ns = time.monotonic_ns()
-        await self.group.name_server.pause()
-        self.event("froze", self.group.name_server)
-        await asyncio.sleep(self.rng.uniform(*self.held_s))
-        await self.group.name_server.resume()
-        self.event("thawed", self.group.name_server)
-        await self._until_writable("controller frozen", fault_ns)
+        """Controller and name server fall silent for a while, shorter or longer than a lease."""
+        controller = self.group.name_server
+        await controller.pause()
+        self.event("froze", controller)
+        await asyncio.sleep(self.rng.uniform(0.5, 5.0))
+        back_ns = time.monotonic_ns()
+        await controller.resume()
+        self.event("thawed", controller)
+        await self.writable("writable after a frozen controller", back_ns)
 
     async def controller_dies(self) -> None:
         """Controller and name server are killed -9 and come back with what they had on disk."""
-        fault_ns = time.monotonic_ns()
-        await self.group.name_server.kill()
-        self.event("killed", self.group.name_server)
+        controller = self.group.name_server
+        await controller.kill()
+        self.event("killed", controller)
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
-        self.group.name_server.launch()
-        self.event("started", self.group.name_server)
-        await self._until_writable("controller killed", fault_ns)
+        back_ns = time.monotonic_ns()
+        controller.launch()
+        self.event("started", controller)
+        await self.writable("writable after a killed controller", back_ns)
 
     # --- pieces
 
+    async def _endured(self, what: str, began_ns: int) -> None:
+        """Let it last; the group must take writes before it is healed. Sampled: the longest stall."""
+        await asyncio.sleep(self.rng.uniform(*LASTS_S))
+        now_ns = time.monotonic_ns()
+        if await self.traffic.writable(now_ns, WRITABLE_WITHIN_S, stable=False) is None:
+            view = await self.group.view()
+            self.problem(
+                f"STUCK not writable {(now_ns - began_ns) / 1e9:.1f} s after {what}: {view}"
+            )
+        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
+        longest_ms = stalls[0].ms if stalls else 0.0
+        self.outcome.sample(f"stall, {what}", longest_ms)
+        self._notes.append(f"stalled {longest_ms / 1000:.2f} s")
+
     async def _hold(self, link: Link, direction: Direction) -> None:
+        if not link.used:
+            self.problem(f"EVIDENCE nothing ever passed the link {link.name}")
         link.hold(direction)
         assert link.held(direction), link.name
         self._note(f"held {direction.name}", link)
-
-    async def _until_writable(self, what: str, fault_ns: int, *links: Link) -> None:
-        """With evidence that the links were in use: held and unused, nothing would have been shown."""
-        took_ms = await self.writable(what, fault_ns)
-        if took_ms is not None:
-            self._notes.append(f"writable {took_ms / 1000:.2f} s after that")
-        for link in links:
-            if not link.used:
-                self.problem(f"EVIDENCE nothing ever passed {link.name}")
 
     @contextlib.asynccontextmanager
     async def _same_master(self) -> AsyncIterator[None]:

@@ -352,12 +352,10 @@ class Traffic:
             return send
         if answer.code == ResponseCode.SUCCESS:
             return placed(send, answer)
-        if answer.code in REFUSED and "msgId" not in (answer.ext or {}):  # with it: it was stored
-            self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
-            return send._replace(outcome=FAIL, code=answer.code)
-        if answer.code not in STORED_UNKNOWN:
-            self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
-        return send._replace(code=answer.code)
+        if answer.code in STORED_UNKNOWN or "msgId" in (answer.ext or {}):
+            return send._replace(code=answer.code)  # stored, whatever becomes of it
+        self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
+        return send._replace(outcome=FAIL if answer.code in REFUSED else INFO, code=answer.code)
 
     # --- reading
 
