@@ -41,7 +41,12 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES: Final = 256 << 10
 OUTPUT_BYTES_MAX: Final = 512 << 20  # producers bound what is in flight; this is the last resort
 AWAY_S: Final = 30.0  # how long a broker that did not answer is spared, unless it is heard of
+RETRY_PAUSE_S: Final = 0.1  # a group needs as long to change its master
 WAKE_GAP_S: Final = 1.0  # two rounds of one timer are at least this far apart
+FIRST_GAP_S: Final = (
+    0.05  # but the first looks at the routes after a failure: a group elects quickly
+)
+QUIET_S: Final = 10.0  # so long without a failure, and the next one is a new one
 
 
 class ConsumerRole(Protocol):
@@ -306,6 +311,25 @@ class ClientInstance:
             )
         return address
 
+    async def look_for_master(self, broker_name: str, topic: str, within_ms: int) -> None:
+        """A send failed, and no other broker name takes the topic: is another master there by now?
+
+        Waits RETRY_PAUSE_S where the master is still the one that failed: a retry at once would
+        fail at once. Not for a topic that several broker names take: the next one is tried.
+        """
+        names = {queue.broker_name for queue in self.brokers.publish_queues(topic)}
+        if len(names) > 1 or within_ms <= 0:
+            return
+        before = self.brokers.master(broker_name)
+        for pause_s in (0, min(RETRY_PAUSE_S, within_ms / 1000)):
+            await asyncio.sleep(pause_s)
+            try:
+                await self.fetch_route(topic)
+            except ClientError as problem:
+                log.debug("route not refreshed topic=%s why=%s", topic, problem)
+            if self.brokers.master(broker_name) not in (before, None):
+                return
+
     async def reader_address(
         self, broker_name: str, topic: str, suggested_id: int = 0
     ) -> tuple[str, int]:
@@ -344,7 +368,10 @@ class ClientInstance:
         self._away[address] = until_s
 
     def refresh_soon(self) -> None:
-        """A request failed: look at the routes before the timer does (at most once a second)."""
+        """A request failed: look at the routes at once, and soon again: after 0.05 s, 0.1 s ... 1 s.
+
+        While requests go on failing it stays at once a second.
+        """
         self._refresh_now.set()
 
     def heartbeat_soon(self) -> None:
@@ -354,9 +381,20 @@ class ClientInstance:
     # Timers
 
     async def _refresh_routes(self) -> None:
+        loop = asyncio.get_running_loop()
+        gap_s, asked_s = WAKE_GAP_S, -QUIET_S
         while True:
-            await _wait(self._refresh_now, self._route_pause_s)
-            self._route_pause_s = min(2 * self._route_pause_s, self.config.route_interval_ms / 1000)
+            asked = await _wait(self._refresh_now, self._route_pause_s, gap_s)
+            now_s = loop.time()
+            if asked and now_s - asked_s > QUIET_S:
+                gap_s = FIRST_GAP_S / 2
+            if asked:
+                asked_s = now_s
+            if gap_s < WAKE_GAP_S:  # the name server may not know the new master yet: look again
+                gap_s = self._route_pause_s = min(2 * gap_s, WAKE_GAP_S)
+            else:
+                longest_s = self.config.route_interval_ms / 1000
+                self._route_pause_s = min(2 * self._route_pause_s, longest_s)
             topics = {topic for consumer in self._consumers.values() for topic in consumer.topics()}
             for topic in sorted(self._published | topics):
                 try:
@@ -452,16 +490,21 @@ async def _hang_up(wires: Sequence[Wire], why: str) -> None:
     await close_all([wire for wire in wires if isinstance(wire, Channel)], why)
 
 
-async def _wait(event: asyncio.Event, longest_s: float) -> None:
-    """Until the event or the time, whichever is first, but never two rounds within WAKE_GAP_S."""
-    gap_s = min(WAKE_GAP_S, longest_s)
+async def _wait(event: asyncio.Event, longest_s: float, gap_s: float = WAKE_GAP_S) -> bool:
+    """Until the event or the time, whichever is first, but never two rounds within gap_s.
+
+    Returns whether it was the event.
+    """
+    gap_s = min(gap_s, longest_s)
     await asyncio.sleep(gap_s)
     try:
         async with asyncio.timeout(max(0.0, longest_s - gap_s)):
             await event.wait()
     except TimeoutError:
         pass
+    asked = event.is_set()
     event.clear()
+    return asked
 
 
 # One set of instances per event loop: connections belong to the loop that opened them.

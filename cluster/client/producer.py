@@ -54,8 +54,8 @@ class Producer:
                        NAMESRV_ADDR
     timeout_ms         for all attempts of one send together
     attempt_timeout_ms  for each attempt but the last one, or None: all that is left
-    retries            further attempts after a failed one, on another broker when there is one; not
-                       with a fixed queue or a selector
+    retries            further attempts after a failed one, on another broker when there is one, else
+                       on the one whose master it is by then; not with a fixed queue or a selector
     retry_unless_ok    try again also when the broker stored the message but SendStatus is not SEND_OK
     body_bytes_max     larger bodies are refused here; the broker's maxMessageSize counts as well
     compress_above_bytes  bodies of at least this size travel and are stored compressed
@@ -424,6 +424,8 @@ class Producer:
         attempts = 1 if queue is not None or selector is not None else self._rules.attempts
         while len(tried) < attempts:
             avoided = tried[-1] if tried else None
+            if avoided is not None and causes:
+                await self._at_work().look_for_master(avoided, what.topic, budget.left_ms())
             chosen = await self._choose(messages[0], queue, selector, avoided)
             left_ms = budget.left_ms()
             if left_ms <= 0:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from clientkit import NAME_SERVER, FakeCluster, ext, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, run
 
 from cluster.client import (
     BrokerAnswerBroken,
@@ -160,6 +160,30 @@ def test_silent_broker_uses_up_the_time_and_not_more(cluster: FakeCluster) -> No
             return loop.time() - began
 
     assert 2.9 < run(main()) < 3.1
+
+
+@pytest.mark.parametrize("away", ["refuses", "is gone"])
+def test_a_retry_goes_to_the_master_that_took_over_meanwhile(
+    cluster: FakeCluster, away: str
+) -> None:
+    former = cluster.add("broker-a", "T")
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        async with producing() as producer:
+            await producer.send(Message("T", b"x"))
+            former.trouble = failing(14)  # type: ignore[assignment]
+            former.down = away == "is gone"
+            loop.call_later(0.15, replace)
+            began = loop.time()
+            await producer.send(Message("T", b"y"))
+            return loop.time() - began
+
+    def replace() -> None:
+        del cluster.brokers[former.address]
+        cluster.brokers["127.0.0.1:30911"] = FakeBroker(cluster, "broker-a", "127.0.0.1:30911")
+
+    assert 0.15 <= run(main()) < 0.35
 
 
 @pytest.mark.parametrize("chosen", ["queue", "selector"])
