@@ -35,6 +35,7 @@ from replication import replica as r
 from replication import slave as s
 from replication.feed import Feed
 from replication.keeping import EpochFile, LogKeeping
+from replication.master import MasterState
 from replication.party import Party
 from replication.receiver import Receiver
 from replication.sender import Sender, open_listener
@@ -272,7 +273,7 @@ class Replica:
         why = self.core.refusal(self._clock.monotonic_ms())
         if why is None and self._open:
             return None
-        if why is Refusal.SWITCHING:
+        if self._is_switching:
             self._switched = False
             self._pause_sends(SWITCH_PAUSE_MS)
         elif self._clock.monotonic_ms() < self._gentle_until_ms:
@@ -301,6 +302,12 @@ class Replica:
         return Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, copies, durable)
 
     # --- sends that wait ---
+
+    @property
+    def _is_switching(self) -> bool:
+        """Whether a planned switchover is under way: it goes on until we know whom to follow."""
+        master = self.core.master
+        return master is not None and master.state in (MasterState.DRAINING, MasterState.RESIGNED)
 
     def _pause_sends(self, duration_ms: int) -> None:
         """Let sends that are refused now wait until this time is over, or something is settled."""
