@@ -65,7 +65,7 @@ class AuditedGroup:
         self.root = root
         self.names = NameServer(root)
         master = {"brokerRole": "ASYNC_MASTER", **settings}
-        slave = {"brokerRole": "SLAVE", "brokerId": 1, **settings}
+        slave = {**settings, "brokerRole": "SLAVE", "brokerId": 1}
         self.master = HttpBroker(root / "master", self.names.address, settings=master)
         self.slave = HttpBroker(root / "slave", self.names.address, settings=slave)
 
