@@ -6,7 +6,8 @@ may leave only when that record is durable; then no broker ever acts on a decisi
 A decision has two steps. *Elected*: epoch + 1, the set is the new master alone, but the set it was elected from is kept
 beside it (`electing_from`). *Activated*: the first heartbeat of the new master in its epoch; only then is that kept set
 dropped and the first lease given. A master that dies in between has acknowledged nothing, so any other member of the
-kept set may be elected at once.
+kept set may be elected at once. A stock broker knows neither: it may acknowledge from its election on, and is thought
+alive for as long as its heartbeats say.
 
 Source: replication spec "Controller" (5.10); what differs and why: decision 0004. RocketMQ's ReplicasInfoManager,
 DefaultElectPolicy, DefaultBrokerHeartbeatManager.
@@ -595,7 +596,9 @@ class ControllerCore:
         )
         lease = False
         record = group.record
-        if event.replica == record.master and event.leading and event.epoch == record.epoch:
+        # A stock master skips the entry of a reign that begins where an empty one did: its epoch says nothing.
+        in_epoch = event.epoch == record.epoch or not member.incarnation
+        if event.replica == record.master and event.leading and in_epoch:
             if event.resigned:
                 group.resigned = True
             elif not group.resigned:
@@ -848,9 +851,12 @@ class ControllerCore:
         epoch = record.epoch + 1
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY
         before = record.base if not lossy else (chosen,)
+        reigned = record.reigned
+        if not record.members[chosen].incarnation:
+            before, reigned = (), chosen  # a stock master asks for no lease: it may acknowledge from now on
         self._change(
             group, effects, master=chosen, epoch=epoch, sync_set=(chosen,), set_number=record.set_number + 1,
-            electing_from=before, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
+            electing_from=before, reigned=reigned, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
         live = group.live[chosen]
         text = f"replica {chosen} at {live.end} follows {record.reigned} in epoch {epoch}, from {record.base}: {why}"

@@ -342,3 +342,23 @@ def test_a_stock_broker_does_not_change_the_mode_of_its_group() -> None:
     bench.step(ApplyBrokerId(0, "c", "a", 3, "code3"))
     bench.step(RegisterBroker(0, 13, "c", "a", 3, "java3:1"))
     assert bench.record.mode == "S0" and bench.record.members[3].address == "java3:1"
+
+
+def test_a_stock_master_reigns_from_its_election_and_lives_by_any_heartbeat() -> None:
+    """Its log may have no entry of this epoch, and it acknowledges without asking."""
+    bench = stock_group()
+    bench.step(ElectMaster(7, "c", "a", 2, designated=True))
+    record = bench.record
+    assert (record.master, record.electing_from, record.reigned) == (2, (), 2)
+    for _ in range(30):
+        bench.now_ms += 1000
+        for replica in (1, 2):
+            bench.step(
+                Heartbeat(10 + replica, "a", replica, epoch=0, leading=True, timeout_ms=10_000)
+            )
+        bench.step(Tick())
+    assert bench.record == record, "nobody else was elected"
+    bench.now_ms += 10_001
+    bench.step(Heartbeat(11, "a", 1, epoch=1, timeout_ms=10_000))
+    bench.step(Tick())
+    assert bench.record.epoch == record.epoch and bench.record.master == 2, "1 is not in the set"
