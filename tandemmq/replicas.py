@@ -40,7 +40,7 @@ def find_groups(config: ClientConfig, cluster: str, group: str, access: Access) 
     groups = asyncio.run(_ask(config, cluster, group))
     for each in groups:
         for replica, url in each.places.items():
-            _make_sure(each, replica, url, access)
+            make_sure(each, replica, url, access)
     return groups
 
 
@@ -126,7 +126,8 @@ def _is_here(host: str) -> bool:
     return True
 
 
-def _make_sure(group: Group, replica: str, url: str, access: Access) -> None:
+def make_sure(group: Group, replica: str, url: str, access: Access) -> None:
+    """Raise BadInput or AuditIncomplete unless the port at `url` is that replica's."""
     port = BrokerPort(url, access)
     try:
         found = port.standing()
