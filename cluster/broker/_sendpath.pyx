@@ -511,6 +511,8 @@ cdef class SendPath:
     cdef object _flags
     cdef object _admission
     cdef object _acks
+    cdef object _config
+    cdef object _said           # the safety that answers speak of, where they wait
     cdef LogTail _tail
     cdef bytes _store_host
     cdef bytes _added
@@ -536,7 +538,7 @@ cdef class SendPath:
     cdef Py_ssize_t _out_room
     cdef readonly long long messages
     cdef object _later
-    cdef list _staged           # (connection, answers) of chunks not released yet
+    cdef list _staged           # (connection, answers, said) of chunks not released yet
     cdef long long _staged_count
     cdef long long _staged_bytes
 
@@ -546,7 +548,6 @@ cdef class SendPath:
     def __init__(
         self, config, store, admission, acks, *, bint held, bytes store_host, rng, limits=None, later=None
     ):
-        cdef int i
         self._later = later
         self._staged = []
         self._staged_count = self._staged_bytes = 0
@@ -567,14 +568,8 @@ cdef class SendPath:
         self._random = rng.getrandbits(64) | 1
         self._topics = {}
         self._generation = None
-        host = store_host.hex().upper().encode()
-        json, binary = answer_pieces(config, False, held), answer_pieces(config, True, held)
-        self._kept = [*json, *binary, host]
-        self._answer_max = sum(map(len, self._kept)) + ANSWER_ROOM + UNIQUE_ID_MAX
-        for i in range(ANSWER_PARTS):
-            fix(json[i], &self._json[i])
-            fix(binary[i], &self._binary[i])
-        fix(host, &self._host)
+        self._config = config
+        self._expect(acks.expected)
         self._scratch_room = self._header_max
         self._scratch = <unsigned char*>PyMem_Malloc(self._scratch_room)
         self._out_room = 1 << 16
@@ -585,6 +580,21 @@ cdef class SendPath:
     def __dealloc__(self):
         PyMem_Free(self._scratch)
         PyMem_Free(self._out)
+
+    cdef int _expect(self, said) except -1:
+        """Say this of a message's safety in answers from now on."""
+        cdef int i
+        self._said = said
+        said = said if self._held else None
+        host = self._store_host.hex().upper().encode()
+        json, binary = answer_pieces(self._config, False, said), answer_pieces(self._config, True, said)
+        self._kept = [*json, *binary, host]
+        self._answer_max = sum(map(len, self._kept)) + ANSWER_ROOM + UNIQUE_ID_MAX
+        for i in range(ANSWER_PARTS):
+            fix(json[i], &self._json[i])
+            fix(binary[i], &self._binary[i])
+        fix(host, &self._host)
+        return 0
 
     def process(self, view, Py_ssize_t start, Py_ssize_t end, connection):
         """As sendpath.SendPath.process."""
@@ -600,6 +610,8 @@ cdef class SendPath:
             self._generation = generation
             self._topics.clear()
             self._topic = None
+        if self._held and self._said is not self._acks.expected:
+            self._expect(self._acks.expected)
         born_host = connection.peer_host
         now_ms = self._store.clock.now_ms()
         end_before = self._tail.segment_start + self._tail.position
@@ -616,7 +628,7 @@ cdef class SendPath:
                 self._staged_count += taken
                 self._staged_bytes += self._tail.segment_start + self._tail.position - end_before
                 self._staged.append(
-                    (connection, PyBytes_FromStringAndSize(<char*>self._out, self._out_size))
+                    (connection, PyBytes_FromStringAndSize(<char*>self._out, self._out_size), self._said)
                 )
                 if self._later is None:
                     self.release()
@@ -631,11 +643,11 @@ cdef class SendPath:
         self._staged = []
         self._staged_count = self._staged_bytes = 0
         self._store.commit(count, size)
-        for connection, answers in staged:
+        for connection, answers, said in staged:
             if not answers:
                 continue
             if self._held:
-                self._acks.hold(self._store.end, connection, answers)
+                self._acks.hold(self._store.end, connection, answers, said)
             else:
                 connection.write_now(answers)
 

@@ -23,9 +23,33 @@ from storage import Clock
 log = logging.getLogger(__name__)
 
 COPIES_MAX: Final = 9  # of one digit; more say 9
-#: the safety of a message whose answer has to wait: filled in when it leaves. Widths are fixed, so
-#: that one replacement fills in a whole chunk
-UNSETTLED: Final = {"epoch": "0000000000", "copies": "?", "durable": "?"}
+EPOCH_DIGITS: Final = 10
+LEARNING_MS: Final = 1_000
+
+
+class Safety(NamedTuple):
+    """How safe a message is: its reign, how many replicas hold it, and how many of them on disk.
+
+    As text all of them are of one width, so that one takes another's place in an encoded answer.
+    """
+
+    epoch: int
+    copies: int
+    durable: int
+
+    def ext(self) -> dict[str, str]:
+        """As fields of an answer."""
+        copies, durable = self.copies, self.durable
+        return {
+            "epoch": str(self.epoch).zfill(EPOCH_DIGITS),
+            "copies": "?" if copies < 0 else str(min(copies, COPIES_MAX)),
+            "durable": "?" if durable < 0 else str(min(durable, COPIES_MAX)),
+        }
+
+
+#: of a message whose answer has to wait
+UNKNOWN: Final = Safety(0, -1, -1)
+UNSETTLED: Final = UNKNOWN.ext()
 
 
 def at_once(epoch: int) -> dict[str, str]:
@@ -49,6 +73,7 @@ class _Held:
     end: int
     connection: Connection
     answers: bytes
+    said: Safety
     since_ms: int
     code: ResponseCode = ResponseCode.SUCCESS
 
@@ -68,6 +93,8 @@ class Acks:
     timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
                 message is stored, its safety unknown. Measured with clock.monotonic_ms
     on_hold     called when an answer begins to wait: the flush job may have something to do
+    expected    what most answers say when they leave. Who encodes many says that at once: then
+                nothing is left to be changed in them
     """
 
     def __init__(
@@ -84,11 +111,23 @@ class Acks:
         self.overdue: Callable[[int, int], Overdue | None] = _flush_is_late
         self.lost: Callable[[], ResponseCode | None] | None = None
         self.disk_too = True
-        self.epoch = 0
+        self.expected = UNKNOWN
+        self._epoch = 0
+        self._learned_ms = -LEARNING_MS
         self._held: deque[_Held] = deque()
         self._for_disk: deque[_Held] = deque()
         self.held_bytes = 0
         self.unsafe: Counter[ResponseCode] = Counter()  # answers that left with such a code
+
+    @property
+    def epoch(self) -> int:
+        """Of our reign."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.expected = self.expected._replace(epoch=epoch)
 
     @property
     def waiting(self) -> bool:
@@ -114,10 +153,15 @@ class Acks:
             first.append(self._for_disk[0])
         return min(held.since_ms for held in first) + self.timeout_ms if first else None
 
-    def hold(self, end: int, connection: Connection, answer: bytes | Command) -> None:
-        """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`."""
+    def hold(
+        self, end: int, connection: Connection, answer: bytes | Command, said: Safety = UNKNOWN
+    ) -> None:
+        """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`.
+
+        said   the safety that stands in them; they leave with the true one
+        """
         answers = answer.encode() if isinstance(answer, Command) else answer
-        held = _Held(end, connection, answers, self._clock.monotonic_ms())
+        held = _Held(end, connection, answers, said, self._clock.monotonic_ms())
         lost = self.lost() if self.lost is not None else None
         if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
@@ -138,9 +182,22 @@ class Acks:
         copies   replicas that hold all of it, this one included; durable: on how many disks
         """
         held = self._held
+        safety = Safety(self._epoch, copies, durable)
         while held and held[0].end <= end:
             first = self._pop(held)
-            first.connection.write(settled(first.answers, self.epoch, copies, durable))
+            answers = first.answers
+            if first.said != safety:
+                answers = settled(answers, first.said, safety)
+                if first.said == self.expected:
+                    self._learn(safety)
+            first.connection.write(answers)
+
+    def _learn(self, safety: Safety) -> None:
+        """Not at each turn: who encodes answers has to begin anew."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._learned_ms >= LEARNING_MS:
+            self._learned_ms = now_ms
+            self.expected = safety
 
     def on_disk(self, end: int) -> None:
         """The log is on our disk up to `end`: that is all that answers without a slave waited for."""
@@ -177,8 +234,8 @@ class Acks:
 
     def _leave(self, held: _Held, overdue: Overdue) -> int:
         """Answer with something else than success; how many answers."""
-        answers = settled(held.answers, self.epoch, overdue.copies, overdue.durable)
-        answers, count = with_code(answers, overdue.code)
+        safety = Safety(self._epoch, overdue.copies, overdue.durable)
+        answers, count = with_code(settled(held.answers, held.said, safety), overdue.code)
         self.unsafe[overdue.code] += count
         held.connection.write(answers)
         return count
@@ -192,36 +249,24 @@ def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:
 # --- encoded answers -------------------------------------------------------------------------------
 
 
-def _as_json(fields: dict[str, str]) -> bytes:
-    return b",".join(b'"%b":"%b"' % (key.encode(), text.encode()) for key, text in fields.items())
-
-
-def _as_binary(fields: dict[str, str]) -> bytes:
-    return b"".join(
-        struct.pack(">H", len(key)) + key.encode() + struct.pack(">I", len(text)) + text.encode()
-        for key, text in fields.items()
+@functools.lru_cache(maxsize=64)
+def _encoded(safety: Safety) -> tuple[bytes, bytes]:
+    """The fields as they stand in JSON and in binary headers."""
+    fields = [(key.encode(), text.encode()) for key, text in safety.ext().items()]
+    return (
+        b",".join(b'"%b":"%b"' % each for each in fields),
+        b"".join(
+            struct.pack(">H", len(key)) + key + struct.pack(">I", len(text)) + text
+            for key, text in fields
+        ),
     )
 
 
-_JSON_UNSETTLED: Final = _as_json(UNSETTLED)
-_BINARY_UNSETTLED: Final = _as_binary(UNSETTLED)
-
-
-@functools.lru_cache(maxsize=64)
-def _safety(epoch: int, copies: int, durable: int) -> tuple[bytes, bytes]:
-    """What takes the place of UNSETTLED, in JSON and binary headers."""
-    fields = {
-        "epoch": str(epoch).zfill(len(UNSETTLED["epoch"])),
-        "copies": str(min(copies, COPIES_MAX)),
-        "durable": str(min(durable, COPIES_MAX)),
-    }
-    return _as_json(fields), _as_binary(fields)
-
-
-def settled(answers: bytes, epoch: int, copies: int, durable: int) -> bytes:
-    """A chunk's answers with their safety filled in; answers of other requests have none."""
-    json, binary = _safety(epoch, copies, durable)
-    return answers.replace(_JSON_UNSETTLED, json).replace(_BINARY_UNSETTLED, binary)
+def settled(answers: bytes, said: Safety, safety: Safety) -> bytes:
+    """A chunk's answers with one safety in the place of another; other answers stay as they are."""
+    json, binary = _encoded(said)
+    true_json, true_binary = _encoded(safety)
+    return answers.replace(json, true_json).replace(binary, true_binary)
 
 
 _SUCCESS: Final = b'{"code":0,'

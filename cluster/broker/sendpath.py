@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from cluster.broker.acks import UNSETTLED, Acks, at_once
+from cluster.broker.acks import Acks, Safety, at_once
 from cluster.broker.admission import Admission, AdmittedTopic
 from cluster.broker.config import BrokerConfig
 from cluster.broker.handlers.send import waits_for_safety
@@ -128,7 +128,7 @@ class SendPath:
     ) -> None:
         self._store = store
         self._later = later
-        self._staged: list[tuple[Connection, bytes]] = []  # answers, by chunk
+        self._staged: list[tuple[Connection, bytes, Safety]] = []  # answers, by chunk
         self._staged_count = self._staged_bytes = 0
         self._admission = admission
         self._acks = acks
@@ -138,7 +138,9 @@ class SendPath:
         self._body_bytes_max = config.storage.body_bytes_max
         self._held = held
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
-        self._answers = AnswerTemplates(config, store_host, held)
+        self._config = config
+        self._said = acks.expected
+        self._answers = AnswerTemplates(config, store_host, self._said if held else None)
         self._generation = -1
         self._topics: dict[str, _Known] = {}
         self.messages = 0  # taken since the start
@@ -149,6 +151,9 @@ class SendPath:
             return start
         if self._generation != self._admission.generation():
             self._forget_topics()
+        if self._held and self._said is not self._acks.expected:
+            self._said = self._acks.expected
+            self._answers = AnswerTemplates(self._config, self._store_host, self._said)
         now_ms = self._store.clock.now_ms()
         answers: list[bytes] = []
         counted = self._staged_count
@@ -156,7 +161,7 @@ class SendPath:
             return self._walk(view, start, end, connection, now_ms, answers)
         finally:  # also when it failed half-way: what is staged must become part of the log
             if self._staged_count > counted:
-                self._staged.append((connection, b"".join(answers)))
+                self._staged.append((connection, b"".join(answers), self._said))
                 if self._later is None:
                     self.release()
                 elif len(self._staged) == 1:
@@ -168,11 +173,11 @@ class SendPath:
         count, size = self._staged_count, self._staged_bytes
         self._staged_count = self._staged_bytes = 0
         self._store.commit(count, size)
-        for connection, answers in staged:
+        for connection, answers, said in staged:
             if not answers:
                 continue  # all of them one-way
             if self._held:
-                self._acks.hold(self._store.end, connection, answers)
+                self._acks.hold(self._store.end, connection, answers, said)
             else:
                 connection.write_now(answers)
 
@@ -350,10 +355,12 @@ _SENTINELS: Final = (b"QUEUE-ID", b"UNIQUE-ID", b"MESSAGE-ID", b"QUEUE-OFFSET")
 _OPAQUE: Final = 123454321
 
 
-def answer_pieces(config: BrokerConfig, binary: bool, held: bool) -> list[bytes]:
+def answer_pieces(config: BrokerConfig, binary: bool, said: Safety | None) -> list[bytes]:
     """What stands between the varying values of a stored send's answer.
 
     Cut out of what Command.encode() writes, so that both say the same.
+
+    said   the safety that answers speak of; None where they do not wait
 
     JSON, 6 pieces:    [0] queue id [1] unique id [2] message id [3] queue offset [4] opaque [5]
     binary, 6 pieces:  [0] opaque, flag, no remark, size of the rest, then four times: a piece, the
@@ -367,7 +374,7 @@ def answer_pieces(config: BrokerConfig, binary: bool, held: bool) -> list[bytes]
         "msgId": "MESSAGE-ID",
         "TRACE_ON": str(config.trace_on).lower(),
         "MSG_REGION": config.region,
-        **(UNSETTLED if held else at_once(epoch=0)),
+        **(at_once(epoch=0) if said is None else said.ext()),
         "queueOffset": "QUEUE-OFFSET",
     }
     rest = request.reply(ext=ext).encode()[8:]
@@ -387,12 +394,12 @@ def answer_pieces(config: BrokerConfig, binary: bool, held: bool) -> list[bytes]
 class AnswerTemplates:
     """The answers of stored sends, as Command.encode() writes them, at a tenth of its price."""
 
-    def __init__(self, config: BrokerConfig, store_host: bytes, held: bool) -> None:
+    def __init__(self, config: BrokerConfig, store_host: bytes, said: Safety | None) -> None:
         self._host = store_host.hex().upper().encode()
-        escaped = [piece.replace(b"%", b"%%") for piece in answer_pieces(config, False, held)]
+        escaped = [piece.replace(b"%", b"%%") for piece in answer_pieces(config, False, said)]
         values = (b"%d", b"%b", self._host + b"%016X", b"%d", b"%d", b"")
         self._json = b"".join([part for pair in zip(escaped, values, strict=True) for part in pair])
-        self._binary_head, *self._binary, _ = answer_pieces(config, True, held)
+        self._binary_head, *self._binary, _ = answer_pieces(config, True, said)
 
     def encode(
         self,

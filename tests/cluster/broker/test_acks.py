@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from messagekit import FakeClock, FakeConnection
 
-from cluster.broker.acks import UNSETTLED, Acks, Overdue, at_once, settled, with_code
+from cluster.broker.acks import (
+    LEARNING_MS,
+    UNKNOWN,
+    UNSETTLED,
+    Acks,
+    Overdue,
+    Safety,
+    at_once,
+    settled,
+    with_code,
+)
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
 
@@ -62,10 +72,42 @@ def test_an_answer_says_how_safe_its_message_is(binary: bool) -> None:
     assert len(connection.answers()) == 3
 
 
+def test_answers_that_already_say_the_truth_leave_as_they_are_and_others_are_corrected() -> None:
+    connection, clock = FakeConnection(), FakeClock()
+    acks = Acks(clock, 5_000)
+    acks.epoch = 7
+    guess = Safety(7, 2, 0)
+    chunk = SEND.reply(ext=guess.ext()).encode()
+    for end in (100, 200, 300):
+        acks.hold(end, connection, chunk, guess)
+    acks.reached(100, copies=2, durable=0)
+    assert connection.written == chunk
+    acks.reached(200, copies=2, durable=1)
+    acks.expire(clock.monotonic_ms())
+    acks.give_up(Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0))
+    found = [answer.ext for answer in connection.answers()]
+    assert found == [guess.ext(), Safety(7, 2, 1).ext(), Safety(7, 1, 0).ext()]
+
+
+def test_who_guesses_is_told_better_but_not_all_the_time() -> None:
+    connection, clock = FakeConnection(), FakeClock()
+    acks = Acks(clock, 5_000)
+    guesses = []
+    for end in range(1, 9):
+        guesses.append(acks.expected)
+        acks.hold(end, connection, b"", acks.expected)
+        acks.reached(end, copies=2, durable=end % 2)
+        clock.pass_ms(LEARNING_MS // 4)
+    one, none = Safety(0, 2, 1), Safety(0, 2, 0)
+    assert guesses == [UNKNOWN, *[one] * 5, none, none]
+    acks.epoch = 9
+    assert acks.expected.epoch == 9
+
+
 def test_answers_without_safety_and_lookalikes_keep_their_size_and_order() -> None:
     plain = SEND.reply(ext={"queueId": "1"}).encode()
     quoted = SEND.reply(ext={"transactionId": '"copies":"?","durable":"?"'}).encode()
-    assert settled(plain + quoted, 1, 2, 2) == plain + quoted
+    assert settled(plain + quoted, UNKNOWN, Safety(1, 2, 2)) == plain + quoted
     assert at_once(3) == {"epoch": "3", "copies": "1", "durable": "0"}
 
 

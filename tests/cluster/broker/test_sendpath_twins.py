@@ -15,6 +15,8 @@ import pytest
 from messagekit import FakeClock, FakeConnection, Kit, decode_frames, java_frame, open_kit, send_ext
 
 from cluster.broker import sendpath
+from cluster.broker.acks import Overdue
+from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.errors import PeerBrokeProtocol
 from cluster.remoting.frame import bytes_needed
@@ -305,6 +307,32 @@ def test_streams_of_ordinary_and_odd_sends_end_alike(tmp_path: Path, seed: int) 
 def test_the_same_holds_while_answers_wait_for_the_disk(tmp_path: Path) -> None:
     taken = assert_alike(tmp_path, odd_chunks(99, 200), storage={"flush_mode": FlushMode.SYNC})
     assert min(taken) > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("binary", [False, True])
+def test_answers_that_wait_say_the_truth_whatever_was_expected(
+    tmp_path: Path, kind: Any, binary: bool
+) -> None:
+    with open_kit(tmp_path, FakeClock(), storage={"flush_mode": FlushMode.SYNC}) as kit:
+        kit.topic("T")
+        kit.send()  # makes the log
+        path = kit.send_path(kind)
+        kit.acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+        for epoch, copies, durable in [(3, 1, 1), (3, 2, 1), (3, 2, 2), (4, 2, 2), (4, 1, 1)]:
+            kit.acks.epoch = epoch
+            connection = FakeConnection()
+            connection.active_ms = kit.clock.monotonic_ms()
+            request = Command(310, send_ext(), b"x", opaque=5, binary=binary).encode()
+            frames = request * 3
+            assert path.process(memoryview(frames), 0, len(frames), connection) == len(frames)
+            kit.acks.reached(kit.store.end, copies, durable)
+            kit.clock.pass_ms(2_000)
+            for answer in decode_frames(connection.written):
+                assert answer.code == 0 and answer.binary is binary and answer.ext is not None
+                said = [int(answer.ext[name]) for name in ("epoch", "copies", "durable")]
+                assert said == [epoch, copies, durable]
+            assert len(decode_frames(connection.written)) == 3
 
 
 def test_the_same_holds_where_the_log_rolls_often(tmp_path: Path) -> None:
