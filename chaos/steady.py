@@ -68,7 +68,7 @@ class Steady(Campaign):
     async def _rounds(self, senders: Sequence[ServerProcess]) -> None:
         reign = await self.group.whole()
         deadline = time.monotonic() + self.seconds
-        number = 0
+        number = self._slowed = 0
         while time.monotonic() < deadline and self.outcome.good:
             number += 1
             self.traffic.round = number
@@ -97,8 +97,9 @@ class Steady(Campaign):
         """Freeze one process, any, for a second."""
         victim = self.rng.choice(self.group.processes)
         master, _ = await self.master()
-        kind = "master" if victim is master else victim.name.split()[0]
-        kind = "slave" if kind == "replica" else kind
+        kind = "slave" if isinstance(victim, Replica) else "controller"
+        if victim is master:
+            kind = "master"
         began_ns = time.monotonic_ns()
         await victim.pause()
         self.event("froze", victim)
@@ -112,7 +113,8 @@ class Steady(Campaign):
         """Freeze a slave, or slow its stream down, until it has left the set; one stall, then none."""
         master, _ = await self.master()
         slave = self.rng.choice(self.others(master))
-        frozen = self.rng.random() < 0.5
+        self._slowed += 1
+        frozen = self._slowed % 2 == 1
         began_ns = time.monotonic_ns()
         if frozen:
             await slave.pause()

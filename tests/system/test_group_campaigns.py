@@ -1,0 +1,108 @@
+"""Short runs of the campaigns on replicated groups: real processes, real faults, everything judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.campaign import Campaign, Outcome
+from chaos.failover import Failover
+from chaos.groups import GroupPlan
+from chaos.partitions import Partitions
+from chaos.replicalogs import read_log
+from chaos.steady import Steady
+from chaos.switchover import Switchovers
+from chaos.traffic import TrafficPlan
+from chaos.verdict import TOPICS, judge
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+SEED = 20261121
+LIGHT = TrafficPlan(producers=2, rate=200)
+ACKNOWLEDGED_MIN = 100
+
+
+async def good(campaign: Campaign) -> Outcome:
+    """Run it; it must have shown something, and all of it good."""
+    outcome = await campaign.run()
+    assert outcome.problems == []
+    assert outcome.sends["ok"] > ACKNOWLEDGED_MIN
+    assert outcome.messages_read > ACKNOWLEDGED_MIN
+    assert outcome.verdict is not None
+    assert outcome.verdict.log_bytes > 0
+    return outcome
+
+
+async def test_a_sync_group_survives_kills_and_the_loss_of_its_bytes_would_be_found(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    campaign = Failover(GroupPlan(), LIGHT, tmp_path, SEED, said.append)
+    campaign.rounds, campaign.load_s = 3, 0.5
+    outcome = await good(campaign)
+    assert outcome.rounds == 3
+    assert outcome.counts["masters killed"] >= 3
+    assert outcome.samples_ms["kill"]
+    assert outcome.verdict is not None
+    assert outcome.verdict.reigns >= 3
+    assert len(said) == 3
+    stores = [each.store for each in campaign.group.replicas]
+    for store in stores:
+        forget_newest_bytes(store)
+    problems = judge(tmp_path / "journal.jsonl", stores, synchronous=True).problems
+    assert any(problem.startswith("LOST") for problem in problems)
+
+
+def forget_newest_bytes(store: Path, count: int = 5000) -> None:
+    """As if the last messages had never been written."""
+    end = read_log(store, TOPICS).end
+    for path in (store / "commitlog").iterdir():
+        start = int(path.name)
+        if start < end <= start + path.stat().st_size:
+            with path.open("r+b") as file:
+                file.seek(max(0, end - start - count))
+                file.write(bytes(end - start - file.tell()))
+
+
+async def test_a_silent_master_is_replaced_and_acknowledges_nothing_when_it_wakes(
+    tmp_path: Path,
+) -> None:
+    campaign = Failover(GroupPlan(), LIGHT, tmp_path, SEED, lambda _: None)
+    campaign.rounds, campaign.load_s, campaign.fault = 2, 0.5, "stop"
+    outcome = await good(campaign)
+    assert outcome.counts["frozen"] == 2
+
+
+async def test_an_async_group_loses_no_more_than_it_reports(tmp_path: Path) -> None:
+    campaign = Failover(GroupPlan(synchronous=False), LIGHT, tmp_path, 3, lambda _: None)
+    campaign.rounds, campaign.load_s = 2, 0.5
+    outcome = await good(campaign)
+    assert outcome.counts["masters killed"] >= 2
+
+
+async def test_a_partition_between_replicas_changes_no_master(tmp_path: Path) -> None:
+    campaign = Partitions(GroupPlan(), LIGHT, tmp_path, SEED, lambda _: None)
+    campaign.kinds, campaign.load_s = ("slave_loses_master",), 0.5
+    outcome = await good(campaign)
+    assert outcome.counts == {"slave loses master": 1}
+
+
+async def test_no_send_fails_while_a_group_is_handed_over(tmp_path: Path) -> None:
+    campaign = Switchovers(GroupPlan(), LIGHT, tmp_path, SEED, lambda _: None)
+    campaign.stall_ms_max = (
+        5000  # other tests keep the machine busy: how fast it is, is measured elsewhere
+    )
+    campaign.rounds = 2
+    outcome = await good(campaign)
+    assert outcome.counts["client sends"] > ACKNOWLEDGED_MIN
+    assert "client sends failed" not in outcome.counts
+
+
+async def test_short_pauses_under_full_load_change_no_master(tmp_path: Path) -> None:
+    campaign = Steady(GroupPlan(), LIGHT, tmp_path, SEED, lambda _: None)
+    campaign.seconds = 5
+    outcome = await good(campaign)
+    assert outcome.rounds >= 1
+    assert outcome.verdict is not None
+    assert outcome.verdict.reigns == 1
