@@ -145,7 +145,7 @@ class Replica:
         self.feed = Feed(self.core, clock)
         self.link = ControllerLink(
             config, clock, rng, replica=identity.replica, incarnation=incarnation,
-            feed=self.feed.feed,
+            feed=self._heard_of_group,
         )  # fmt: skip
         party = Party(config.cluster, config.name, identity.replica, incarnation)
         self._sender = Sender(
@@ -231,6 +231,7 @@ class Replica:
     async def _review(self) -> None:
         """What operators ask for needs a look now and then."""
         while True:
+            self._unfence()
             now_ms = self._clock.monotonic_ms()
             self._passages.note(self._store.end, now_ms)
             self._rate.note(self._receiver.stats.appended_bytes, now_ms)
@@ -300,6 +301,35 @@ class Replica:
         if waited_ms < rules.slave_timeout_ms:
             return None
         return Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, copies, durable)
+
+    # --- planned switchovers ---
+
+    def _heard_of_group(self, event: r.Event) -> None:
+        """What the controller says."""
+        if isinstance(event, r.SwitchAsked):
+            self._begin_switch(event)
+        else:
+            self.feed.feed(event)
+
+    def _begin_switch(self, event: r.SwitchAsked) -> None:
+        """Take no more messages and then, with everything in the log that was taken, hand over.
+
+        What a connection has staged is in the log one turn later; were the core asked before, it
+        would hand over without it, and its sender would be told to send again what is stored.
+        """
+        if self._open and self._store.log.tail.end != self._store.end:
+            asyncio.get_running_loop().call_soon(self._begin_switch, event)
+            return
+        if self._open:
+            self._store.flags.set(Problem.FENCED)  # delayed messages stay where they are
+        self._note()
+        self.feed.feed(event)
+        self._unfence()
+
+    def _unfence(self) -> None:
+        """Where no switchover is under way, because the core would not have it or gave it up."""
+        if self._open and not self._is_switching and not self.feed.busy:
+            self._store.flags.clear(Problem.FENCED)
 
     # --- sends that wait ---
 
@@ -403,6 +433,7 @@ class Replica:
 
     def _switch_abandoned(self, effect: m.SwitchAbandoned) -> None:
         log.warning("switchover abandoned why=%s", effect.reason)
+        self._unfence()
         self._switched = True
         self._resume_sends()
 

@@ -25,6 +25,7 @@ from replication import election as e
 from replication import master as m
 from replication import replica as r
 from replication.epochs import Epoch, EpochHistory
+from replication.master import MasterState
 from storage import Draft, Problem, fastjson, pack_host
 
 __all__ = ["controllers"]
@@ -300,7 +301,7 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
             kit.store.put(draft())  # the slave never gets it
             await turns()
             assert replica.changes.pause is None
-            feed.feed(r.SwitchAsked(replica.epoch, 2))
+            replica.link._feed(r.SwitchAsked(replica.epoch, 2))
             assert isinstance(replica.refusal(), NotMaster)
             pause = replica.changes.pause
             assert pause is not None
@@ -310,6 +311,48 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
             waited_ms = (asyncio.get_running_loop().time() - began) * 1000
             assert drain_ms <= waited_ms <= drain_ms + 100
             assert replica.refusal() is None and replica.changes.pause is None
+            assert kit.store.flags.writable
+
+    run(main())
+
+
+def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_rest(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            replica, store = kit.replica, kit.store
+            feed, heard = replica.feed, replica.link._feed
+            first = store.put(draft())
+            await turns()
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end))
+            staged = store.log.tail.append(draft(), 1, 0)
+            heard(r.SwitchAsked(replica.epoch, 2))
+            master = replica.core.master
+            assert master is not None and master.state is MasterState.SERVING
+            store.commit(1, store.log.tail.end - staged)
+            connection = hold(kit, store.end)
+            await turns(3)
+            assert master.state is MasterState.DRAINING and not store.flags.writable
+            feed.feed(m.SlaveReported(7, store.end, 0, 1, store.end))
+            assert master.state is MasterState.RESIGNED
+            answer = answered(connection)
+            assert answer is not None and answer.code == ResponseCode.SUCCESS
+            assert replica.refusal() is not None and replica.changes.pause is not None
+
+    run(main())
+
+
+def test_a_switchover_to_nobody_we_know_changes_nothing(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.replica.link._feed(r.SwitchAsked(kit.replica.epoch, 9))
+            assert kit.replica.refusal() is None and kit.store.flags.writable
 
     run(main())
 
