@@ -42,6 +42,7 @@ import lz4.block
 from replication.config import FRAME_BODY_BYTES_MAX
 from replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
 from replication.errors import PeerBrokeProtocol
+from replication.joinedcrc import joined_crc
 
 try:
     from isal.isal_zlib import crc32
@@ -270,12 +271,18 @@ def _hello_head(hello: Hello, proof: bytes) -> bytes:
 
 
 def encode_transfer_head(
-    frame: Transfer, dialect: Dialect, *, body_bytes: int | None = None, checked: bool = True
+    frame: Transfer,
+    dialect: Dialect,
+    *,
+    body_bytes: int | None = None,
+    checked: bool = True,
+    body_crc: int | None = None,
 ) -> bytes:
     """What precedes the body on the wire, so that the body can be written from the log without a copy.
 
     body_bytes  size of the body when frame.body is empty because the kernel will send it (sendfile)
     checked     False leaves the body out of the checksum; EXTENDED only
+    body_crc    its CRC-32, when frame.body is empty and is checked all the same; EXTENDED only
     """
     size = len(frame.body) if body_bytes is None else body_bytes
     if dialect is Dialect.CLASSIC:
@@ -285,6 +292,10 @@ def encode_transfer_head(
             _TRANSFERRING, size, frame.offset, frame.epoch, frame.epoch_start, frame.confirmed
         )
     head = _EXTENDED_TRANSFER.pack(frame.offset, frame.epoch, frame.epoch_start, frame.confirmed)
+    if body_crc is not None:
+        front = _FRAME.pack(_MAGIC, _Kind.TRANSFER, 0, len(head), size, 0)[:12]
+        crc = joined_crc(crc32(head, crc32(front)), body_crc, size)
+        return front + crc.to_bytes(4, "big") + head
     if checked:
         assert size == len(frame.body), "a body that is checked must be there"
         return _sealed(_Kind.TRANSFER, head, frame.body)

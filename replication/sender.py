@@ -12,6 +12,8 @@ import asyncio
 import logging
 import secrets
 import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -47,6 +49,7 @@ from replication.master import (
     Trimmed,
 )
 from replication.party import Party
+from replication.readahead import Ahead, read_ahead
 from replication.replica import ReplicaCore
 from replication.stream import LogGone, Shipped, SourceLog, Stream
 from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
@@ -111,6 +114,8 @@ class Sender:
         self._accepting = False
         self._woken = False
         self._telling = False
+        self._reader: ThreadPoolExecutor | None = None
+        self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
         feed.register(StreamFrom, self._begin)
         feed.register(Drop, self._drop)
@@ -149,9 +154,10 @@ class Sender:
         """
         self._last_number += 1
         number = self._last_number
-        self._streams[number] = Stream(
-            number, wire, peer, self._clock.monotonic_ms(), self._dialect
-        )
+        stream = Stream(number, wire, peer, self._clock.monotonic_ms(), self._dialect)
+        if self._loop is None:
+            stream.hot_bytes = sys.maxsize  # nobody could wait for a thread
+        self._streams[number] = stream
         log.info("slave connected peer=%s connection=%d", peer, number)
         return number
 
@@ -345,7 +351,7 @@ class Sender:
         stream = self._streams.pop(number, None)
         if stream is None:
             return False
-        stream.wire.close()
+        stream.close()
         log.log(
             level, "slave dropped peer=%s replica=%d connection=%d acked=%d sent=%d why=%s",
             stream.peer, stream.replica, number, stream.acked, stream.sent, why,
@@ -389,12 +395,37 @@ class Sender:
         try:
             if stream.behind(shipped.end) and stream.ship(self._source, shipped):
                 stream.wrote_ms = self._clock.monotonic_ms()
+            frames = stream.next_ahead(self._source, shipped)
         except LogGone as problem:
             self._lost(stream.number, str(problem), logging.ERROR)
         except OSError as error:
             self._lost(stream.number, str(error), logging.INFO)
         else:
-            stream.wire.wait_writable(stream.behind(shipped.end))
+            if frames:
+                self._read_ahead(stream, frames)
+            stream.wire.wait_writable(stream.waits_for_room(shipped.end))
+
+    def _read_ahead(self, stream: Stream, frames: list[Ahead]) -> None:
+        """Have a thread read what a lagging slave needs next."""
+        assert self._loop is not None
+        stream.reading = True
+        task = self._loop.create_task(self._fetch(stream, frames), name="read ahead")
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, stream: Stream, frames: list[Ahead]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            ready = await loop.run_in_executor(self._reader, read_ahead, frames)
+        except OSError as error:
+            self._feed.guarded(
+                self._lost, stream.number, f"cannot read the log: {error}", logging.ERROR
+            )
+            return
+        stream.reading = False
+        stream.ready.extend(ready)
+        if stream.number in self._streams:
+            self._feed.guarded(self._ship, stream)
 
     # --- time ---
 
@@ -438,6 +469,8 @@ class Sender:
         """Serve until cancelled, on a socket of open_listener(), which stays the caller's to close."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
+        # Of its own: whoever waits for a flush must not wait behind a cold disk's reads.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read ahead")
         self._accept_again()
         try:
             while True:
@@ -450,6 +483,9 @@ class Sender:
                 self._accepting = False
             self._loop = None
             self.close("the broker stops serving slaves")
+            self._reader.shutdown(wait=False, cancel_futures=True)
+            if self._fetches:
+                await asyncio.wait(self._fetches)
 
     def _accept_again(self) -> None:
         if not self._accepting and self._loop is not None and self._listener is not None:

@@ -401,7 +401,6 @@ class SlaveCore:
             self._stop(reason, now_ms, effects)
         else:
             self._cut(point, now_ms, effects)
-            self._retry_ms = RETRY_MS_MIN
             self._move(SlaveState.STREAMING, f"from {self.end}, epoch {event.epoch}", now_ms)
             self._report(now_ms, effects)
 
@@ -446,8 +445,7 @@ class SlaveCore:
         if problem is not None:
             self._give_up(problem, now_ms, effects)
             return
-        if self.classic:
-            self._retry_ms = RETRY_MS_MIN  # it speaks to us, and of our log
+        self._retry_ms = RETRY_MS_MIN  # it speaks to us, and of our log
         if event.size:
             if event.epoch > self.history.last and event.offset >= event.epoch_start:
                 # durable before the first byte: else a restart would count those bytes to the reign before

@@ -6,6 +6,7 @@ import logging
 import struct
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from storage.codec import BLANK_BYTES, LogTail, QueueTail, SysFlag, record_size
@@ -118,6 +119,11 @@ class CommitLog:
         if position + size > segment.wrote:
             return None
         return segment.view[position : position + size]
+
+    def file_at(self, offset: int) -> tuple[Path, int] | None:
+        """The file that covers an offset, and the offset it starts with; None without one."""
+        segment = self.run.find(offset)
+        return None if segment is None else (segment.path, segment.start)
 
     def record_at(self, offset: int) -> memoryview | None:
         """A view of the record at an offset; None when there is none: only size and magic are

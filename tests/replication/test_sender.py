@@ -54,6 +54,9 @@ class MemoryLog:
         self.out.append(view)
         return view
 
+    def file_at(self, offset: int) -> None:
+        return None
+
 
 class FakeWire:
     """A socket that takes `room` bytes until somebody reads."""

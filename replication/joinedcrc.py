@@ -1,0 +1,42 @@
+"""CRC-32 of two pieces in a row out of the checksum of each. Source: zlib's crc32_combine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+_POLYNOMIAL: Final = 0xEDB88320  # CRC-32, reflected
+
+
+def joined_crc(first: int, second: int, second_size: int) -> int:
+    """CRC-32 of two pieces in a row, from the checksum of each."""
+    return _applied(shift(second_size), first) ^ second
+
+
+def _applied(matrix: tuple[int, ...], crc: int) -> int:
+    """A linear map over GF(2), row by bit, applied to a checksum."""
+    result = 0
+    for row in matrix:
+        if not crc:
+            break
+        if crc & 1:
+            result ^= row
+        crc >>= 1
+    return result
+
+
+@lru_cache(maxsize=64)  # frames have a few sizes
+def shift(size: int) -> tuple[int, ...]:
+    """What `size` zero bytes behind a text do to its checksum."""
+    one_bit = (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    power = one_bit
+    for _ in range(3):  # 8 bits
+        power = tuple(_applied(power, row) for row in power)
+    result = tuple(1 << bit for bit in range(32))
+    while size:
+        if size & 1:
+            result = tuple(_applied(power, row) for row in result)
+        size >>= 1
+        if size:
+            power = tuple(_applied(power, row) for row in power)
+    return result
