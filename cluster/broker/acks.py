@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import struct
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from cluster.logs import OncePer, once_per
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection
@@ -22,6 +23,7 @@ from storage import Clock
 
 log = logging.getLogger(__name__)
 
+LATE_LOG_S: Final = 10
 COPIES_MAX: Final = 9  # of one digit; more say 9
 EPOCH_DIGITS: Final = 10
 LEARNING_MS: Final = 1_000
@@ -118,6 +120,7 @@ class Acks:
         self._for_disk: deque[_Held] = deque()
         self.held_bytes = 0
         self.unsafe: Counter[ResponseCode] = Counter()  # answers that left with such a code
+        self._late: defaultdict[ResponseCode, OncePer] = defaultdict(lambda: once_per(LATE_LOG_S))
 
     @property
     def epoch(self) -> int:
@@ -219,7 +222,9 @@ class Acks:
             code = for_disk[0].code
             expired[code] += self._leave(self._pop(for_disk), Overdue(code, copies=1, durable=0))
         for code, answers in expired.items():
-            log.warning("too slow, answered code=%s answers=%d", code.name, answers)
+            self._late[code].warning(
+                log, "too slow, answered code=%s answers=%d", code.name, answers
+            )
 
     def give_up(self, overdue: Overdue) -> None:
         """Answer everything that waits: nothing will be known of its safety any more."""
