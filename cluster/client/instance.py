@@ -126,6 +126,7 @@ class ClientInstance:
         self._away: dict[str, float] = {}  # brokers that do not answer, and until when nobody asks
         self._route_pause_s = config.route_interval_ms / 1000
         self._refresh_now = asyncio.Event()
+        self._request_failed = False  # since the routes were last looked at
         self._heartbeat_now = asyncio.Event()
         self._jobs = Jobs()
 
@@ -372,6 +373,7 @@ class ClientInstance:
 
         While requests go on failing it stays at once a second.
         """
+        self._request_failed = True
         self._refresh_now.set()
 
     def heartbeat_soon(self) -> None:
@@ -382,15 +384,17 @@ class ClientInstance:
 
     async def _refresh_routes(self) -> None:
         loop = asyncio.get_running_loop()
-        gap_s, asked_s = WAKE_GAP_S, -QUIET_S
+        gap_s, failed_s = FIRST_GAP_S, -QUIET_S
         while True:
-            asked = await _wait(self._refresh_now, self._route_pause_s, gap_s)
-            now_s = loop.time()
-            if asked and now_s - asked_s > QUIET_S:
-                gap_s = FIRST_GAP_S / 2
-            if asked:
-                asked_s = now_s
-            if gap_s < WAKE_GAP_S:  # the name server may not know the new master yet: look again
+            troubled = loop.time() - failed_s <= QUIET_S
+            await _wait(self._refresh_now, self._route_pause_s, gap_s if troubled else FIRST_GAP_S)
+            if self._request_failed:
+                self._request_failed, failed_s = False, loop.time()
+                if not troubled:
+                    gap_s = FIRST_GAP_S / 2
+                    troubled = True
+            if troubled and gap_s < WAKE_GAP_S:
+                # the name server may not know the new master yet: look again
                 gap_s = self._route_pause_s = min(2 * gap_s, WAKE_GAP_S)
             else:
                 longest_s = self.config.route_interval_ms / 1000
@@ -490,11 +494,8 @@ async def _hang_up(wires: Sequence[Wire], why: str) -> None:
     await close_all([wire for wire in wires if isinstance(wire, Channel)], why)
 
 
-async def _wait(event: asyncio.Event, longest_s: float, gap_s: float = WAKE_GAP_S) -> bool:
-    """Until the event or the time, whichever is first, but never two rounds within gap_s.
-
-    Returns whether it was the event.
-    """
+async def _wait(event: asyncio.Event, longest_s: float, gap_s: float = WAKE_GAP_S) -> None:
+    """Until the event or the time, whichever is first, but never two rounds within gap_s."""
     gap_s = min(gap_s, longest_s)
     await asyncio.sleep(gap_s)
     try:
@@ -502,9 +503,7 @@ async def _wait(event: asyncio.Event, longest_s: float, gap_s: float = WAKE_GAP_
             await event.wait()
     except TimeoutError:
         pass
-    asked = event.is_set()
     event.clear()
-    return asked
 
 
 # One set of instances per event loop: connections belong to the loop that opened them.
