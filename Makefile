@@ -42,7 +42,7 @@ test: setup  ## style, types, contracts and every test, stock Java and Go client
 compat: setup  ## only the stock clients and tools against us
 	$(BIN)/python -m pytest -q -m compat tests/compat
 
-demo: .venv/.ready  ## a cluster on this machine, messages through our client and the stock Java client
+demo: .venv/.ready  ## a replicated cluster under traffic: kill a master, hand over, count every message, compare the replicas
 	$(BIN)/python -m tandemmq.demo
 
 bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side

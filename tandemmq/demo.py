@@ -1,4 +1,4 @@
-"""`make demo`: a cluster on this machine, messages through our client and the stock Java one, a kill -9."""
+"""`make demo`: a replicated cluster under steady traffic, a master killed, and every message counted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import argparse
 import asyncio
 import importlib
 import json
-import os
-import random
+import logging
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,37 +17,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.client import (
-    Admin,
-    ClientError,
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-    StartFrom,
+from cluster.client import Admin, ClientError, ReplicaSet
+from tandemmq import local_processes as processes
+from tandemmq.demo_traffic import (
+    TOPIC,
+    WAIT_S,
+    Count,
+    DemoFailed,
+    Traffic,
+    body_of,
+    count,
+    read_log,
 )
 from tandemmq.exits import ExitCode
+from tandemmq.local_layout import Layout, Member, open_layout
+from tandemmq.local_status import look, looking
 from tandemmq.screen import coloured
 
-TOPIC: Final = "Demo"
-OURS: Final = 2_000  # messages from our client
-LARGE: Final = f"ours {OURS - 1}"
-JAVA: Final = 200  # and from Java's
-WAIT_S: Final = 60.0
+RATE: Final = 400  # messages a second
+CALM_S: Final = 2.0  # of traffic between two events
+JAVA: Final = 200  # messages from Java's client
+LOOK_S: Final = 0.005
+LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
-_PORTS: Final = range(21_000, 31_000, 50)  # below the ephemeral range
-
-
-class DemoFailed(Exception):
-    """Something that the demo promises did not happen."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 when every message arrived everywhere."""
+    """Run the demo; 0 when every acknowledged message arrived everywhere and the replicas are equal."""
     parser = argparse.ArgumentParser(
         prog="python -m tandemmq.demo",
-        description="Start a cluster, send, consume, kill a broker, count, stop.",
+        description="Start a replicated cluster, send and consume, kill a master, let it come back, "
+        "hand over, count every message, compare the replicas.",
         epilog="example:\n  python -m tandemmq.demo --no-java",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -58,11 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tandem-demo-") as directory:
         cluster = _Cluster(Path(directory))
+        # what the clients say while their master is away is part of it, and not of the screen
+        logging.basicConfig(filename=cluster.client_log, level=logging.INFO, format=LOG_FORMAT)
         try:
-            cluster.up()
-            _say(f"cluster     name server and two masters on {cluster.name_server}")
             _run(cluster, with_java=not arguments.no_java)
-            _say(f"stopped     {cluster.down()}")
         except (DemoFailed, ClientError) as problem:
             print(coloured(f"FAILED      {problem}", "red"), flush=True)
             cluster.show_logs()
@@ -77,98 +74,160 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(cluster: _Cluster, *, with_java: bool) -> None:
-    bodies = asyncio.run(_send(cluster.name_server))
+    seconds = cluster.up()
+    layout = cluster.layout
+    _say(
+        f"cluster     2 groups of a master and a slave, sync dual-write, up in {seconds:.1f} s: "
+        f"name server {cluster.name_server}"
+    )
+    traffic = asyncio.run(_story(cluster))
+    others: set[str] = set()
     java = _Java(cluster) if with_java else None
     if java is not None and java.missing:
         _say(f"java        left out: {java.missing}")
-        java = None
-    if java is not None:
+    elif java is not None:
+        stored = asyncio.run(read_log(cluster.name_server))
         try:
-            bodies |= java.send_and_receive(bodies)
+            others = java.send_and_receive(set(stored))
         except (AssertionError, subprocess.SubprocessError, OSError) as problem:
             # the harness is test code: what it finds wrong it says with AssertionError
             raise DemoFailed(f"the Java client: {problem}") from problem
-    asyncio.run(_receive(cluster.name_server, bodies))
-    cluster.kill("broker-a")
-    cluster.up()
-    asyncio.run(_read_again(cluster.name_server, bodies))
+    stored = asyncio.run(read_log(cluster.name_server))
+    if missing := others - stored.keys():
+        raise DemoFailed(f"the log lacks {len(missing)} messages that Java's producer sent")
+    _say_count(count(traffic, stored, others))
+    asyncio.run(_replicated(layout))
+    _say(f"stopped     {cluster.down()}")
+    for group, members in layout.groups.items():
+        _say(f"audit       {group}: {cluster.audit(members)}")
 
 
-async def _send(name_server: str) -> set[str]:
-    async with Admin(name_server) as admin:
-        await admin.create_topic(TOPIC, queue_count=4)
-    async with Producer("demo-producer", namesrv=name_server) as producer:
-        began = time.perf_counter()
-        results = await asyncio.gather(
-            *(producer.send(Message(TOPIC, _body(f"ours {n}"))) for n in range(OURS - 20))
+def _say_count(found: Count) -> None:
+    text = (
+        f"counted     {found.sent:,} sent, {found.acknowledged:,} acknowledged: every one delivered"
+    )
+    notes = []
+    if found.unknown:
+        notes.append(
+            f"{found.unknown} sends failed, of which {found.unknown_stored} are stored all the same"
         )
-        took_s = time.perf_counter() - began
-        batch = [Message(TOPIC, _body(f"ours {n}")) for n in range(OURS - 20, OURS - 1)]
-        results.append(await producer.send_batch(batch))
-        results.append(await producer.send(Message(TOPIC, _body(LARGE))))
-    if not all(result.ok for result in results):
-        raise DemoFailed("a send was not acknowledged")
-    brokers = sorted({result.queue.broker_name for result in results})
+    notes.append(f"{found.stored_twice} stored twice (sent again when no answer came)")
+    notes.append(f"{found.repeats} delivered twice")
+    _say(f"{text}; {', '.join(notes)}")
+
+
+# What happens to the cluster while messages flow
+
+
+async def _story(cluster: _Cluster) -> Traffic:
+    layout = cluster.layout
+    group = next(iter(layout.groups))
+    config = cluster.name_server
+    async with Admin(config) as admin:
+        await admin.create_topic(TOPIC, queue_count=4)
+        async with Traffic(config, RATE) as traffic:
+            await asyncio.sleep(CALM_S)
+            _say(
+                f"traffic     {RATE} messages a second from our producer to {len(layout.groups)} "
+                "groups, read by our push consumer"
+            )
+            victim = await _kill_master(layout, admin, traffic, group)
+            await asyncio.sleep(CALM_S)
+            started = await asyncio.to_thread(cluster.start, victim)
+            _say(
+                f"rejoin      {victim.name} started again: {started['member']['role']} in epoch "
+                f"{started['member']['epoch']}, in sync after {started['seconds']:.2f} s"
+            )
+            await asyncio.sleep(CALM_S)
+            await _hand_back(layout, admin, traffic, group)
+            await asyncio.sleep(CALM_S)
+            await traffic.drain()
+    return traffic
+
+
+async def _kill_master(layout: Layout, admin: Admin, traffic: Traffic, group: str) -> Member:
+    """kill -9 a group's master; returns when the group takes messages again."""
+    before = await _group(layout, admin, group)
+    victim = _member_at(layout, before.master_address)
+    loop = asyncio.get_running_loop()
+    killed_s = loop.time()
+    await asyncio.to_thread(processes.send_signal, layout, victim, signal.SIGKILL)
+    _say(f"kill -9     {victim.name}, the master of {group} in epoch {before.epoch}")
+    after = await _next_master(layout, admin, before)
+    elected_s = loop.time() - killed_s
+    heir = _member_at(layout, after.master_address)
+    first = await traffic.first_from(after.master_address, killed_s)
+    writable_s = (first.ended_s or loop.time()) - killed_s
+    await asyncio.sleep(1.0)  # sends that waited for the dead master have come back by now
     _say(
-        f"sent        {OURS} messages with our client to {' and '.join(brokers)}: "
-        f"{(OURS - 20) / took_s:,.0f}/s one by one, a batch, a compressed one of 50 kB"
+        f"takeover    {heir.name} leads epoch {after.epoch} after {elected_s:.2f} s and acknowledges "
+        f"after {writable_s:.2f} s; {_waits(traffic, killed_s)}"
     )
-    return {f"ours {number}" for number in range(OURS)}
+    return victim
 
 
-def _body(name: str) -> bytes:
-    """A message's body is its name; one is long enough to be compressed."""
-    return name.ljust(50_000).encode() if name == LARGE else name.encode()
-
-
-async def _receive(name_server: str, expected: set[str]) -> None:
-    received: list[str] = []
-    complete = asyncio.Event()
-
-    async def handle(message: ReceivedMessage) -> None:
-        received.append(message.body.decode().strip())
-        if len(received) >= len(expected):
-            complete.set()
-
-    consumer = PushConsumer(
-        "demo-consumer",
-        handle,
-        namesrv=name_server,
-        subscribe={TOPIC: "*"},
-        start=StartFrom.FIRST,
+async def _hand_back(layout: Layout, admin: Admin, traffic: Traffic, group: str) -> None:
+    """A planned switchover to the other replica."""
+    began_s = asyncio.get_running_loop().time()
+    found = await admin.switchover(group, controllers=layout.controller)
+    if found.announced_ms is None:
+        raise DemoFailed(f"the name server does not send clients to the new master of {group}")
+    await traffic.first_from(found.after.master_address, began_s)
+    heir = _member_at(layout, found.after.master_address)
+    _say(
+        f"switchover  {group} handed over to {heir.name} in {found.elected_ms / 1000:.2f} s, epoch "
+        f"{found.after.epoch}; {_waits(traffic, began_s)}"
     )
-    async with consumer:
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await complete.wait()
-        except TimeoutError:
-            pass  # _compare says what is missing
-    _compare("our push consumer", received, expected)
-    _say(f"received    {len(received)} messages with our push consumer")
 
 
-async def _read_again(name_server: str, expected: set[str]) -> None:
-    received: list[str] = []
-    async with PullConsumer("demo-reader", namesrv=name_server, auto_commit=False) as consumer:
-        await consumer.assign(await consumer.queues(TOPIC))
-        for queue in consumer.assignment:
-            await consumer.seek(queue, await consumer.min_offset(queue))
-        while len(received) < len(expected):
-            batch = await consumer.poll(1_000, timeout_ms=5_000)
-            if not batch:
-                break
-            received += [message.body.decode().strip() for message in batch]
-    _compare("the restarted cluster", received, expected)
-    _say(f"kill -9     broker-a, started again: all {len(received)} messages are still there")
+def _waits(traffic: Traffic, since_s: float) -> str:
+    """How it was for the producer."""
+    sends = traffic.since(since_s)
+    ended = [each for each in sends if each.ended_s is not None]
+    failed = sum(not each.acknowledged for each in ended)
+    slowest_s = max((each.took_s for each in ended), default=0.0)
+    again = sum(len(each.addresses) > 1 for each in ended)
+    return (
+        f"of {len(ended)} sends since {failed} failed, {again} were tried again, the slowest took "
+        f"{slowest_s:.2f} s"
+    )
 
 
-def _compare(reader: str, received: list[str], expected: set[str]) -> None:
-    missing = expected - set(received)
-    if missing:
-        some = ", ".join(sorted(missing)[:5])
-        raise DemoFailed(f"{reader} lacks {len(missing)} of {len(expected)} messages: {some} ...")
-    if len(received) != len(expected) or set(received) - expected:
-        raise DemoFailed(f"{reader} got {len(received)} messages, {len(expected)} were sent")
+async def _group(layout: Layout, admin: Admin, group: str) -> ReplicaSet:
+    return (await admin.replica_sets(group, controllers=layout.controller))[group]
+
+
+async def _next_master(layout: Layout, admin: Admin, before: ReplicaSet) -> ReplicaSet:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                found = await _group(layout, admin, before.broker_name)
+                if found.epoch > before.epoch and found.master_id not in (None, before.master_id):
+                    return found
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise DemoFailed(f"no new master of {before.broker_name} within {WAIT_S:g} s") from None
+
+
+def _member_at(layout: Layout, address: str) -> Member:
+    return next(each for each in layout.brokers if each.address == address)
+
+
+async def _replicated(layout: Layout) -> None:
+    """Wait until no slave lacks anything: then the stopped stores must be equal."""
+    try:
+        async with asyncio.timeout(WAIT_S), looking(layout) as admin:
+            while True:
+                status = await look(layout, admin)
+                lags = [each.lag_bytes for each in status.conditions if each.role == "slave"]
+                if status.well and lags == [0] * len(layout.groups):
+                    return
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise DemoFailed(f"the slaves did not catch up within {WAIT_S:g} s") from None
+
+
+# The cluster
 
 
 class _Cluster:
@@ -176,42 +235,56 @@ class _Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._namesrv_port, self._broker_port = _free_ports()
+        self.client_log = directory / "clients.log"
+        self.name_server = ""
         self._runs = False
 
     @property
-    def name_server(self) -> str:
-        return f"127.0.0.1:{self._namesrv_port}"
+    def layout(self) -> Layout:
+        return open_layout(self.directory)
 
-    def up(self) -> None:
+    def up(self) -> float:
+        """Start it; how many seconds that took."""
         self._runs = True
-        self._tandem(
-            "up", "--namesrv-port", str(self._namesrv_port), "--broker-port", str(self._broker_port)
-        )
+        found = json.loads(self._tandem("local", "up", "--mode", "sync", "--json"))
+        self.name_server = found["name_server"]
+        return float(found["seconds"])
+
+    def start(self, member: Member) -> dict[str, Any]:
+        """Start one process again; when it takes part, what it is."""
+        found: dict[str, Any] = json.loads(self._tandem("local", "start", member.name, "--json"))
+        return found
 
     def down(self) -> str:
         """How each process ended; nothing when it is down already."""
         if not self._runs:
             return ""
         self._runs = False
-        return ", ".join(self._tandem("down", "--kill").split("\n")).strip(", ")
+        return ", ".join(self._tandem("local", "down", "--kill").split("\n")).strip(", ")
 
-    def kill(self, name: str) -> None:
-        members = json.loads(self._tandem("status", "--json"))["members"]
-        os.kill(next(each["pid"] for each in members if each["name"] == name), signal.SIGKILL)
+    def audit(self, members: Sequence[Member]) -> str:
+        """Compare the stopped stores of a group. Raises DemoFailed unless they are equal."""
+        stores = [str(self.layout.store(member)) for member in members]
+        return _output("audit", "run", *stores).strip().splitlines()[-1]
 
     def show_logs(self) -> None:
         with suppress(DemoFailed):
-            print(self._tandem("logs", "--lines", "15"), file=sys.stderr)
+            print(self._tandem("local", "logs", "--lines", "15"), file=sys.stderr)
+            ending = processes.last_lines(self.client_log, 15)
+            print(f"==> {self.client_log} <==\n{''.join(ending)}", file=sys.stderr)
 
-    def _tandem(self, action: str, *more: str) -> str:
-        command = [sys.executable, "-m", "tandemmq", "local", action, "--dir"]
-        done = subprocess.run(
-            [*command, str(self.directory), *more], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise DemoFailed(f"tandem local {action}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
+    def _tandem(self, *words: str) -> str:
+        return _output(*words, "--dir", str(self.directory))
+
+
+def _output(*words: str) -> str:
+    """What `tandem` prints. Raises DemoFailed when it fails."""
+    command = [sys.executable, "-m", "tandemmq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        raise DemoFailed(f"tandem {' '.join(words[:2])} ended with {done.returncode}: {said}")
+    return done.stdout
 
 
 class _Java:
@@ -229,13 +302,14 @@ class _Java:
         self.missing = self._kit.java_missing()
 
     def send_and_receive(self, before: set[str]) -> set[str]:
-        """Java's producer adds its messages, Java's push consumer gets all; the bodies it added."""
+        """Java's producer adds its messages, Java's push consumer gets all; the names of its own."""
         kit = self._kit
         release = kit.NEWEST
         _say(
             f"java        RocketMQ client {release}, fetched by Maven when it is not there yet ..."
         )
         added = [f"java {number}" for number in range(JAVA)]
+        expected = before | set(added)
         home = self._cluster.directory / "java"
         with kit.Driver(release, "json", self._cluster.name_server, home) as driver:
             driver.call("producer.start", name="p", group="demo-java-producer")
@@ -243,37 +317,24 @@ class _Java:
                 "send.sync", name="p", topic=TOPIC, messages=[{"body": body} for body in added]
             )
             driver.call("push.start", name="c", topic=TOPIC, group="demo-java-consumer")
-            expected = before | set(added)
             try:
-                found = driver.wait_messages("c", len(expected), WAIT_S)
+                found = driver.wait_messages("c", len(expected), 2 * WAIT_S)
             except AssertionError:
-                found = driver.messages("c")  # _compare says what is missing
+                found = driver.messages("c")  # what is missing is said below
             # the harness shows small bodies only, but the checksum of every one
-            names = {kit.sha_of(_body(name)): name for name in expected}
-            received = [names.get(message["sha"], "unknown") for message in found]
+            names = {kit.sha_of(body_of(name)): name for name in expected}
+            received = {names.get(message["sha"], "unknown") for message in found}
             driver.call("push.stop", name="c")
             driver.call("producer.stop", name="p")
-        _compare("the Java consumer", received, expected)
-        _say(f"java        sent {JAVA} messages, received {len(received)} with its push consumer")
+        if received != expected:
+            raise DemoFailed(
+                f"the Java consumer lacks {len(expected - received)} of {len(expected)} messages, "
+                f"and has {len(received - expected)} that nobody sent"
+            )
+        _say(
+            f"java        sent {JAVA} messages, received all {len(received):,} with its push consumer"
+        )
         return set(added)
-
-
-def _free_ports() -> tuple[int, int]:
-    """A name server port and a broker port with room for two brokers and their fast ports."""
-    for base in random.sample(_PORTS, len(_PORTS)):
-        if all(_is_free(port) for port in (base, base + 18, base + 20, base + 28, base + 30)):
-            return base, base + 20
-    raise DemoFailed("no free ports between 21000 and 31000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def _say(line: str) -> None:
