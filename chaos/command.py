@@ -61,6 +61,9 @@ def add_group_arguments(made: argparse.ArgumentParser, *, rate: float = 800) -> 
     made.add_argument("--mode", choices=("sync", "async"), default="sync")
     made.add_argument("--sync-flush", action="store_true", help="wait for the disk as well")
     made.add_argument("--replicas", type=int, default=2, choices=(2, 3))
+    made.add_argument(
+        "--copies-min", type=int, default=1, help="minInSyncReplicas: refuse sends below"
+    )
     made.add_argument("--servers", choices=("tandem", "java"), default="tandem")
     made.add_argument(
         "--rate", type=float, default=rate, help="messages/s, 0: as many as go (%(default)g)"
@@ -73,6 +76,7 @@ def group_plan(arguments: argparse.Namespace) -> GroupPlan:
         replicas=arguments.replicas,
         synchronous=arguments.mode == "sync",
         sync_flush=arguments.sync_flush,
+        copies_min=arguments.copies_min,
         servers=arguments.servers,
     )
 

@@ -23,6 +23,7 @@ from chaos import command
 from chaos.campaign import Campaign
 from chaos.gauges import metric_values, scrape
 from chaos.groups import Group, Replica
+from chaos.processes import ServerProcess
 from chaos.proxied import ProxiedGroup, proxied
 from chaos.traffic import TrafficPlan
 from chaos.verdict import LAG_EVENT
@@ -53,7 +54,7 @@ class Failover(Campaign):
 
     async def faults(self) -> None:
         self._notes: list[str] = []
-        rounds, kinds = self.rounds, KINDS[self.fault]
+        rounds, kinds = self.rounds, NEEDS_ALL if self._needs_all else KINDS[self.fault]
         for number in range(1, rounds + 1):
             name = self.rng.choices(list(kinds), list(kinds.values()))[0]
             acknowledged = self.journal.counts["ok"]
@@ -77,6 +78,11 @@ class Failover(Campaign):
                 f"{time.monotonic() - began:.2f} s; {self.journal.counts['ok']} acknowledged so far"
             )
 
+    @property
+    def _needs_all(self) -> bool:
+        """Whether nobody is written to before everybody is back: minInSyncReplicas asks for all."""
+        return self.plan.copies_min >= self.plan.replicas
+
     # --- kinds of rounds
 
     async def master_dies(self) -> None:
@@ -87,6 +93,9 @@ class Failover(Campaign):
         fault_ns = await self._kill(victim)
         if self.links is not None:
             self.links.heal(reset=True)
+        if self._needs_all:
+            await self._all_back(victim)
+            return
         await self._until_writable(what, fault_ns)
         await self._relaunch(victim)
 
@@ -99,7 +108,7 @@ class Failover(Campaign):
         heir, _ = await self.master()
         if heir.alive:
             await self._kill(heir)
-            await self._both_back(victim, heir)
+            await self._all_back(victim, heir)
         else:
             await self._relaunch(victim)
 
@@ -111,7 +120,7 @@ class Failover(Campaign):
         for replica in order:
             await self._kill(replica)
             await asyncio.sleep(self.rng.uniform(0.0, 0.25))
-        await self._both_back(*order)
+        await self._all_back(*order)
 
     async def straggler(self) -> None:
         """A slave is killed and comes back; the master is killed while that is, or is not, in the set."""
@@ -126,6 +135,29 @@ class Failover(Campaign):
         fault_ns = await self._kill(victim)
         if somebody_follows:
             await self._until_writable("kill", fault_ns)
+            await self._relaunch(victim)
+        else:
+            await self._relaunch(victim)
+            await self._until_writable("restart", time.monotonic_ns())
+
+    async def controller_dies_too(self) -> None:
+        """Controller and master are killed in turn; the controller comes back first, then the master."""
+        victim, view = await self.master()
+        somebody_follows = self.whole(view)
+        controller = self.group.name_server
+        order = [controller, victim]
+        self.rng.shuffle(order)
+        for process in order:
+            await process.kill()
+            self._note("killed", process)
+            await asyncio.sleep(self.rng.uniform(0.0, 0.5))
+        self.outcome.count("masters killed")
+        self.outcome.count("controllers killed")
+        back_ns = time.monotonic_ns()
+        controller.launch()
+        self._note("started", controller)
+        if somebody_follows:
+            await self._until_writable("controller back", back_ns)
             await self._relaunch(victim)
         else:
             await self._relaunch(victim)
@@ -217,7 +249,7 @@ class Failover(Campaign):
         replica.launch()
         self._note("started", replica)
 
-    async def _both_back(self, *dead: Replica) -> None:
+    async def _all_back(self, *dead: Replica) -> None:
         """Start them in any order; writable again is measured from the last start."""
         order = list(dead)
         self.rng.shuffle(order)
@@ -230,9 +262,9 @@ class Failover(Campaign):
         if took_ms is not None:
             self._notes.append(f"writable {took_ms / 1000:.2f} s after {what}")
 
-    def _note(self, what: str, replica: Replica) -> None:
-        self.event(what, replica)
-        self._notes.append(f"{what} {replica.name}")
+    def _note(self, what: str, process: ServerProcess) -> None:
+        self.event(what, process)
+        self._notes.append(f"{what} {process.name}")
 
 
 _KILLS: Final = {"master_dies": 6, "elected_dies": 1, "both_die": 1, "straggler": 1}
@@ -240,8 +272,9 @@ _STOPS: Final = {"master_freezes": 6, "master_naps": 2, "slave_freezes": 2}
 KINDS: Final[dict[str, dict[str, int]]] = {
     "kill": _KILLS,
     "stop": _STOPS,
-    "mixed": {**_KILLS, **_STOPS},
+    "mixed": {**_KILLS, **_STOPS, "controller_dies_too": 2},
 }
+NEEDS_ALL: Final = {"master_dies": 4, "both_die": 1}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -254,6 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if arguments.copies_min >= arguments.replicas and arguments.fault != "kill":
+        parser.error("a group that needs all of its replicas takes nothing while one is frozen")
     run = command.begin(arguments, "failover")
     plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
     campaign = Failover(plan, traffic_plan, run.directory, run.seed, command.say)
