@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from cluster_processes import Broker, NameServer, ask, registered, wait_until
+from command_line import run
 from raw_wire import (
     SEND,
     Answer,
@@ -26,6 +27,7 @@ from raw_wire import (
     json_frame,
     producing,
     send_ext,
+    topic_names,
 )
 
 pytestmark = pytest.mark.system
@@ -182,6 +184,10 @@ def test_slave_is_registered_refuses_sends_and_says_how_it_follows(tmp_path: Pat
         assert client["masterAddr"] == f"127.0.0.1:{group.master.port + 1}"
         assert client["maxOffset"] == status(group.master)["masterCommitLogMaxOffset"] > 0
         assert client["lastReadTimestamp"] > 0 and client["lastWriteTimestamp"] > 0
+        shown = run("admin", "haStatus", "-b", group.slave.address, "-n", group.names.address)
+        assert f"#MasterAddr\t{client['masterAddr']}" in shown.out
+        shown = run("admin", "haStatus", "-b", group.master.address, "-n", group.names.address)
+        assert "#SlaveNum\t1\n#InSyncSlaveNum\t1" in shown.out
         assert runtime(group.slave)["brokerActive"] == "false"
         assert runtime(group.slave)["brokerRole"] == "SLAVE"
         assert runtime(group.master)["brokerActive"] == "true"
@@ -290,6 +296,59 @@ def test_slave_of_a_killed_master_keeps_every_acknowledged_byte_and_serves_it(
         group.master.start()
         group.wait_streaming()
         assert send(group.master).code == 0
+        group.identical()
+
+
+def test_slave_that_is_made_the_master_by_hand_goes_on_where_the_old_one_was(
+    tmp_path: Path,
+) -> None:
+    with group_of(tmp_path, "SYNC_MASTER", slaveTimeout=2000) as group, ExitStack() as stack:
+        send(group.master)
+        with producing(group.master.address, TOPIC, pause_s=0) as load:
+            time.sleep(0.3)
+            group.master.kill()
+        assert load.acknowledged
+        # a slave's tables follow its log within seconds
+        wait_until(lambda: TOPIC in topic_names(group.slave.address), 20, "the topic is copied")
+        assert group.slave.stop() == 0
+        new = stack.enter_context(
+            Broker(
+                tmp_path / "new",
+                group.names.address,
+                store=group.slave.store,
+                settings={"brokerRole": "ASYNC_MASTER"},
+            )
+        ).start()
+        found = bodies(new.address, TOPIC)
+        assert {q: found.get(q) for q in load.acknowledged} == load.acknowledged
+        answer = send(new, b"after")
+        assert answer.code == 0
+        assert int(answer.ext["queueOffset"]) == len(found)
+
+        # the old one has its place no more, and what only it has is not taken from it
+        group.master.launch()
+        wait_until(lambda: not group.master.alive, 20, "the old master gives up")
+        assert "has a broker with this id already" in group.master.output()
+
+
+def test_delayed_messages_are_delivered_by_the_master_alone(tmp_path: Path) -> None:
+    with group_of(tmp_path, "SYNC_MASTER") as group:
+        ext = send_ext(TOPIC, properties="DELAY\x011\x02")
+        for count in (
+            1,
+            2,
+        ):  # a slave that delivered the first would have by the time of the second
+            with Wire(group.master.address) as wire:
+                assert wire.request(json_frame(SEND, ext, b"later")).code == 0
+            assert len(bodies(group.master.address, TOPIC)) == count - 1
+            wait_until(
+                lambda count=count: len(bodies(group.master.address, TOPIC)) == count,
+                10, "the message is due",
+            )  # fmt: skip
+        expected = bodies(group.master.address, TOPIC)
+        wait_until(
+            lambda: bodies(group.slave.address, TOPIC) == expected, 10, "the slave shows both"
+        )
         group.identical()
 
 
