@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd)
 
-.PHONY: help setup check test compat demo bench kills sim clean
+.PHONY: help setup check test compat demo bench kills failover sim clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side b
 
 kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
 	$(BIN)/python -m chaos.kills --rounds 100
+
+failover: setup  ## kill -9 the master of a replicated group 100 times under load; docs/howto/break-a-group.md has more
+	$(BIN)/python -m chaos.failover --rounds 100 --fault kill --mode sync
 
 sim: setup  ## replay one simulated cluster: make sim SEED=4711
 	$(BIN)/python -m chaos.sim --seed $(or $(SEED),1)
