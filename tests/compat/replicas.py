@@ -26,6 +26,12 @@ CLUSTER: Final = "TestCluster"
 RUNTIME_TABLE: Final = 28
 SEND_BACK: Final = 36
 ALL_TOPICS, ALL_PROGRESS, ALL_DELAYS, ALL_GROUPS = 21, 43, 45, 201
+FILES: Final = {
+    "topics": "topics.json",
+    "progress": "consumerOffset.json",
+    "delays": "delayOffset.json",
+    "groups": "subscriptionGroup.json",
+}
 SETTLED_S: Final = 60
 
 # Files that roll a dozen times under 100,000 messages; delays short, but for two that never end here.
@@ -146,7 +152,13 @@ def _sizes(piece: bytes) -> Iterator[int]:
 
 
 def tables(broker: AnyBroker) -> dict[str, Any]:
-    """What a broker answers to the requests by which slaves copy its tables."""
+    """What a broker answers to the requests by which slaves copy its tables.
+
+    Stock slaves write what they copied to files, and 4.9.7 answers without having read them again.
+    """
+    if isinstance(broker, JavaBroker) and broker.broker_id:
+        config = broker.store / "config"
+        return {name: _saved(config / file) for name, file in FILES.items()}
     found = {}
     for name, code in (
         ("topics", ALL_TOPICS),
@@ -160,11 +172,20 @@ def tables(broker: AnyBroker) -> dict[str, Any]:
     return found
 
 
+def _saved(path: Path) -> Any:
+    """A table's file; {} while there is none, or one that is being written: that is not atomic."""
+    try:
+        return fastjson.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
 def comparable(found: Mapping[str, Any], topics: Iterable[str], groups: Iterable[str]) -> Any:
     """The parts of tables() that a test made, in a form that both releases share."""
-    configs = found["topics"]["topicConfigTable"]
-    settings = found["groups"]["subscriptionGroupTable"]
-    progress = found["progress"]["offsetTable"]
+    configs = found["topics"].get("topicConfigTable", {})
+    settings = found["groups"].get("subscriptionGroupTable", {})
+    progress = found["progress"].get("offsetTable", {})
+    delays = found["delays"].get("offsetTable", {})
     kept = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag", "order", "topicFilterType")
     group_keys = (
         "groupName", "consumeEnable", "retryQueueNums", "retryMaxTimes", "brokerId",
@@ -184,7 +205,7 @@ def comparable(found: Mapping[str, Any], topics: Iterable[str], groups: Iterable
             for key, queues in progress.items()
             if key.rpartition("@")[2] in groups
         },
-        "delays": {int(level): int(at) for level, at in found["delays"]["offsetTable"].items()},
+        "delays": {int(level): int(at) for level, at in delays.items()},
     }
 
 
@@ -196,7 +217,6 @@ class Filling:
     """Sends `count` mixed messages to a group's topics; `sent` says how far it came."""
 
     name_server: str
-    broker_name: str
     topics: list[str]
     count: int
     seed: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -116,15 +117,12 @@ def registered(name_server: str, broker_name: str, broker_id: int = 0) -> bool:
         code, _, body = ask(name_server, GET_CLUSTER, timeout_s=1)
     except (OSError, ValueError):
         return False
-    return code == 0 and f'"{broker_name}"'.encode() in body and _has_id(body, broker_id)
-
-
-def _has_id(body: bytes, broker_id: int) -> bool:
-    return (
-        f'{{{broker_id}:"'.encode() in body
-        or f'"{broker_id}":"'.encode() in body
-        or (f',{broker_id}:"'.encode() in body)
-    )
+    if code != 0:
+        return False
+    # Stock name servers do not quote numbers that are keys.
+    found = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
+    members = found["brokerAddrTable"].get(broker_name, {}).get("brokerAddrs", {})
+    return str(broker_id) in members
 
 
 def routed(name_server: str, topic: str) -> bool:

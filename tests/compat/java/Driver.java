@@ -96,6 +96,8 @@ public final class Driver {
             case "send.queue": return producers.sendToQueue(c);
             case "push.start": return pushes.start(c);
             case "push.stop": return pushes.stop(c);
+            case "push.suspend": return pushes.suspend(c);
+            case "push.resume": return pushes.resume(c);
             case "push.queues": return pushes.queues(c);
             case "pull.start": return pulls.start(c);
             case "pull.stop": return pulls.stop(c);

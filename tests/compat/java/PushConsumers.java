@@ -71,6 +71,17 @@ final class PushConsumers {
         return Collections.emptyMap();
     }
 
+    /** Pulls no more; what a pull on its way brings is delivered. */
+    Object suspend(JSONObject c) {
+        byName.get(c.getString("name")).suspend();
+        return Collections.emptyMap();
+    }
+
+    Object resume(JSONObject c) {
+        byName.get(c.getString("name")).resume();
+        return Collections.emptyMap();
+    }
+
     /** The queues that this consumer reads now. */
     Object queues(JSONObject c) {
         List<Object> queues = new ArrayList<>();
