@@ -249,7 +249,7 @@ class MemoryController:
 
     def _perform(self, effect: e.Effect) -> None:
         match effect:
-            case e.Answer():
+            case e.Answer() if effect.request in self._asked:  # else a test asked
                 command, future = self._asked.pop(effect.request)
                 if future is not None:
                     _answer(future, self._written(command, effect))

@@ -1,0 +1,89 @@
+"""cluster/broker/suspicion.py: who may have lost what it reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.broker.suspicion import SuspectMark
+from storage import FlushMode, StorageConfig, open_store
+
+BOOT = "0000-boot"
+
+
+@pytest.fixture
+def boot_id(tmp_path: Path) -> Path:
+    path = tmp_path / "boot_id"
+    path.write_text(BOOT)
+    return path
+
+
+def mark_of(root: Path, boot_id: Path, flush: FlushMode = FlushMode.ASYNC) -> SuspectMark:
+    return SuspectMark(StorageConfig(root=str(root), flush_mode=flush), boot_id)
+
+
+def crash(root: Path, boot: str = BOOT) -> None:
+    """What a process that ran under this boot leaves behind."""
+    root.mkdir(exist_ok=True)
+    (root / "abort").write_text("77")
+    (root / "bootid").write_text(f"77 {boot}")
+
+
+@pytest.mark.parametrize(
+    ("boot", "flush", "suspect"),
+    [
+        (BOOT, FlushMode.ASYNC, False),  # the page cache survived
+        ("another", FlushMode.ASYNC, True),
+        ("", FlushMode.ASYNC, True),  # a failed flush: nothing is known of it
+        ("another", FlushMode.SYNC, False),  # what was reported was on the disk
+    ],
+)
+def test_a_replica_is_suspect_when_the_page_cache_is_gone_and_was_counted_on(
+    tmp_path: Path, boot_id: Path, boot: str, flush: FlushMode, suspect: bool
+) -> None:
+    root = tmp_path / "store"
+    crash(root, boot)
+    mark = mark_of(root, boot_id, flush)
+    mark.look()
+    assert mark.there is suspect
+
+
+def test_a_new_store_and_one_that_was_closed_are_not_suspect(tmp_path: Path, boot_id: Path) -> None:
+    root = tmp_path / "store"
+    mark = mark_of(root, boot_id)
+    mark.look()
+    assert not mark.there
+    with open_store(StorageConfig(root=str(root), index_enabled=False), boot_id_path=boot_id):
+        pass
+    boot_id.write_text("later")
+    mark.look()
+    assert not mark.there
+
+
+def test_the_mark_outlives_restarts_until_the_controller_has_noted_it(
+    tmp_path: Path, boot_id: Path
+) -> None:
+    root = tmp_path / "store"
+    crash(root, "another")
+    mark_of(root, boot_id).look()
+    crash(root)  # it ran since, under this boot, and nobody was told
+    later = mark_of(root, boot_id)
+    later.look()
+    assert later.there
+    later.clear()
+    assert not mark_of(root, boot_id).there
+    later.clear()  # nothing to do
+
+
+def test_a_slave_that_stopped_in_order_lost_nothing_when_the_machine_is_switched_off(
+    tmp_path: Path, boot_id: Path
+) -> None:
+    root = tmp_path / "store"
+    crash(root, "another")  # its store does not count as closed: not all of it is confirmed
+    mark_of(root, boot_id).stopped()
+    mark = mark_of(root, boot_id)
+    mark.look()
+    assert not mark.there
+    mark.look()  # the next start; it has run since
+    assert mark.there
