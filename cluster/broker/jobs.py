@@ -72,8 +72,6 @@ class LogFlush:
         interval_s = self._store.config.flush_interval_ms / 1000
         while True:
             self._wanted.clear()
-            if self._told > self._store.end:
-                self._told = 0  # the log was cut; what took that place is not flushed
             if self._told >= max(self._acks.wanted_end, self._wanted_end):
                 try:
                     async with asyncio.timeout(interval_s):

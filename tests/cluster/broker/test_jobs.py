@@ -102,20 +102,6 @@ async def test_sync_flush_releases_answers_once_the_disk_has_them(make_broker: M
     assert connection.written == [b"answer"] * 3
 
 
-async def test_sync_flush_goes_on_at_once_after_the_log_was_cut(make_broker: MakeBroker) -> None:
-    asker = make_broker(flushDiskType="SYNC_FLUSH", flushIntervalCommitLog="60000")
-    broker, connection = asker.broker, FakeConnection()
-    async with job(broker.log_flush.run):
-        ends = [put(asker) for _ in range(3)]
-        broker.acks.hold(ends[-1], connection, b"answer")  # type: ignore[arg-type]
-        await until(lambda: not broker.acks.waiting)
-        broker.store.truncate(ends[0])
-        end = put(asker)
-        assert end < ends[-1]
-        broker.acks.hold(end, connection, b"answer")  # type: ignore[arg-type]
-        await until(lambda: broker.store.flushed >= end)
-
-
 async def test_sync_flush_shows_messages_only_once_they_are_safe(make_broker: MakeBroker) -> None:
     asker = make_broker(flushDiskType="SYNC_FLUSH", flushIntervalCommitLog="60000")
     broker = asker.broker
