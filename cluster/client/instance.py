@@ -269,10 +269,13 @@ class ClientInstance:
 
     async def _fetch(self, topic: str) -> TopicRoute:
         route = await self.name_servers.route(topic)
-        before = set(self.brokers.heartbeat_addresses(with_slaves=True)) if self._away else set()
+        before = set(self.brokers.heartbeat_addresses(with_slaves=True))
         if self.brokers.learn(topic, route):
             for address in self._away.keys() - before:
                 del self._away[address]  # it was gone from the routes: who is there now is another
+            if before and before != set(self.brokers.heartbeat_addresses(with_slaves=True)):
+                # A member came, or one went: a pull that it holds must not wait for its time.
+                self.heartbeat_soon()
             self._look_again_soon()
             log.info("route changed topic=%s brokers=%s", topic, ",".join(sorted(route.addresses)))
             for consumer in self._consumers.values():

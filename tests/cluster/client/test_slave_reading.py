@@ -88,10 +88,10 @@ def group(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Group:
     return made
 
 
-def consumer(inbox: Inbox) -> PushConsumer:
+def consumer(inbox: Inbox, route_interval_ms: int = 600_000) -> PushConsumer:
     return PushConsumer(
         "CG", inbox, subscribe={"T": "*"}, start=StartFrom.FIRST,
-        config=ClientConfig(NAME_SERVER, route_interval_ms=600_000),
+        config=ClientConfig(NAME_SERVER, route_interval_ms=route_interval_ms),
     )  # fmt: skip
 
 
@@ -174,6 +174,21 @@ def test_alone_a_broker_is_asked_again_though_it_did_not_answer(group: Group) ->
             group.master.thaw()
             await group.store(b"1")
             await inbox.wait(b"1")
+
+    run(main())
+
+
+def test_a_pull_that_a_deposed_master_holds_is_given_up_with_the_route(group: Group) -> None:
+    async def main() -> None:
+        inbox = Inbox()
+        async with consumer(inbox, route_interval_ms=5_000):
+            await settle()
+            group.master.freeze()  # it holds a pull, and would for another 30 s
+            group.registered = {"0": group.slave}
+            began_s = asyncio.get_running_loop().time()
+            await group.store(b"1")
+            await inbox.wait(b"1")
+            assert asyncio.get_running_loop().time() - began_s < 12
 
     run(main())
 
