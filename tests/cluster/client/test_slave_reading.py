@@ -20,6 +20,7 @@ class Member(FakeBroker):
     """A member of a group that names a member in its answers to pulls."""
 
     suggested = 0
+    frozen = False
 
     def _pulled(
         self, command: Command, code: int, following: int, queue: list[bytes], body: bytes = b""
@@ -31,9 +32,11 @@ class Member(FakeBroker):
 
     def freeze(self) -> None:
         """Connections stand, and nothing is answered."""
+        self.frozen = True
         self.trouble = lambda command: RequestTimedOut(self.address, command.code, 1)
 
     def thaw(self) -> None:
+        self.frozen = False
         self.trouble = lambda command: None
 
 
@@ -60,10 +63,11 @@ class Group(FakeCluster):
         return json.dumps(tree).encode()
 
     async def store(self, *bodies: bytes) -> None:
-        """Into the master, from where the slave has them."""
-        await self.master.fill("T", 0, list(bodies))
-        async with self.slave._arrived:
-            self.slave._arrived.notify_all()
+        """Into both; a frozen master does not even answer the pulls that it holds."""
+        await self.slave.fill("T", 0, list(bodies))
+        if not self.master.frozen:
+            async with self.master._arrived:
+                self.master._arrived.notify_all()
 
 
 class Inbox:
@@ -178,6 +182,7 @@ def test_alone_a_broker_is_asked_again_though_it_did_not_answer(group: Group) ->
     run(main())
 
 
+@pytest.mark.parametrize("cluster", ["channels"], indirect=True)  # calls do not end when hung up
 def test_a_pull_that_a_deposed_master_holds_is_given_up_with_the_route(group: Group) -> None:
     async def main() -> None:
         inbox = Inbox()
