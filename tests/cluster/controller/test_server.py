@@ -1,0 +1,248 @@
+"""The controller's requests beside the core: settings, limits, refusals, probes, notices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from controllerkit import Table
+
+from cluster import controlplane as plane
+from cluster.config import parse_properties
+from cluster.controller.measures import Measures
+from cluster.controller.notices import refuses
+from cluster.controller.reign import HELD_MAX
+from cluster.controller.server import reply_to
+from cluster.metrics import MetricTable, page
+from cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
+from cluster.remoting.connection import Connection
+from replication import GroupRecord, LeaseTimes
+from replication import election as e
+from replication.election import Member
+
+TIMES = LeaseTimes()
+
+
+def apply(replica: int, group: str = "a") -> Command:
+    return plane.encode_apply_broker_id(e.ApplyBrokerId(0, "c", group, replica, f"code{replica}"))
+
+
+def register(replica: int, *, process: int = 0, mode: str = "S0") -> Command:
+    event = e.RegisterBroker(
+        0, 0, "c", "a", replica, f"10.0.0.{replica}:1", "", process or 10 + replica, mode
+    )
+    return plane.encode_register_broker(event, TIMES, 0)
+
+
+def beat(replica: int, **fields: Any) -> Command:
+    event = e.Heartbeat(0, "a", replica, 10 + replica, **fields)
+    return plane.encode_heartbeat(event, "c", f"10.0.0.{replica}:1")
+
+
+async def test_every_controller_code_has_a_handler() -> None:
+    async with Table() as table:
+        named = {
+            code
+            for code in RequestCode
+            if code.name.startswith("CONTROLLER_") or code.name.endswith("_CONTROLLER_CONFIG")
+        }
+        others = {RequestCode.CLEAN_BROKER_DATA, RequestCode.BROKER_HEARTBEAT}
+        assert set(table.controller.table()) == named | others
+
+
+# --- settings over the wire ---
+
+
+async def test_settings_are_shown_and_only_the_unclean_election_can_be_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "controller.conf"
+    file.write_text("# ours\ncontrollerDLegerGroup = group1\nenableElectUncleanMaster=false\n")
+    async with Table(at_once=True, configStorePath=str(file)) as table:
+        await table.ask(1, apply(1))
+        shown = await table.answered(1, Command(RequestCode.GET_CONTROLLER_CONFIG))
+        settings = parse_properties(bytes(shown.body or b"").decode())
+        assert settings["enableElectUncleanMaster"] == "false"
+        assert settings["haLeaseMillis"] == "2000"
+
+        update = Command(
+            RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true\n"
+        )
+        with caplog.at_level(logging.ERROR):
+            assert (await answered_soon(table, update)).code == ResponseCode.SUCCESS
+        assert "confirmed messages may be lost broker=a" in caplog.text, "never silently"
+        assert table.controller.reign is not None and table.controller.reign.core.unclean
+        assert file.read_text() == (
+            "# ours\ncontrollerDLegerGroup = group1\nenableElectUncleanMaster=true\n"
+        )
+        await table.controller.end()
+        assert table.controller.begin([]).core.unclean, "and so it stays in the next reign"
+
+
+async def answered_soon(table: Table, command: Command) -> Command:
+    """The answer of a request that works in a thread."""
+    answer = table.controller.table()[command.code](command, cast(Connection, table.line(1)))
+    assert answer is not None and not isinstance(answer, Command)
+    try:
+        found = await answer
+    except Exception as problem:
+        mapped = reply_to(problem)
+        assert mapped is not None
+        found = command.reply(*mapped)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"controllerStorePath=/etc", ResponseCode.NO_PERMISSION),
+        (b"configStorePath=/etc/passwd", ResponseCode.NO_PERMISSION),
+        (b"haLeaseMillis=1", ResponseCode.NO_PERMISSION),
+        (b"nonsense=1", ResponseCode.NO_PERMISSION),
+        (b"enableElectUncleanMaster=true\nhaLeaseMillis=1", ResponseCode.NO_PERMISSION),
+        (b"enableElectUncleanMaster=perhaps", ResponseCode.SYSTEM_ERROR),
+        (b"\xff\xfe", ResponseCode.SYSTEM_ERROR),
+        (b"a=" + b"x" * (64 * 1024), ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_an_update_is_refused_as_a_whole(body: bytes, code: int, tmp_path: Path) -> None:
+    file = tmp_path / "controller.conf"
+    async with Table(configStorePath=str(file)) as table:
+        update = Command(RequestCode.UPDATE_CONTROLLER_CONFIG, body=body)
+        assert (await answered_soon(table, update)).code == code
+        assert not table.controller.config.unclean and not file.exists()
+
+
+# --- limits ---
+
+
+async def test_what_strangers_can_make_us_remember_is_bounded() -> None:
+    async with Table() as table:
+        members = {each: Member() for each in range(1, plane.MEMBERS_MAX + 1)}
+        assert table.controller.reign is not None
+        table.controller.reign.core.load([GroupRecord("c", "full", members, 65)])
+        answer = await table.answered(1, apply(65, "full"))
+        assert answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        assert "clean the ones that are gone" in (answer.remark or "")
+        again = await table.answered(1, apply(64, "full"))
+        assert again.remark == "id 64 of full is taken", "it is known: no growth"
+
+        table.controller.reign.core.load([GroupRecord("c", "b", {1: Member()}, 2)])
+        far = await table.answered(1, apply(2 + plane.MEMBERS_MAX + 1, "b"))
+        assert far.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        many = [GroupRecord("c", f"g{number}") for number in range(plane.GROUPS_MAX)]
+        table.controller.reign.core.load(many)
+        answer = await table.answered(1, apply(1, "new"))
+        assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert "4096 groups" in (answer.remark or "")
+
+
+async def test_requests_are_refused_while_the_store_is_stuck() -> None:
+    async with Table() as table:
+        await table.ask(1, apply(1))
+        assert table.controller.reign is not None
+        table.controller.reign._held.extend([e.Tick()] * HELD_MAX)  # type: ignore[list-item]
+        answer = await table.answered(
+            2, Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": "a"})
+        )
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        table.controller.reign._held.clear()
+
+
+async def test_an_unreadable_request_is_an_invalid_one() -> None:
+    async with Table() as table:
+        answer = await table.answered(1, Command(RequestCode.CONTROLLER_GET_REPLICA_INFO))
+        assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert answer.remark == "the request header has no brokerName"
+    assert reply_to(HeaderProblem("x", "y")) == (2005, "y")
+    assert reply_to(RuntimeError()) is None, "a bug of ours is not explained away"
+
+
+async def test_a_lease_that_outlives_our_wait_is_refused_at_registration() -> None:
+    async with Table(at_once=True) as table:
+        await table.ask(1, apply(1))
+        slow = LeaseTimes(lease_ms=5000, election_wait_ms=6000)
+        event = e.RegisterBroker(0, 0, "c", "a", 1, "10.0.0.1:1", "", 11, "S0")
+        answer = await table.answered(1, plane.encode_register_broker(event, slow, 0))
+        assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert "make them agree" in (answer.remark or "")
+
+
+# --- connections and effects ---
+
+
+async def test_a_closed_connection_is_forgotten_with_all_it_waits_for() -> None:
+    async with Table() as table:
+        await table.ask(1, apply(1))
+        await table.ask(
+            2,
+            Command(
+                RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, {"clusterName": "c", "brokerName": "a"}
+            ),
+        )
+        line = table.line(1)
+        await table.close_line(1)
+        table.store.finish("stored")
+        await table.settle()
+        assert line.sent == [] and len(table.line(2).sent) == 1
+        assert not table.controller._asked
+
+
+async def test_a_probe_that_ends_after_its_reign_is_nobodys() -> None:
+    async with Table(at_once=True) as table:
+        await table.ask(1, apply(1))
+        await table.ask(1, register(1))
+        await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
+        await table.ask(1, beat(1, epoch=1, leading=True))
+        await table.close_line(1)
+        assert "  probe 10.0.0.1:1" in table.lines
+        await table.controller.end()
+        assert not table.controller._probes
+        with pytest.raises(asyncio.CancelledError):
+            await cast(asyncio.Future[bool], table._probing)
+
+
+async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
+    async with Table(at_once=True) as table:
+        for replica in (1, 2):
+            await table.ask(replica, apply(replica))
+            await table.ask(replica, register(replica))
+        await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
+        await table.ask(1, beat(1, epoch=1, leading=True))
+        await table.close_line(1)
+        table.probed(True)
+        table.clock.ms += 5000
+        await table.ask(2, beat(2, epoch=1))  # not in the set: nobody can be elected
+        measures = Measures(table.controller)
+        text = page(MetricTable(measures.readers(), {})).decode()
+        for line in (
+            "tandem_controller_leading 1.0",
+            'tandem_controller_epoch{broker="a"} 1.0',
+            'tandem_controller_masters{broker="a"} 1.0',
+            'tandem_controller_replicas_alive{broker="a"} 1.0',
+            'tandem_controller_in_sync_replicas{broker="a"} 1.0',
+            'tandem_controller_elections_total{broker="a"} 1.0',
+            'tandem_controller_failed_elections_total{broker="a"} 1.0',
+            "tandem_controller_store_failing 0.0",
+        ):
+            assert line in text, text
+        assert "lossy_elections_total{" not in text
+        await table.controller.end()
+        assert "tandem_controller_leading 0.0" in page(MetricTable(measures.readers(), {})).decode()
+
+
+async def test_heartbeats_of_stock_brokers_are_not_answered_and_not_remembered() -> None:
+    async with Table(at_once=True) as table:
+        command = beat(1)
+        command.flag |= 2
+        await table.ask(1, command)
+        assert table.line(1).sent == [] and not table.controller._beats
+
+
+async def test_an_address_that_is_none_does_not_refuse() -> None:
+    assert not await refuses("nowhere")
+    assert not await refuses("")
