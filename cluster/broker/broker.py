@@ -475,6 +475,8 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
                 log.info("broker started name=%s address=%s", config.name, config.address)
                 ready(broker.started_text)
                 log.info("stop requested signal=%s", await stop)
+                if isinstance(broker.standing, Replica):
+                    await broker.standing.hand_over()
         except BaseExceptionGroup as failures:
             # Several jobs notice a failing disk at once; which of them first does not matter.
             flush_failures = failures.subgroup(FlushFailed)

@@ -160,6 +160,12 @@ class ControllerLink:
         command = controlplane.encode_elect_master(asked, self._clock.now_ms())
         self._ask(command, self._elected)
 
+    def hand_over(self, successor: int) -> None:
+        """1002 for another member of the set, as an operator would ask: this process is to stop."""
+        asked = e.ElectMaster(0, self._config.cluster, self._config.name, successor, True)
+        command = controlplane.encode_elect_master(asked, self._clock.now_ms())
+        self._ask(command, self._elected)
+
     # --- answers ---
 
     def _ask(self, command: Command, take: Callable[[Command], None]) -> None:

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 ALARMS_KEPT: Final = 16
 REVIEW_MS: Final = 100
 SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
+HAND_OVER_MS: Final = 1_000  # a stop waits at most so long for a successor to serve
 GENTLE_MS: Final = (
     1_000  # so long after a reign, refused senders wait a little before they are told
 )
@@ -126,6 +127,7 @@ class Replica:
         self._passages = Passages()
         self._rate = Rate()
         self._held: dict[int, int] = {}  # what each slave had when we last looked
+        self._succeeded = asyncio.Event()  # we follow somebody: whoever it is takes messages
         self._switched = True  # no planned switchover is under way
         self._gentle_until_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -222,6 +224,23 @@ class Replica:
         config = self._config
         with open_listener(config.bind_host, config.ha_listen_port) as listener:
             await self._sender.run(listener)
+
+    async def hand_over(self) -> None:
+        """This process is to stop: have a member of the set take over first, if one is near."""
+        master = self.core.master
+        if master is None or not self._open:
+            return
+        near = [slave for replica, slave in master.slaves.items() if replica in master.granted]
+        if not near:
+            return
+        successor = max(near, key=lambda slave: slave.received).replica
+        log.info("handing over before the stop successor=%d", successor)
+        self.link.hand_over(successor)
+        try:
+            async with asyncio.timeout(HAND_OVER_MS / 1000):
+                await self._succeeded.wait()
+        except TimeoutError:
+            log.warning("no successor serves yet, stopping all the same successor=%d", successor)
 
     def closing(self) -> None:
         """Note that nothing can be lost by whatever happens before the next start. Raises FlushFailed."""
@@ -395,6 +414,8 @@ class Replica:
         await replicalog.dispatch_confirmed(self._store)
         self._store.flags.clear(Problem.FENCED)
         self._acks.epoch = effect.epoch
+        self._held.clear()
+        self._succeeded.clear()
         self._open = True
         self._gentle_until_ms = 0
         self._resume_sends()

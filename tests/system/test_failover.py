@@ -259,6 +259,28 @@ async def test_a_planned_switchover_fails_no_send(tmp_path: Path) -> None:
         check_kept(group, logs, steady)
 
 
+@pytest.mark.parametrize("synchronous", [True, False])
+async def test_a_master_that_is_told_to_stop_hands_over_first(
+    tmp_path: Path, synchronous: bool
+) -> None:
+    """So not even an asynchronous group loses anything when its machines are restarted one by one."""
+    async with group_of(tmp_path, GroupPlan(synchronous=synchronous)) as group:
+        master, slave, _ = await roles(group)
+        async with sending(group, retries=2) as steady:
+            asked = time.monotonic()
+            await master.terminate()
+            assert master.code == 0, master.tail()
+            await eventually(lambda: steady.first_after(time.monotonic() - 0.1), 5, "no send")
+            pause_s = steady.pause_after(asked, time.monotonic())
+            print(f"nothing acknowledged for {pause_s * 1000:.0f} ms while the master stopped")
+            assert (steady.failed, steady.unsafe) == ([], [])
+            master.launch()
+            _, _, after = await roles(group)
+            assert after.master == slave.address
+        logs = await stopped(group)
+        check_kept(group, logs, steady)
+
+
 async def test_a_frozen_slave_stalls_senders_once_leaves_the_set_and_comes_back(
     tmp_path: Path,
 ) -> None:

@@ -357,6 +357,31 @@ def test_a_switchover_to_nobody_we_know_changes_nothing(
     run(main())
 
 
+def test_a_master_that_stops_asks_for_the_member_that_has_most_and_does_not_wait_for_ever(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path) as kit:
+            await kit.replica.hand_over()
+            assert [each.designated for each in controller.events(e.ElectMaster)] == [False]
+            feed = kit.replica.feed
+            placed = kit.store.put(draft())
+            await turns()
+            for replica, received in ((2, 0), (3, placed.end), (4, placed.end)):
+                feed.feed(m.SlaveGreeted(connection=replica, replica=replica, incarnation=5))
+                feed.feed(m.SlaveReported(replica, received, 0, 1, placed.end))
+            members = frozenset({1, 2, 3})
+            feed.feed(r.RoleNotified(GroupView(1, 1, "", "", members, 100)))
+            began = asyncio.get_running_loop().time()
+            await kit.replica.hand_over()
+            assert asyncio.get_running_loop().time() - began <= 1.1
+            asked = controller.events(e.ElectMaster)[-1]
+            assert (asked.designated, asked.replica) == (True, 3)
+
+    run(main())
+
+
 def test_refused_senders_are_slowed_down_right_after_a_reign_and_not_for_long(
     tmp_path: Path, controllers: Controllers
 ) -> None:
