@@ -1,12 +1,14 @@
 """One broker on several disks: master, slaves, epochs and failover.
 
-    frames    bytes <-> events of the replication stream, three dialects
+    frames    bytes <-> events of the replication stream, three dialects; proofs: of a shared secret
     epochs    which master wrote which range; where two logs part
     replica   the one object a broker's shell feeds: role, lease, and the master or slave half inside it
     master    progress of each slave, sync-state-set, what may be acknowledged
     slave     handshake, truncate, follow
     election  the controller: epochs, sets, elections, RocketMQ's request codes
     identity  brokerIdentity; story: why a core is where it is; config: modes, times, rules
+    feed      steps a core and performs its effects; the shells register theirs with it:
+              sender (stream, wire, readahead), receiver (link), keeping (cut, set aside, epoch file)
 
 The cores' events and effects are used as `master.Appended`, `slave.Append`, ... by the shells of this package and of
 cluster.controller; what others need is listed here.

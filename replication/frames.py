@@ -13,7 +13,7 @@ AUTO_SWITCH (AutoSwitchHAService; int32 state first: 1 handshake, 2 transfer)
 EXTENDED (ours, both directions)
      0  4  magic "TMQ1": no state of RocketMQ's, so neither side can take one dialect for the other
      4  1  kind
-     5  1  flags: 1 body is lz4, 2 body is outside the checksum (it went from file to socket by sendfile)
+     5  1  flags: 1 body is lz4
      6  2  H, size of the head
      8  4  B, size of the body as sent
     12  4  CRC-32 of bytes 0 to 12, head and body
@@ -30,8 +30,6 @@ Source: replication spec "Frames" (1.3, 5.2, 5.3); ours: docs/decisions/0004-fai
 from __future__ import annotations
 
 import enum
-import hashlib
-import hmac
 import itertools
 import struct
 from dataclasses import dataclass
@@ -79,7 +77,6 @@ _EXTENDED_TRANSFER: Final = struct.Struct(">qiqq")  # offset, epoch, epoch start
 _HANDSHAKING: Final = 1
 _TRANSFERRING: Final = 2
 _FLAG_LZ4: Final = 1
-_FLAG_BODY_UNCHECKED: Final = 2
 _OPTION_FROM_LAST_FILE: Final = 1
 _OPTION_LEARNER: Final = 2
 _OPTION_LZ4: Final = 4
@@ -231,9 +228,7 @@ _FROM_MASTER: Final = frozenset(_Kind) - _FROM_SLAVE
 def _sealed(kind: _Kind, head: bytes, body: Buffer = b"", flags: int = 0) -> bytes:
     """Prefix and head of an EXTENDED frame; the body follows as it is."""
     front = _FRAME.pack(_MAGIC, kind, flags, len(head), len(body), 0)[:12]
-    crc = crc32(head, crc32(front))
-    if not flags & _FLAG_BODY_UNCHECKED:
-        crc = crc32(body, crc)
+    crc = crc32(body, crc32(head, crc32(front)))
     return front + crc.to_bytes(4, "big") + head
 
 
@@ -255,19 +250,30 @@ def encode_slave_frame(frame: SlaveFrame, dialect: Dialect) -> bytes:
             flushed = frame.received if frame.flushed is None else frame.flushed
             return _sealed(_Kind.PROGRESS, _PROGRESS.pack(frame.received, flushed, frame.epoch))
         case Hello():
-            body = f"{frame.cluster}#{frame.group}".encode()
-            return _sealed(_Kind.HELLO, _hello_head(frame, frame.proof), body) + body
+            head, body = hello_parts(frame)
+            return _sealed(_Kind.HELLO, head, body) + body
 
 
-def _hello_head(hello: Hello, proof: bytes) -> bytes:
+def hello_parts(hello: Hello) -> tuple[bytes, bytes]:
+    """Head and body of a Hello: everything it says, and so what its proof covers (with NO_PROOF in place)."""
     options = (
         (_OPTION_FROM_LAST_FILE if hello.from_last_file else 0)
         | (_OPTION_LEARNER if hello.learner else 0)
         | (_OPTION_LZ4 if hello.compressed else 0)
     )
-    return _HELLO.pack(
-        hello.replica, hello.incarnation, hello.epoch, hello.version, options, hello.nonce, proof
+    head = _HELLO.pack(
+        hello.replica, hello.incarnation, hello.epoch, hello.version, options, hello.nonce,
+        hello.proof,
+    )  # fmt: skip
+    return head, f"{hello.cluster}#{hello.group}".encode()
+
+
+def welcome_parts(welcome: Welcome) -> tuple[bytes, bytes]:
+    """Head and body of a Welcome, as hello_parts()."""
+    head = _WELCOME.pack(
+        welcome.epoch, welcome.start, welcome.end, welcome.confirmed, welcome.proof
     )
+    return head, _entries(welcome.history.entries)
 
 
 def encode_transfer_head(
@@ -275,14 +281,12 @@ def encode_transfer_head(
     dialect: Dialect,
     *,
     body_bytes: int | None = None,
-    checked: bool = True,
     body_crc: int | None = None,
 ) -> bytes:
     """What precedes the body on the wire, so that the body can be written from the log without a copy.
 
     body_bytes  size of the body when frame.body is empty because the kernel will send it (sendfile)
-    checked     False leaves the body out of the checksum; EXTENDED only
-    body_crc    its CRC-32, when frame.body is empty and is checked all the same; EXTENDED only
+    body_crc    its CRC-32 then; EXTENDED only
     """
     size = len(frame.body) if body_bytes is None else body_bytes
     if dialect is Dialect.CLASSIC:
@@ -296,11 +300,8 @@ def encode_transfer_head(
         front = _FRAME.pack(_MAGIC, _Kind.TRANSFER, 0, len(head), size, 0)[:12]
         crc = joined_crc(crc32(head, crc32(front)), body_crc, size)
         return front + crc.to_bytes(4, "big") + head
-    if checked:
-        assert size == len(frame.body), "a body that is checked must be there"
-        return _sealed(_Kind.TRANSFER, head, frame.body)
-    front = _FRAME.pack(_MAGIC, _Kind.TRANSFER, _FLAG_BODY_UNCHECKED, len(head), size, 0)[:12]
-    return front + crc32(head, crc32(front)).to_bytes(4, "big") + head
+    assert size == len(frame.body), "a body without a checksum must be there"
+    return _sealed(_Kind.TRANSFER, head, frame.body)
 
 
 def encode_master_frame(frame: MasterFrame, dialect: Dialect, *, compressed: bool = False) -> bytes:
@@ -323,8 +324,7 @@ def encode_master_frame(frame: MasterFrame, dialect: Dialect, *, compressed: boo
         case Challenge():
             return _sealed(_Kind.CHALLENGE, frame.nonce)
         case Welcome():
-            head = _WELCOME.pack(frame.epoch, frame.start, frame.end, frame.confirmed, frame.proof)
-            body = _entries(frame.history.entries)
+            head, body = welcome_parts(frame)
             return _sealed(_Kind.WELCOME, head, body) + body
         case Refusal():
             body = frame.reason.encode()[:REASON_BYTES_MAX]
@@ -532,7 +532,7 @@ def _extended(view: memoryview, at: int, end: int, allowed: frozenset[_Kind]) ->
         raise PeerBrokeProtocol(f"{kind.name} from the wrong side")
     if head_size != _HEAD_BYTES[kind] or body_size > _BODY_BYTES_MAX[kind]:
         raise PeerBrokeProtocol(f"{kind.name} with {head_size} + {body_size} bytes")
-    if flags & ~(_FLAG_LZ4 | _FLAG_BODY_UNCHECKED) or (flags and kind is not _Kind.TRANSFER):
+    if flags & ~_FLAG_LZ4 or (flags and kind is not _Kind.TRANSFER):
         raise PeerBrokeProtocol(f"{kind.name} with flags {flags}")
     head_at = at + _FRAME.size
     body_at = head_at + head_size
@@ -541,10 +541,7 @@ def _extended(view: memoryview, at: int, end: int, allowed: frozenset[_Kind]) ->
         return None
     head = bytes(view[head_at:body_at])
     body = view[body_at:stop]
-    found = crc32(head, crc32(view[at : at + 12]))
-    if not flags & _FLAG_BODY_UNCHECKED:
-        found = crc32(body, found)
-    if found != crc:
+    if crc32(body, crc32(head, crc32(view[at : at + 12]))) != crc:
         raise PeerBrokeProtocol(f"{kind.name} with a wrong checksum")
     if flags & _FLAG_LZ4:
         body = _expanded(body)
@@ -593,44 +590,3 @@ def _master_frame(whole: _Whole) -> MasterFrame:
         raise PeerBrokeProtocol(f"welcome of epoch {epoch}, log {start} to {log_end}")
     history = history_of(_decode_entries(whole.body))
     return Welcome(epoch, start, log_end, confirmed, history, proof)
-
-
-# --- who is who ---
-
-
-def slave_proof(secret: bytes, challenge: Challenge, hello: Hello) -> bytes:
-    """What a slave that knows the secret answers to this challenge. Covers everything the hello says."""
-    if not secret:
-        return NO_PROOF
-    names = f"{hello.cluster}#{hello.group}".encode()
-    said = b"slave" + challenge.nonce + _hello_head(hello, NO_PROOF) + names
-    return hmac.digest(secret, said, hashlib.sha256)
-
-
-def master_proof(secret: bytes, hello: Hello, welcome: Welcome) -> bytes:
-    """What a master that knows the secret adds to its welcome."""
-    if not secret:
-        return NO_PROOF
-    head = _WELCOME.pack(welcome.epoch, welcome.start, welcome.end, welcome.confirmed, NO_PROOF)
-    said = b"master" + hello.nonce + head + _entries(welcome.history.entries)
-    return hmac.digest(secret, said, hashlib.sha256)
-
-
-def refuse_hello(
-    hello: Hello, challenge: Challenge, *, cluster: str, group: str, secret: bytes
-) -> str | None:
-    """Why this slave is not let in; None when it is. The epoch and position are MasterCore's to judge."""
-    if hello.version != VERSION:
-        return f"extension version {hello.version}, ours is {VERSION}"
-    if (hello.cluster, hello.group) != (cluster, group):
-        return f"belongs to {hello.cluster}/{hello.group}, this is {cluster}/{group}"
-    if not hmac.compare_digest(hello.proof, slave_proof(secret, challenge, hello)):
-        return "wrong secret"
-    return None
-
-
-def refuse_welcome(welcome: Welcome, hello: Hello, *, secret: bytes) -> str | None:
-    """Why this master is not to be followed; None when it is."""
-    if not hmac.compare_digest(welcome.proof, master_proof(secret, hello, welcome)):
-        return "wrong secret"
-    return None

@@ -33,11 +33,10 @@ from replication.frames import (
     Welcome,
     encode_slave_frame,
     history_of,
-    refuse_welcome,
-    slave_proof,
 )
 from replication.link import BUFFER_BYTES, Link
 from replication.party import Party
+from replication.proofs import refuse_welcome, slave_proof
 from replication.slave import (
     ANSWER_MS_MAX,
     NO_CONNECTION,

@@ -32,8 +32,6 @@ from replication.frames import (
     Report,
     SlaveFrame,
     Welcome,
-    master_proof,
-    refuse_hello,
 )
 from replication.master import (
     NEVER,
@@ -49,6 +47,7 @@ from replication.master import (
     Trimmed,
 )
 from replication.party import Party
+from replication.proofs import master_proof, refuse_hello
 from replication.readahead import Ahead, read_ahead
 from replication.replica import ReplicaCore
 from replication.stream import LogGone, Shipped, SourceLog, Stream

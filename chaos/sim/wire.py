@@ -19,9 +19,8 @@ from replication.frames import (
     encode_master_frame,
     encode_slave_frame,
     history_of,
-    refuse_hello,
-    slave_proof,
 )
+from replication.proofs import refuse_hello, slave_proof
 
 SECRET = b"the simulator's secret"
 _CHALLENGE = Challenge(b"0123456789abcdef")

@@ -6,6 +6,7 @@ import base64
 import json
 import lzma
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +36,8 @@ from replication.frames import (
     encode_slave_frame,
     encode_transfer_head,
     history_of,
-    master_proof,
-    refuse_hello,
-    refuse_welcome,
-    slave_proof,
 )
+from replication.proofs import master_proof, refuse_hello, refuse_welcome, slave_proof
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire"
 GOLDEN = {"ha-classic": Dialect.CLASSIC, "ha-autoswitch": Dialect.AUTO_SWITCH}
@@ -217,9 +215,9 @@ def test_any_flipped_bit_of_an_extended_frame_is_noticed(direction: str, frame: 
         assert found == [], f"bit {bit}"  # it waits for bytes that a larger size announces
 
 
-def test_a_body_sent_by_the_kernel_is_outside_the_checksum() -> None:
+def test_a_body_sent_by_the_kernel_is_checked_too() -> None:
     head = encode_transfer_head(
-        Transfer(0, b"", 1, 0, 0), Dialect.EXTENDED, body_bytes=5, checked=False
+        Transfer(0, b"", 1, 0, 0), Dialect.EXTENDED, body_bytes=5, body_crc=zlib.crc32(b"12345")
     )
     frames = read_all(MasterFrameReader(Dialect.EXTENDED), [head + b"12345"])
     assert frames == [Transfer(0, b"12345", 1, 0, 0)]
