@@ -313,7 +313,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
         "--broker-port",
         type=int,
         help="of the first broker, default 10911 or the next that is free, and kept; each further "
-        "one: 10 more. Each also takes the port 2 below and the one above",
+        "one: 10 more. Each also takes the port 2 below and the one above, with --mode the two above",
     )
     json_option(parser)
 

@@ -1,12 +1,14 @@
 """What a local cluster consists of: its processes, their ports and settings, and where they keep things.
 
 In the directory the user names: cluster.json (who, and on which ports), *.conf (ours at first, the
-user's to change), run/*.pid, logs/*.log, store/NODE, namesrv/, controller/.
+user's to change), run/*.pid, logs/*.log, store/NODE, namesrv/; with replicas controller/, and
+http.token for those who may read the brokers' raw logs (`tandem audit run --namesrv`).
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ REPLICAS: Final = 2
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10_911
 BROKER_STEP: Final = 10  # between the ports of two brokers
+HTTP_STEP: Final = 2  # above a broker's port: the one for audits
 CONTROLLER_STEP: Final = 2  # above the name server's port, as in RocketMQ's examples
 EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
 SHIFT: Final = 100  # to the next ports, where the usual ones are taken
@@ -92,7 +95,8 @@ class Layout:
         """Every port that this process listens on."""
         if not member.is_broker:
             return [member.port, self.controller_port] if self.mode else [member.port]
-        return [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
+        own = [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
+        return [*own, member.port + HTTP_STEP] if self.mode else own
 
     def pid_file(self, member: Member) -> Path:
         return self.directory / "run" / f"{member.name}.pid"
@@ -102,6 +106,11 @@ class Layout:
 
     def config_file(self, member: Member) -> Path:
         return self.directory / f"{member.name}.conf"
+
+    @property
+    def token_file(self) -> Path:
+        """What readers of the HTTP ports must show."""
+        return self.directory / "http.token"
 
     def store(self, member: Member) -> Path:
         return self.directory / "store" / member.name
@@ -148,6 +157,9 @@ def open_or_create(
     layout = _planned(directory, mode or "", namesrv_port, broker_port)
     for path in (directory / "run", directory / "logs", directory / "namesrv"):
         path.mkdir(parents=True, exist_ok=True)
+    if layout.mode and not layout.token_file.exists():
+        layout.token_file.touch(mode=0o600)
+        layout.token_file.write_text(secrets.token_urlsafe(24) + "\n")
     for member in layout.members:
         if not layout.config_file(member).exists():
             layout.config_file(member).write_text(settings_text(layout, member))
@@ -285,5 +297,7 @@ def _broker_settings(layout: Layout, member: Member) -> dict[str, object]:
             "haListenPort": member.port + 1,
             "enableControllerMode": "true",
             "controllerAddr": layout.controller,
+            "httpPort": member.port + HTTP_STEP,
+            "httpTokenFile": layout.token_file,
         }
     return lines

@@ -64,20 +64,23 @@ def test_a_mode_makes_two_groups_of_two_replicas_and_a_controller(
         assert settings["enableControllerMode"] == "true"
         assert settings["controllerAddr"] == layout.controller
         assert settings["haListenPort"] == str(member.port + 1)
+        assert settings["httpPort"] == str(member.port + 2)
         assert settings["storePathRootDir"] == str(tmp_path / "store" / member.name)
     assert open_layout(tmp_path) == layout
+    token = layout.token_file
+    assert (len(token.read_text().strip()), token.stat().st_mode & 0o777) == (32, 0o600)
 
 
 def test_no_two_processes_share_a_port(tmp_path: Path, taken: Taken) -> None:
     layout = created(tmp_path, "sync")
     ports = [port for member in layout.members for port in layout.ports(member)]
-    assert len(ports) == len(set(ports)) == 2 + 4 * 3
+    assert len(ports) == len(set(ports)) == 2 + 4 * 4
 
 
 def test_usual_ports_that_are_taken_are_left_and_the_choice_is_remembered(
     tmp_path: Path, taken: Taken
 ) -> None:
-    taken(10_942)  # where the fourth broker would wait for its slave
+    taken(10_942)  # where the last broker would wait for its slave
     layout = created(tmp_path, "sync")
     assert [each.port for each in layout.members] == [9976, 11_011, 11_021, 11_031, 11_041]
     taken(9976, 11_011)  # by ourselves
