@@ -336,7 +336,7 @@ def test_ha_status_of_a_master_is_as_rocketmq_writes_it(s0: Group) -> None:
     status = s0.master.ha_status()
     assert status == {
         "haClientRuntimeInfo": {
-            "activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0,
+            "lastReadTimestamp": 0, "lastWriteTimestamp": 0,
             "masterFlushOffset": 0, "maxOffset": 0, "transferredByteInSecond": 0,
         },
         "haConnectionInfo": [
