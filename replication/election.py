@@ -778,6 +778,11 @@ class ControllerCore:
         return self._may_lead(group, now_ms)
 
     @staticmethod
+    def _epoch_in_logs(group: Group) -> int:
+        """The highest epoch that a replica has spoken of. Above the record's: this controller has forgotten reigns."""
+        return max((live.epoch for live in group.live.values()), default=0)
+
+    @staticmethod
     def _trusted(record: GroupRecord, replica: int) -> bool:
         return replica not in record.suspects or set(record.base) <= set(record.suspects)
 
@@ -785,6 +790,9 @@ class ControllerCore:
         """Elect whoever should be, if anybody may be. Whether there is a new master."""
         record = group.record
         if record.epoch == 0 or self._master_settled(group, now_ms):
+            return False
+        if self._epoch_in_logs(group) > record.epoch:
+            self._wait(group, effects)
             return False
         base = [each for each in record.base if each not in record.suspects]
         lossy = False
@@ -833,7 +841,9 @@ class ControllerCore:
 
     def _wait(self, group: Group, effects: list[Effect]) -> None:
         record = group.record
-        if set(record.base) <= set(record.suspects):
+        if self._epoch_in_logs(group) > record.epoch:
+            text = self._forgotten(group)
+        elif set(record.base) <= set(record.suspects):
             text = f"every copy of {record.base} lost power with unflushed data"
         else:
             text = f"nobody of {record.base} is alive"
@@ -841,19 +851,28 @@ class ControllerCore:
             group.waiting = text
             effects.append(Announce(record.name, Kind.WAITING, record.epoch, text))
 
+    def _forgotten(self, group: Group) -> str:
+        return (
+            f"the logs have epoch {self._epoch_in_logs(group)}, this controller knows {group.record.epoch}: "
+            "its records were lost; restore them, or elect unclean by hand"
+        )
+
     def _elected(
         self, group: Group, chosen: int, lossy: bool, now_ms: int, effects: list[Effect], why: str
     ) -> None:
         record = group.record
         assert lossy or chosen in record.base, (chosen, record)  # INV-29
-        assert record.epoch < EPOCH_MAX
         waits = record.mode in (Mode.S0.value, Mode.S1.value)
-        epoch = record.epoch + 1
+        epoch = max(record.epoch, self._epoch_in_logs(group)) + 1
+        assert epoch <= EPOCH_MAX
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY
         before = record.base if not lossy else (chosen,)
         reigned = record.reigned
         if not record.members[chosen].incarnation:
-            before, reigned = (), chosen  # a stock master asks for no lease: it may acknowledge from now on
+            before, reigned = (
+                (),
+                chosen,
+            )  # a stock master asks for no lease: it may acknowledge from now on
         self._change(
             group, effects, master=chosen, epoch=epoch, sync_set=(chosen,), set_number=record.set_number + 1,
             electing_from=before, reigned=reigned, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
@@ -885,9 +904,15 @@ class ControllerCore:
             effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
             return
         record = group.record
-        if record.epoch == 0 and event.replica > 0 and self.alive(group, event.replica, now_ms):
+        in_logs = self._epoch_in_logs(group)
+        by_hand = event.designated and (event.unclean or self.unclean)
+        if in_logs > EPOCH_MAX // 2 or (in_logs > record.epoch and not by_hand):
+            remark = self._forgotten(group)
+            effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
+        elif record.epoch == 0 and event.replica > 0 and self.alive(group, event.replica, now_ms):
             self._change(group, effects, sync_set=(event.replica,))
-            self._elected(group, event.replica, False, now_ms, effects, "the group's first master")
+            why = "the group's first master"
+            self._elected(group, event.replica, in_logs > 0, now_ms, effects, why)
             effects.append(Answer(event.request, records=(group.record,)))
         elif event.designated and event.replica != record.master:
             self._designate(group, event, now_ms, effects)

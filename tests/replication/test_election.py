@@ -362,3 +362,46 @@ def test_a_stock_master_reigns_from_its_election_and_lives_by_any_heartbeat() ->
     bench.step(Heartbeat(11, "a", 1, epoch=1, timeout_ms=10_000))
     bench.step(Tick())
     assert bench.record.epoch == record.epoch and bench.record.master == 2, "1 is not in the set"
+
+
+# --- a controller that has forgotten ---
+
+
+def test_a_controller_with_an_older_record_than_the_logs_elects_nobody_by_itself() -> None:
+    """Else it would give an epoch out twice."""
+    bench = Bench(replicas=2)
+    bench.now_ms += 10_000
+    effects = bench.step(
+        Heartbeat(12, "a", 2, 12, epoch=7, end=900)
+    )  # of epoch 7, while the record says 1
+    assert bench.record.epoch == 1 and bench.record.master == 1
+    told = [each.text for each in effects if isinstance(each, Announce)]
+    assert told and "the logs have epoch 7, this controller knows 1" in told[0]
+    for event in (ElectMaster(3, "c", "a", 2), ElectMaster(3, "c", "a", 2, designated=True)):
+        answer = bench.answer(event)
+        assert answer.code is Code.ELECT_MASTER_FAILED and "restore them" in answer.remark
+    by_hand = ElectMaster(3, "c", "a", 2, designated=True, unclean=True)
+    assert bench.answer(by_hand).code is Code.SUCCESS
+    assert (bench.record.master, bench.record.epoch) == (2, 8), "above every epoch ever used"
+
+
+def test_a_controller_that_lost_everything_makes_no_empty_replica_master_of_a_group_with_a_log() -> (
+    None
+):
+    bench = Bench(replicas=2)
+    bench.core.groups.clear()
+    for replica, epoch in ((1, 0), (2, 7)):
+        bench.step(ApplyBrokerId(0, "c", "a", replica, f"code{replica}"))
+        bench.register(replica, epoch=epoch)
+    answer = bench.answer(ElectMaster(3, "c", "a", 1))
+    assert answer.code is Code.ELECT_MASTER_FAILED and bench.record.epoch == 0
+    effects = bench.step(ElectMaster(3, "c", "a", 2, designated=True, unclean=True))
+    assert (bench.record.master, bench.record.epoch, bench.record.lossy_epoch) == (2, 8, 8)
+    assert Kind.LOSS_POSSIBLE in [each.kind for each in effects if isinstance(each, Announce)]
+
+
+def test_an_absurd_epoch_is_not_topped() -> None:
+    bench = Bench(replicas=2)
+    bench.step(Heartbeat(12, "a", 2, 12, epoch=(1 << 31) - 1))
+    unclean = ElectMaster(3, "c", "a", 2, designated=True, unclean=True)
+    assert bench.answer(unclean).code is Code.ELECT_MASTER_FAILED
