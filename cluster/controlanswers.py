@@ -399,7 +399,7 @@ def stock_heartbeat_answer(
 
     Such a controller promises nothing by an answer. It elects when the timeout that the heartbeat named is over, but
     also at once when the connection closes; so this is a lease only as far as we notice that, too. In S0 and S1 no
-    acknowledged message depends on it; in A0 and A1 an old master may go on for one lease (docs/operations.md).
+    acknowledged message depends on it; in A0 and A1 an old master may go on for one lease (docs/howto/controller.md).
     """
     if reply.view is None:
         known = reply.code != ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
