@@ -420,17 +420,20 @@ class ClassicSlave:
             store.truncate(reached)
 
     async def _search(self) -> None:
-        """While no master is there, ask for it; with ever longer pauses, for an answer costs a
-        registration."""
+        """While no master is there, or only its stream is, ask for it; with ever longer pauses, for
+        an answer costs a registration."""
         wait_ms = SEARCH_MS_MIN
         since_ms = 0
+        had_stream = False
         while True:
             self.follow()
             await asyncio.sleep(REVIEW_MS / 1000)
             now_ms = self._clock.monotonic_ms()
             self._rate.note(self.receiver.stats.received_bytes, now_ms)
-            if self.core.streaming or self._fixed:
+            stream = self.core.streaming or self._fixed
+            if stream and (self.master is not None or not had_stream):
                 wait_ms, since_ms = SEARCH_MS_MIN, now_ms
             elif now_ms - since_ms >= wait_ms:
                 since_ms, wait_ms = now_ms, min(wait_ms * 2, SEARCH_MS_MAX)
                 self._register_again()
+            had_stream = stream

@@ -87,7 +87,9 @@ class OffsetHandlers:
         header = UpdateConsumerOffsetHeader.of(command)
         check_group(header.consumer_group)
         check_topic(header.topic)
-        if self._groups.get(header.consumer_group) is None:
+        # A slave may tell of a group that began there, while this master was away.
+        known = self._groups.find if header.only_forward else self._groups.get
+        if known(header.consumer_group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {header.consumer_group} not exist!",

@@ -311,10 +311,20 @@ async def test_groups_of_progress_that_the_master_does_not_name_stay(pair: Pair)
     assert offsets.committed("Old", "T", 0) == 5
 
 
+async def test_a_group_that_began_at_the_slave_is_made_on_the_master(pair: Pair) -> None:
+    await pair.make_topic("Orders")
+    await pair.round()
+    pair.slave.broker.offsets.commit("Began", "Orders", 0, 25)
+    assert await pair.round()
+    assert pair.master.broker.offsets.committed("Began", "Orders", 0) == 25
+    assert "Began" in pair.master.broker.groups
+
+
 async def test_refused_progress_is_told_again_and_forgotten_with_its_topic(pair: Pair) -> None:
     await pair.make_topic("Orders")
     await pair.round()
-    pair.slave.broker.offsets.commit("Nobody", "Orders", 0, 25)  # no such group on the master
+    pair.link.ours = False  # a stock master takes no progress of a group that it does not know
+    pair.slave.broker.offsets.commit("Nobody", "Orders", 0, 25)
     assert await pair.round()
     assert pair.slave.broker.offsets.ahead
     await pair.master.ask(215, topic="Orders")
