@@ -25,6 +25,7 @@ from storage.errors import (
     PropertiesTooLarge,
 )
 from storage.record import BatchItem, Head, Record
+from storage.tail import DIRECT_BYTES as _DIRECT_BYTES
 from storage.tail import STAGING_BYTES as _STAGING_BYTES
 
 cdef extern from *:
@@ -869,7 +870,7 @@ cdef class LogTail:
         cdef unsigned char* at
         if self.descriptor < 0 or size > self.limit - position:
             return -1
-        if size > self.room:
+        if size > self.room or (size >= _DIRECT_BYTES and self.committed == position):
             self.commit_staged()
             self._write_out(&data[0], size)
             self.position = self.committed

@@ -28,6 +28,7 @@ from storage.record import (
 )
 
 STAGING_BYTES: Final = 512 << 10  # what one received chunk becomes, and still in the L2 cache
+DIRECT_BYTES: Final = 32 << 10  # a write of so many costs more than the call
 _BLANK: Final = struct.Struct(">ii")  # size, magic
 
 
@@ -202,20 +203,22 @@ class LogTail:
 
     def append_raw(self, data: Bytes) -> int:
         """Stage bytes as they are (replicated records, blanks); their log offset, or -1 when they
-        do not fit. More than the buffer takes is committed at once. Raises FlushFailed."""
+        do not fit. Many, with nothing staged before them, are committed at once, without a copy;
+        so are more than the buffer takes. Raises FlushFailed."""
         position = self.position
         size = len(data)
         if self._descriptor < 0 or size > self.limit - position:
             return -1
-        if size <= self._room:
-            at = self._stage(size)
-            self._staging[at : at + size] = data
-            self.position = position + size
-        else:
+        alone = size >= DIRECT_BYTES and self.committed == position
+        if size > self._room or alone:
             self.commit()
             with memoryview(data) as whole:
                 self._write_out(whole)
             self.position = self.committed
+        else:
+            at = self._stage(size)
+            self._staging[at : at + size] = data
+            self.position = position + size
         return self.segment_start + position
 
     def write_blank(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from storage.errors import FlushFailed, MessageIllegal, PropertiesTooLarge
 from storage.record import BatchItem, Draft, encode_properties, pack_host, record_size
-from storage.tail import STAGING_BYTES
+from storage.tail import DIRECT_BYTES, STAGING_BYTES
 
 MakeFile = Callable[[int], Any]
 
@@ -236,10 +236,27 @@ def test_raw_bytes_beyond_the_buffer_follow_what_was_staged(
     tail.append_raw(b"staged")
     assert tail.append_raw(memoryview(data)) == 6
     assert tail.committed == tail.position == 6 + len(data)
-    tail.append_raw(data[:STAGING_BYTES])
+    tail.append_raw(data[:10])
+    tail.append_raw(data[10 : STAGING_BYTES - 10])
     assert tail.committed == 6 + len(data), "this much fits"
     tail.commit()
-    assert file.contents()[: tail.position] == b"staged" + data + data[:STAGING_BYTES]
+    assert file.contents()[: tail.position] == b"staged" + data + data[: STAGING_BYTES - 10]
+
+
+def test_many_raw_bytes_with_nothing_before_them_are_written_without_a_copy(
+    codec: Any, memory_file: MakeFile
+) -> None:
+    file = memory_file(4 * STAGING_BYTES)
+    tail = open_tail(codec, file)
+    data = os.urandom(DIRECT_BYTES)
+    tail.append_raw(data[1:])
+    assert tail.committed == 0
+    tail.append_raw(data)
+    assert tail.committed == 0, "it follows what is staged"
+    tail.commit()
+    tail.append_raw(data)
+    assert tail.committed == tail.position == 3 * DIRECT_BYTES - 1
+    assert file.contents()[: tail.position] == data[1:] + data + data
 
 
 # --- a commit that fails ---
