@@ -110,14 +110,15 @@ def _run(arguments: argparse.Namespace) -> int:
     for places in _audited(arguments, access):
         run_id = plan.new_run_id(time.time_ns() // 1_000_000)
         out = arguments.out / run_id if arguments.out is not None else None
+        engine = _engine(arguments, places, access, out)
         try:
-            outcome: Outcome = plan.audit(
-                places, _engine(arguments, places, access, out), options, run_id
-            )
+            outcome: Outcome = plan.audit(places, engine, options, run_id)
         except (errors.AuditIncomplete, storage_errors.StorageError, OSError) as problem:
             _fail(_told(problem))
             failed.append(next(iter(places)))
             continue
+        finally:
+            engine.close()
         outcomes.append(outcome)
         _leave_behind(outcome, out)
         if arguments.json:
@@ -245,7 +246,7 @@ def _spark_engine(
         for name, place in places.items()
     }
     engine: Engine = session.spark_engine(
-        arguments.spark_master, arguments.jit, absolute, access, out
+        arguments.spark_master, arguments.jit, absolute, access, out, arguments.spark_archive
     )
     return engine
 
@@ -483,6 +484,10 @@ def _spark_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spark-master", default="", metavar="URL", help="an existing cluster; default local[*]"
     )
+    parser.add_argument(
+        "--spark-archive", type=Path, metavar="FILE",
+        help="a packed environment for that cluster's executors (venv-pack, conda-pack)",
+    )  # fmt: skip
     parser.add_argument(
         "--jit", choices=("c1", "c2"), default="c1", help="c1 starts faster, c2 runs faster"
     )

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 JAVA_MIN: Final = 17
 ARCHIVE_MAKING_S: Final = 600
+_UNPACKED: Final = "audit"  # what executors call an unpacked environment
 _JIT: Final = {"c1": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "c2": "-XX:+UseSerialGC"}
 
 
@@ -31,11 +33,12 @@ def spark_engine(
     places: dict[str, str],
     access: Access | None = None,
     out: Path | None = None,
+    archive: Path | None = None,
 ) -> Engine:
     """The engine on a context of its own. Raises BadInput when Java or Spark is missing or too old, Java
     not before the first pass."""
     job = _module("replication.audit.spark_job")
-    engine: Engine = job.SparkEngine(lambda: context(master, jit), places, access, out)
+    engine: Engine = job.SparkEngine(lambda: context(master, jit, archive), places, access, out)
     return engine
 
 
@@ -55,34 +58,45 @@ def _bad_input(text: str) -> Exception:
     return problem
 
 
-def context(master: str = "", jit: str = "c1") -> Any:
-    """What runs tasks: Spark without its SQL, which takes as long to start as everything else."""
+def context(master: str = "", jit: str = "c1", archive: Path | None = None) -> tuple[Any, bool]:
+    """What runs tasks, and whether it was started here: Spark without its SQL, which takes as long to
+    start as everything else. Raises BadInput."""
     check_java()
-    pyspark = _module("pyspark")
-    made = pyspark.SparkContext.getOrCreate(
-        _configuration(pyspark.SparkConf(), master, jit, "tasks")
-    )
+    spark = _module("pyspark")
+    ours = spark.SparkContext._active_spark_context is None
+    conf = _configuration(spark.SparkConf(), master, jit, "tasks", archive)
+    made = _started(lambda: spark.SparkContext.getOrCreate(conf), master)
     made.setLogLevel("ERROR")
-    return made
+    return made, ours
 
 
-def session(master: str = "", jit: str = "c1") -> Any:
-    """A session, for queries and streams."""
+def session(master: str = "", jit: str = "c1", archive: Path | None = None) -> Any:
+    """A session, for queries and streams. Raises BadInput."""
     check_java()
-    pyspark = _module("pyspark")
-    sql = _module("pyspark.sql")
-    conf = _configuration(pyspark.SparkConf(), master, jit, "sql")
-    made = sql.SparkSession.builder.config(conf=conf).getOrCreate()
+    conf = _configuration(_module("pyspark").SparkConf(), master, jit, "sql", archive)
+    builder = _module("pyspark.sql").SparkSession.builder
+    made = _started(lambda: builder.config(conf=conf).getOrCreate(), master)
     made.sparkContext.setLogLevel("ERROR")
     return made
 
 
-def _configuration(conf: Any, master: str, jit: str, purpose: str) -> Any:
+def _started(start: Callable[[], Any], master: str) -> Any:
+    java_error = _module("py4j.protocol").Py4JError
+    spark_error = _module("pyspark.errors").PySparkException
+    try:
+        return start()
+    except (java_error, spark_error) as problem:
+        cause = getattr(problem, "java_exception", None)
+        text = str(cause.toString() if cause is not None else problem).splitlines()[0]
+        raise _bad_input(f"Spark does not start on {master or 'local[*]'}: {text}") from problem
+
+
+def _beside_audit(name: str) -> Path:
+    return Path(importlib.import_module("replication.audit").__file__ or "").parent / name
+
+
+def _configuration(conf: Any, master: str, jit: str, purpose: str, archive: Path | None) -> Any:
     """Local JVMs start with the first compiler only: audits are over before the second one pays."""
-    packages = str(Path(importlib.import_module("replication").__file__ or "").parents[1])
-    paths = [packages, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JIT["c1"])
     settings = {
@@ -92,7 +106,13 @@ def _configuration(conf: Any, master: str, jit: str, purpose: str) -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "1" if not master else "16",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"{_JIT[jit]} {_class_archive(jit, purpose)}",
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                _JIT[jit],
+                f"-Dlog4j2.configurationFile={_beside_audit('spark-log4j2.properties')}",
+                _class_archive(jit, purpose),
+            )
+        ),
         "spark.sql.codegen.wholeStage": "false",  # a handful of rows: not worth compiling
         "spark.sql.adaptive.enabled": "false",
     }
@@ -100,9 +120,26 @@ def _configuration(conf: Any, master: str, jit: str, purpose: str) -> Any:
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         }
-    return conf.setAll(settings.items())
+    return conf.setAll([*settings.items(), *_packages(archive).items()])
+
+
+def _packages(archive: Path | None) -> dict[str, str]:
+    """How executors come by Python and our packages.
+
+    From an archive of an environment; else, where PYSPARK_PYTHON names one, from that interpreter; else
+    from ours, which must be at the same place there.
+    """
+    if archive is not None:
+        os.environ["PYSPARK_PYTHON"] = f"./{_UNPACKED}/bin/python"
+        return {"spark.archives": f"{archive.absolute()}#{_UNPACKED}"}
+    if "PYSPARK_PYTHON" in os.environ:
+        return {}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    packages = str(Path(importlib.import_module("replication").__file__ or "").parents[1])
+    paths = [packages, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}
 
 
 def _class_archive(jit: str, purpose: str) -> str:
@@ -161,7 +198,8 @@ def watch(places: dict[str, str], arguments: argparse.Namespace, access: Access)
     for name, place in places.items():
         stores.open_replica(place, name, access=access).close()
     job = _module("replication.audit.spark_job")
-    spark = session(arguments.spark_master, arguments.jit)
+    ours = _module("pyspark").SparkContext._active_spark_context is None
+    spark = session(arguments.spark_master, arguments.jit, arguments.spark_archive)
     before = _island_count(arguments.out)
     query = job.watch(
         spark, reference, replica, access, arguments.out, arguments.every, arguments.once,
@@ -171,6 +209,8 @@ def watch(places: dict[str, str], arguments: argparse.Namespace, access: Access)
         query.awaitTermination()
     finally:
         query.stop()
+        if ours:
+            spark.stop()
     return 1 if _island_count(arguments.out) > before else 0
 
 

@@ -66,3 +66,6 @@ class LocalEngine:
         return [
             check_range(reference, shelves, islands, start, reference.end, options.delay_levels)
         ]
+
+    def close(self) -> None:
+        """Its threads end with each pass."""

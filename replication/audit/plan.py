@@ -126,6 +126,8 @@ class Engine(Protocol):
         options: Options,
     ) -> list[RangeReport]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(slots=True)
 class _Audit:

@@ -46,13 +46,14 @@ class SparkEngine:
 
     def __init__(
         self,
-        context: Callable[[], Any],
+        context: Callable[[], tuple[Any, bool]],
         places: dict[str, str],
         access: Access | None = None,
         blocks_out: Path | None = None,
     ) -> None:
-        """context is asked once, when the first pass begins: bad input needs no JVM.
-
+        """
+        context     the SparkContext, and whether it ends with us; asked once, when the first pass
+                    begins: bad input needs no JVM
         places      name -> directory or URI as the executors see it
         blocks_out  where digests are kept if they are too many for the driver
         """
@@ -60,10 +61,17 @@ class SparkEngine:
         self._places = places
         self._access = access or Access()
         self._blocks_out = blocks_out
+        self._ours = False
 
     @cached_property
     def _spark(self) -> Any:
-        return self._context()
+        spark, self._ours = self._context()
+        return spark
+
+    def close(self) -> None:
+        """Stop what was started for this engine: executors that are left behind complain aloud."""
+        if self._ours:
+            self._spark.stop()
 
     @property
     def _slots(self) -> int:
