@@ -15,6 +15,7 @@ from typing import Final
 
 from cluster import controlanswers, controlplane
 from cluster.broker.config import BrokerConfig
+from cluster.config import ConfigError
 from cluster.logs import once_per
 from cluster.remoting.channel import Channel, open_channel, split_address
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -35,7 +36,7 @@ STOCK_TIMEOUT_MS: Final = 10_000  # RocketMQ's controllerHeartBeatTimeoutMills
 TAKEN_MS_MAX: Final = 5_000  # so long another process may hold our id, then we are one too many
 
 
-class IdentityTaken(Exception):
+class IdentityTaken(ConfigError):
     """Another process lives under our id: two of us must not write."""
 
 
@@ -335,7 +336,8 @@ class ControllerLink:
                 except TimeoutError:
                     self.keep_alive()
                 if self._refused:
-                    raise IdentityTaken(self._refused)
+                    path = str(self._config.identity_path)
+                    raise IdentityTaken("storePathBrokerIdentity", path, self._refused)
                 if self._clock.monotonic_ms() - self._heard_ms > silence_ms:
                     channel.abort(f"silent for {silence_ms} ms")
         finally:

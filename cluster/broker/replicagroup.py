@@ -24,11 +24,20 @@ from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.identity import obtain_identity
 from cluster.broker.standing import MASTER_ID, RoleChanges
 from cluster.broker.suspicion import SuspectMark
+from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
-from replication import EpochHistory, Identity, Refusal, ReplicaCore, SlaveCore
+from replication import (
+    CorruptEpochFile,
+    CorruptIdentityFile,
+    EpochHistory,
+    Identity,
+    Refusal,
+    ReplicaCore,
+    SlaveCore,
+)
 from replication import Role as ReplicaRole
 from replication import master as m
 from replication import replica as r
@@ -45,6 +54,7 @@ log = logging.getLogger(__name__)
 
 ALARMS_KEPT: Final = 16
 REVIEW_MS: Final = 100
+REFILLED: Final = "it gets a new id, and its log from the master"
 SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
 HAND_OVER_MS: Final = 1_000  # a stop waits at most so long for a successor to serve
 GENTLE_MS: Final = (
@@ -76,15 +86,23 @@ async def find_membership(
 ) -> Membership:
     """Read the files; a new store waits here until a controller gives it an id.
 
-    Raises CorruptEpochFile, CorruptIdentityFile, ConfigError, OSError.
+    Raises ConfigError, also for a file that is damaged, and OSError.
     """
     epochs = EpochFile(config.epoch_path)
     recovered = store.recovered
     survived = recovered.clean or (recovered.same_boot and not recovered.dropped_bytes)
-    history = await asyncio.to_thread(epochs.load, store.end, same_boot=survived)
+    try:
+        history = await asyncio.to_thread(epochs.load, store.end, same_boot=survived)
+    except CorruptEpochFile as problem:
+        why = f"{problem}. Restore it, or start this replica with an empty store: {REFILLED}"
+        raise ConfigError("storePathEpochFile", str(config.epoch_path), why) from problem
     if recovered.dropped_bytes and not suspect.there:
         await asyncio.to_thread(suspect.make, f"the log was damaged at {recovered.log_end}")
-    identity = await obtain_identity(config, clock, rng)
+    try:
+        identity = await obtain_identity(config, clock, rng)
+    except CorruptIdentityFile as problem:
+        why = f"{problem}. Restore it, or start this replica with an empty store: {REFILLED}"
+        raise ConfigError("storePathBrokerIdentity", str(config.identity_path), why) from problem
     return Membership(identity, suspect, epochs, history)
 
 

@@ -15,6 +15,7 @@ from replicakit import Controllers, Kit, controllers, open_kit, run, until
 from cluster.broker.acks import UNSETTLED
 from cluster.broker.config import Role
 from cluster.broker.errors import NotMaster, TooFewReplicas
+from cluster.config import ConfigError
 from cluster.process import running
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -561,6 +562,20 @@ def test_with_a_synchronous_disk_a_power_cut_lost_nothing_that_was_reported(
         with open_kit(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
             await kit.join()
             assert not kit.replica.core.suspect
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["epochFileCheckpoint", "brokerIdentity"])
+def test_a_damaged_file_of_a_replica_stops_the_start_and_says_what_to_do(
+    tmp_path: Path, controllers: Controllers, name: str
+) -> None:
+    async def main() -> None:
+        controllers.add()
+        with open_kit(tmp_path) as kit:
+            (tmp_path / name).write_text("1\n99\n1-0\n")
+            with pytest.raises(ConfigError, match="start this replica with an empty store"):
+                await kit.join()
 
     run(main())
 
