@@ -74,18 +74,26 @@ def run_start(arguments: argparse.Namespace) -> ExitCode:
         )
     began = time.monotonic()
     processes.start(layout, [member])
-    status = asyncio.run(_ready(layout, [member]))
+    status = asyncio.run(_ready(layout, [member, *_dependents(layout, member)]))
     took_s = time.monotonic() - began
     condition = status.of(member.name)
     if arguments.json:
         found = {"started": member.name, "seconds": round(took_s, 3), "member": plain(condition)}
         print(json.dumps(found))
         return ExitCode.OK
-    part = "ready"
+    part = "ready" if member.is_broker else "ready, and every running broker registered,"
     if condition.role is not None:
         part = f"{condition.role} in epoch {condition.epoch}, in sync"
     print(f"{member.name}: {part} after {took_s:.1f} s (pid {condition.pid})")
     return ExitCode.OK
+
+
+def _dependents(layout: Layout, member: Member) -> list[Member]:
+    """Who has to find it again before it is of use: the running brokers their name server."""
+    if member.is_broker:
+        return []
+    states = {each: processes.state(layout, each)[0] for each in layout.brokers}
+    return [each for each, state in states.items() if state == "running"]
 
 
 def run_kill(arguments: argparse.Namespace) -> ExitCode:

@@ -294,6 +294,7 @@ def _broker_settings(layout: Layout, member: Member) -> dict[str, object]:
     }
     if layout.mode:
         lines |= {
+            "registerNameServerPeriod": 10_000,  # how soon a name server that was killed knows us again
             "haListenPort": member.port + 1,
             "enableControllerMode": "true",
             "controllerAddr": layout.controller,

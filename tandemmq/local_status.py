@@ -47,11 +47,16 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A look at the whole cluster. groups: as the controller has them, by broker name."""
+    """A look at the whole cluster.
+
+    routed  whether the name server answers
+    groups  as the controller has them, by broker name; None: it does not answer
+    """
 
     layout: Layout
     conditions: tuple[Condition, ...]
-    groups: Mapping[str, ReplicaSet]
+    routed: bool
+    groups: Mapping[str, ReplicaSet] | None
 
     @property
     def well(self) -> bool:
@@ -61,14 +66,16 @@ class Status:
     @property
     def led(self) -> bool:
         """Whether the controller knows a master of every replicated group."""
-        found = [self.groups.get(name) for name in self.layout.groups]
+        found = [(self.groups or {}).get(name) for name in self.layout.groups]
         return all(group is not None and group.master_id is not None for group in found)
 
     def is_well(self, condition: Condition) -> bool:
-        """Running, registered and, in a replicated group, in sync under a master."""
+        """Running and answering; a broker registered, and in a replicated group in sync under a master."""
         if condition.state != "running" or condition.registered is False:
             return False
-        if not self.layout.mode or condition.registered is None:
+        if condition.registered is None:
+            return self.routed and (self.groups is not None or not self.layout.mode)
+        if not self.layout.mode:
             return True
         return condition.in_sync is True and condition.role in ("master", "slave")
 
@@ -88,8 +95,8 @@ async def look(layout: Layout, admin: Admin) -> Status:
     """How everything is now. Whoever does not answer is shown without what it would have said."""
     states = {member.name: processes.state(layout, member) for member in layout.members}
     answering = [member for member in layout.members if states[member.name][0] == "running"]
-    known: set[str] = set()
-    groups: Mapping[str, ReplicaSet] = {}
+    known: set[str] | None = None
+    groups: Mapping[str, ReplicaSet] | None = None
     runtime: dict[str, dict[str, str]] = {}
     if layout.name_server in answering:
         known = await _registered(admin)
@@ -100,28 +107,31 @@ async def look(layout: Layout, admin: Admin) -> Status:
         answers = await asyncio.gather(*(_runtime(admin, member) for member in brokers))
         runtime = {member.name: found for member, found in zip(brokers, answers, strict=True)}
     conditions = [
-        _condition(layout, member, states[member.name], known) for member in layout.members
+        _condition(layout, member, states[member.name], known or set()) for member in layout.members
     ]
     if layout.mode:
         conditions = _with_lag(
             layout,
-            [_replicated(each, layout, groups, runtime.get(each.name, {})) for each in conditions],
+            [
+                _replicated(each, layout, groups or {}, runtime.get(each.name, {}))
+                for each in conditions
+            ],
         )
-    return Status(layout, tuple(conditions), groups)
+    return Status(layout, tuple(conditions), known is not None, groups)
 
 
-async def _registered(admin: Admin) -> set[str]:
+async def _registered(admin: Admin) -> set[str] | None:
     try:
         return {at for ids in (await admin.brokers()).values() for at in ids.values()}
     except ClientError:
-        return set()  # the name server does not answer: nobody is registered
+        return None
 
 
-async def _groups(layout: Layout, admin: Admin) -> Mapping[str, ReplicaSet]:
+async def _groups(layout: Layout, admin: Admin) -> Mapping[str, ReplicaSet] | None:
     try:
         return await admin.replica_sets(layout.groups, controllers=layout.controller)
     except ClientError:
-        return {}  # not ready yet, or not any more
+        return None  # not ready yet, or not any more
 
 
 async def _runtime(admin: Admin, member: Member) -> dict[str, str]:
@@ -153,8 +163,9 @@ def _replicated(
     in_sync = None if group is None else replica in group.in_sync
     role = None
     if runtime:
-        led = group is not None and group.master_id not in (None, broker_id)
-        role = "slave" if led else "waiting"
+        role = "slave"
+        if group is not None and group.master_id in (None, broker_id):
+            role = "waiting"
         if runtime.get("brokerRole", "SLAVE") != "SLAVE":
             role = "master"
     return replace(
@@ -204,7 +215,7 @@ def to_tree(status: Status) -> dict[str, Any]:
     }
     if layout.mode:
         tree |= {"mode": layout.mode, "controller": layout.controller}
-        tree["groups"] = plain(status.groups)
+        tree["groups"] = plain(status.groups or {})
     return tree
 
 
@@ -276,9 +287,11 @@ def _state(condition: Condition) -> str:
 
 
 def _group_line(status: Status, name: str) -> str:
+    if status.groups is None:
+        return f"{name}: {coloured('the controller does not say', 'yellow')}"
     group = status.groups.get(name)
     if group is None:
-        return f"{name}: {coloured('the controller does not say', 'yellow')}"
+        return f"{name}: {coloured('the controller does not know it yet', 'yellow')}"
     names = {each.address: each.name for each in status.conditions}
     members = ", ".join(names.get(each.address, each.address) for each in group.in_sync) or "nobody"
     master = names.get(group.master_address, group.master_address) or coloured("no master", "red")

@@ -76,7 +76,7 @@ class LocalCluster:
 
 
 def new_cluster(directory: Path) -> LocalCluster:
-    # broker-a, broker-b ten above it, and the fast port two below each
+    # broker-a, broker-b ten above it, the fast port two below each, the one for slaves above
     brokers = (-2, 0, 1, 8, 10, 11)
     first, name_server = free_port(brokers), free_port()
     while name_server - first in brokers:
@@ -117,7 +117,9 @@ def test_up_starts_three_processes_that_find_each_other(local: LocalCluster) -> 
 
 def test_up_again_changes_nothing(local: LocalCluster) -> None:
     before = local.members()
-    assert local.up().returncode == 0
+    again = local.up()
+    assert again.returncode == 0
+    assert "runs already" in again.stdout
     assert local.members() == before
 
 
@@ -125,6 +127,9 @@ def test_up_with_other_ports_on_the_same_directory_is_refused(local: LocalCluste
     done = local.run("up", "--namesrv-port", 21_111, "--broker-port", 21_121)
     assert done.returncode == ExitCode.FAILED
     assert str(local.broker_port) in done.stderr
+    replicated = local.run("up", "--mode", "sync")
+    assert replicated.returncode == ExitCode.FAILED
+    assert "without replicas" in replicated.stderr
 
 
 def test_sent_message_comes_out_of_tail_with_tag_and_keys(local: LocalCluster) -> None:
@@ -236,6 +241,24 @@ def test_killed_broker_is_seen_started_again_and_has_lost_nothing(fresh: LocalCl
     assert fresh.up().returncode == 0
     assert fresh.members()["broker-a"]["pid"] != victim
     assert fresh.everything("Kept") == sorted(lines)
+
+
+def test_single_processes_are_signalled_and_started_again(fresh: LocalCluster) -> None:
+    assert fresh.up().returncode == 0
+    for what, state in (("STOP", "frozen"), ("CONT", "running"), ("TERM", "stopped")):
+        done = fresh.run("kill", "broker-b", "--signal", what)
+        assert done.returncode == 0, done.stderr
+        assert fresh.members()["broker-b"]["state"] == state
+    gone = fresh.run("kill", "broker-b")
+    assert gone.returncode == ExitCode.NOT_RUNNING
+    assert "broker-b does not run" in gone.stderr
+    started = fresh.run("start", "broker-b")
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.startswith("broker-b: ready after ")
+    assert fresh.members()["broker-b"]["registered"] is True
+    again = fresh.run("start", "broker-b")
+    assert again.returncode == ExitCode.FAILED
+    assert "runs already" in again.stderr
 
 
 def test_down_stops_everything_within_five_seconds_and_leaves_clean_stores(
@@ -367,7 +390,8 @@ def test_environment_names_the_name_server(local: LocalCluster) -> None:
 
 COMMANDS = [
     ["nameserver"], ["broker"], ["send"], ["tail"], ["inspect"], ["check-config"], ["local"],
-    ["local", "up"], ["local", "down"], ["local", "status"], ["local", "logs"],
+    ["local", "up"], ["local", "down"], ["local", "status"], ["local", "kill"], ["local", "start"],
+    ["local", "logs"],
 ]  # fmt: skip
 
 

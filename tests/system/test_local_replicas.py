@@ -186,6 +186,23 @@ def test_frozen_master_loses_its_group_and_follows_when_it_wakes(whole: Replicas
     wait_until(lambda: whole.members()[victim]["role"] == "slave", 20, "it follows")
 
 
+def test_name_server_with_controller_may_die_without_a_change_of_masters(whole: Replicas) -> None:
+    before = {name: each["epoch"] for name, each in whole.status()["groups"].items()}
+    whole.ok("kill", "namesrv")
+    died = whole.local("status")
+    assert died.code == ExitCode.NOT_RUNNING
+    assert "the controller does not say" in died.out
+    slave = next(name for name, each in whole.members().items() if each["role"] == "slave")
+    refused = whole.local("kill", slave, "--signal", "TERM")
+    assert refused.code == 0
+    needed = whole.local("start", slave)
+    assert needed.code == ExitCode.NOT_RUNNING
+    assert "namesrv does not run: start it first" in needed.err
+    assert whole.ok("start", "namesrv")["member"]["state"] == "running"
+    whole.ok("start", slave)
+    assert {name: each["epoch"] for name, each in whole.status()["groups"].items()} == before
+
+
 def test_process_that_is_stopped_cleanly_is_not_called_dead(whole: Replicas) -> None:
     slave = next(name for name, each in whole.members().items() if each["role"] == "slave")
     assert whole.ok("kill", slave, "--signal", "TERM")["result"] == "stopped"

@@ -203,8 +203,9 @@ async def test_without_name_server_and_controller_processes_are_still_shown(
     servers.name_server = servers.controller = False
     status = await seen(layout, servers)
     assert status.of("broker-a-0").registered is False
-    assert status.of("broker-a-0").role == "master"
+    assert (status.of("broker-a-0").role, status.of("broker-a-1").role) == ("master", "slave")
     assert "broker-a: the controller does not say" in to_text(status)
+    assert not status.is_well(status.of("namesrv"))
     states["namesrv"] = ("died", None)
     assert (await seen(layout, servers)).of("namesrv").state == "died"
 
