@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
+import ipaddress
 import json
 import os
 import shutil
 import signal
+import ssl
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +20,10 @@ from typing import Any
 import pytest
 from cluster_processes import LOOPBACK, ServerProcess, ask, free_port, wait_until
 from controller_processes import TIMES, Controller, FakeBroker, until
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from cluster.remoting import RequestCode, ResponseCode
 
@@ -28,15 +35,17 @@ TAKEOVER_S = LEASE_S + 4
 class Etcd(ServerProcess):
     """One etcd with its data below a directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tls: tuple[Path, Path] | None = None) -> None:
         self.port, peer = free_port(), free_port()
-        self.url = f"http://{LOOPBACK}:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{LOOPBACK}:{self.port}"
+        self._tls = ssl.create_default_context(cafile=tls[0]) if tls else None
         peer_url = f"http://{LOOPBACK}:{peer}"
         command = [
             shutil.which("etcd") or "etcd", "--data-dir", str(directory / "etcd"), "--name", "e0",
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url,
             "--initial-cluster", f"e0={peer_url}",
+            *(["--cert-file", str(tls[0]), "--key-file", str(tls[1])] if tls else []),
         ]  # fmt: skip
         super().__init__("etcd", command, directory / "etcd.log")
 
@@ -58,7 +67,7 @@ class Etcd(ServerProcess):
             json.dumps(question).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=3) as response:
+        with urllib.request.urlopen(request, timeout=3, context=self._tls) as response:
             found: dict[str, Any] = json.loads(response.read())
             return found
 
@@ -72,9 +81,13 @@ def encoded(text: str) -> str:
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
+def etcd_installed() -> None:
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not on the PATH: apt-get install etcd-server")
+
+
+@pytest.fixture
+def etcd(etcd_installed: None, tmp_path: Path) -> Iterator[Etcd]:
     with Etcd(tmp_path) as running:
         yield running.start()
 
@@ -236,3 +249,51 @@ def test_a_user_and_a_password_open_an_etcd_that_asks_for_them(etcd: Etcd, tmp_p
         assert not leads(wrong)
         assert "no controller can lead" in wrong.output()
         assert "secret" not in right.output() and "guess" not in wrong.output()
+
+
+def test_etcd_behind_tls_is_met_only_with_its_certificate(
+    etcd_installed: None, tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "etcd.pem", tmp_path / "etcd.key"
+    write_certificate(certificate, key)
+    with Etcd(tmp_path, (certificate, key)) as etcd:
+        etcd.start()
+        stranger, friend = make_controllers(etcd, tmp_path, etcdCaPath=certificate)
+        path = tmp_path / "n0" / "controller-n0.conf"
+        path.write_text(path.read_text().replace(f"etcdCaPath={certificate}\n", ""))
+        with stranger, friend:
+            stranger.start()
+            friend.start()
+            wait_until(
+                lambda: leads(friend), TAKEOVER_S, "the one that knows the certificate leads"
+            )
+            assert not leads(stranger) and "certificate" in stranger.output().lower()
+
+
+def write_certificate(certificate: Path, key: Path) -> None:
+    """A self-signed one for loopback."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "etcd")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(secret, hashes.SHA256())
+    )
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
