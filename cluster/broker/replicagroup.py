@@ -187,8 +187,11 @@ class Replica:
         store = self._store
         end = store.end
         # A store from before epochs is taken on trust as far as it goes: it has no reign to compare.
-        confirmed = min(store.checkpoint.confirmed, end) if history.entries else end
-        confirmed = max(confirmed, store.log.start)
+        confirmed = end
+        if history.entries:
+            # What queues held on the disk had been confirmed, should the checkpoint be damaged.
+            known = max(store.checkpoint.confirmed, store.recovered.derived_from)
+            confirmed = min(max(known, store.log.start), end)
         return SlaveCore(
             rules=self._config.rules,
             history=history,
