@@ -150,6 +150,7 @@ class Broker:
                 self.schedule,
                 self.forget_topic,
                 self.stored_queues,
+                store.max_offset,
             ),
             clock,
         )

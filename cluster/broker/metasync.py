@@ -85,6 +85,7 @@ class Tables:
 
     forget_topic  its queues and its progress go too
     stored        how many queues each topic has in the store
+    queue_end     (topic, queue id) -> the queue's end in our own log
     """
 
     topics: TopicTable
@@ -93,6 +94,7 @@ class Tables:
     schedule: DelaySchedule
     forget_topic: Callable[[str], None]
     stored: Callable[[], Mapping[str, int]]
+    queue_end: Callable[[str, int], int]
 
     def file(self, code: RequestCode) -> SavedFile:
         """The file of the table that a request asks for."""
@@ -301,6 +303,9 @@ class TableSync:
         if role is not Role.SLAVE:
             tables.offsets.stop_following()
             tables.schedule.correct()
+            # The master before us may have had more, which it alone knew.
+            if beyond := tables.offsets.limit(tables.queue_end):
+                log.warning("progress beyond our log taken back queues=%d", beyond)
             made = tables.topics.cover(tables.stored())
             if made:
                 log.warning("topics known by their messages alone topics=%s", ",".join(made[:20]))

@@ -85,7 +85,7 @@ class Pair:
         broker = slave.broker
         self.tables = Tables(
             broker.topics, broker.groups, broker.offsets, broker.schedule, broker.forget_topic,
-            broker.stored_queues,
+            broker.stored_queues, broker.store.max_offset,
         )  # fmt: skip
         self.sync = TableSync(lambda: self.source, self.link, self.tables, clock)
         self.sync.start(Role.SLAVE)
@@ -429,6 +429,7 @@ async def test_a_promoted_slave_covers_topics_it_knows_by_messages_only(pair: Pa
     await pair.round()
     pair.slave.put("Late", 2)
     pair.slave.broker.offsets.commit("G", "Late", 2, 1)
+    pair.slave.broker.offsets.commit("H", "Late", 2, 5)
     pair.slave.broker.schedule.adopt({1: 99}, pair.slave.broker.schedule.version)
     version = pair.slave.broker.topics.version.counter
     pair.source = None
@@ -440,6 +441,7 @@ async def test_a_promoted_slave_covers_topics_it_knows_by_messages_only(pair: Pa
     assert slave.topics.version.counter == version + 1
     assert not slave.offsets.ahead
     assert slave.offsets.committed("G", "Late", 2) == 1
+    assert slave.offsets.committed("H", "Late", 2) == 1  # four of them never came over
     assert slave.schedule.offsets == {1: 0}  # nothing of that level is in its log
 
 
