@@ -56,11 +56,12 @@ from cluster.broker.jobs import (
 from cluster.broker.locks import QueueLocks
 from cluster.broker.longpoll import Arrival
 from cluster.broker.members import ConsumerMembers, ProducerMembers
+from cluster.broker.membership import Membership, find_membership
 from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.registration import Registration
-from cluster.broker.replicagroup import Membership, Replica, find_membership
+from cluster.broker.replicagroup import Replica
 from cluster.broker.slavereads import SlaveReads
 from cluster.broker.standing import OnMaster, Standing
 from cluster.broker.stats import BrokerStats

@@ -11,7 +11,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,19 +20,14 @@ from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.controllerlink import ControllerLink
 from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
-from cluster.broker.identity import obtain_identity
+from cluster.broker.membership import Membership
 from cluster.broker.standing import MASTER_ID, RoleChanges
-from cluster.broker.suspicion import SuspectMark
-from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
 from replication import (
-    CorruptEpochFile,
-    CorruptIdentityFile,
     EpochHistory,
-    Identity,
     Refusal,
     ReplicaCore,
     SlaveCore,
@@ -43,7 +37,7 @@ from replication import master as m
 from replication import replica as r
 from replication import slave as s
 from replication.feed import Feed
-from replication.keeping import EpochFile, LogKeeping
+from replication.keeping import LogKeeping
 from replication.master import MasterState
 from replication.party import Party
 from replication.receiver import Receiver
@@ -54,56 +48,12 @@ log = logging.getLogger(__name__)
 
 ALARMS_KEPT: Final = 16
 REVIEW_MS: Final = 100
-REFILLED: Final = "it gets a new id, and its log from the master"
 SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
 HAND_OVER_MS: Final = 1_000  # a stop waits at most so long for a successor to serve
 GENTLE_MS: Final = (
     1_000  # so long after a reign, refused senders wait a little before they are told
 )
 GENTLE_PAUSE_MS: Final = 50  # in which their routes become those of the new master
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Who this replica is and what its files say of its log, found out before it serves anybody.
-
-    suspect  the mark of a power cut: there, as long as the controller has not heard of it
-    history  whose reigns the log has seen
-    """
-
-    identity: Identity
-    suspect: SuspectMark
-    epochs: EpochFile
-    history: EpochHistory
-
-
-async def find_membership(
-    config: BrokerConfig,
-    store: MessageStore,
-    suspect: SuspectMark,
-    clock: Clock,
-    rng: random.Random,
-) -> Membership:
-    """Read the files; a new store waits here until a controller gives it an id.
-
-    Raises ConfigError, also for a file that is damaged, and OSError.
-    """
-    epochs = EpochFile(config.epoch_path)
-    recovered = store.recovered
-    survived = recovered.clean or (recovered.same_boot and not recovered.dropped_bytes)
-    try:
-        history = await asyncio.to_thread(epochs.load, store.end, same_boot=survived)
-    except CorruptEpochFile as problem:
-        why = f"{problem}. Restore it, or start this replica with an empty store: {REFILLED}"
-        raise ConfigError("storePathEpochFile", str(config.epoch_path), why) from problem
-    if recovered.dropped_bytes and not suspect.there:
-        await asyncio.to_thread(suspect.make, f"the log was damaged at {recovered.log_end}")
-    try:
-        identity = await obtain_identity(config, clock, rng)
-    except CorruptIdentityFile as problem:
-        why = f"{problem}. Restore it, or start this replica with an empty store: {REFILLED}"
-        raise ConfigError("storePathBrokerIdentity", str(config.identity_path), why) from problem
-    return Membership(identity, suspect, epochs, history)
 
 
 class Replica:

@@ -17,7 +17,8 @@ from cluster import controlanswers, controlplane
 from cluster.broker import controllerlink, identity
 from cluster.broker.acks import Acks
 from cluster.broker.config import BrokerConfig
-from cluster.broker.replicagroup import Replica, find_membership
+from cluster.broker.membership import find_membership
+from cluster.broker.replicagroup import Replica
 from cluster.broker.suspicion import SuspectMark
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
