@@ -29,6 +29,9 @@ TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 README = REPOSITORY / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+#: four brokers, and a name server with its controller, relative to the first broker's port
+PORTS = (*(10 * broker + step for broker in range(4) for step in (-2, 0, 1, 2)), 50, 52)
+
 #: (what may differ, what stands for it), in this order
 DIFFERS = (
     (r"\b[0-9A-F]{32}\b", "ID"),
@@ -57,11 +60,11 @@ class Shell:
     """Runs the lines of a document as somebody in an empty directory would."""
 
     directory: Path
-    broker_port: int = field(default_factory=lambda: free_port((-2, 0, 1, 8, 10, 11, 20)))
+    broker_port: int = field(default_factory=lambda: free_port(PORTS))
 
     @property
     def namesrv_port(self) -> int:
-        return self.broker_port + 20
+        return self.broker_port + 50
 
     def __post_init__(self) -> None:
         commands = self.directory / "bin"
