@@ -216,6 +216,7 @@ async def run_master(given: argparse.Namespace) -> None:
     """Fill a store, say where it is served, and print what serving took."""
     with open_store(config_of(given.root)) as store:
         fill(store, 0 if given.live else given.bytes, given.body)
+        store.flush_log()  # not part of the stream
         clock = SystemClock()
         feed, sender = master_feed(store, given.dialect, clock)
         feed.ignore(Acknowledge, Confirmed)

@@ -1,15 +1,15 @@
 """Frames for a slave that lags: read on a thread of their own, so that a cold disk never stops the loop.
 
-The thread brings the pages into the kernel's cache and takes their checksum on the way; the loop then sends them from
-file to socket. Memory: one scratch buffer, whatever lags.
+The thread brings the pages into the kernel's cache and takes their checksum; the loop then sends them from file to
+socket. Errors of the disk come as errors: a mapping alone would end the process.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from replication.joinedcrc import shift
 
@@ -17,8 +17,6 @@ try:
     from isal.isal_zlib import crc32
 except ImportError:  # slower, never different
     from zlib import crc32
-
-SCRATCH_BYTES: Final = 256 << 10  # stays in the second-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +31,56 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Such a frame, its pages in memory. crc32 of the body alone."""
+    """Such a frame, its pages in memory. `crc` is of the body alone, 0 where nobody asked for it."""
 
     start: int
     stop: int
     crc: int
 
 
-def read_ahead(frames: list[Ahead]) -> list[Ready]:
-    """Bring the bytes of these frames into memory. [thread] Raises OSError: a file that is gone, a
-    disk that cannot read."""
-    scratch = memoryview(bytearray(SCRATCH_BYTES))
+def read_ahead(frames: list[Ahead], checked: bool) -> list[Ready]:
+    """Bring the bytes of these frames into memory; with `checked` take their checksums. [thread]
+
+    Raises OSError: a file that is gone, a disk that cannot read.
+    """
     ready = []
-    descriptor, path = -1, None
-    try:
-        for frame in frames:
-            if frame.path != path:
-                if descriptor >= 0:
-                    os.close(descriptor)
-                    descriptor = -1
-                descriptor, path = os.open(frame.path, os.O_RDONLY), frame.path
-            at, left, crc = frame.position, frame.stop - frame.start, 0
-            while left:
-                count = os.preadv(descriptor, [scratch[: min(left, SCRATCH_BYTES)]], at)
-                if count == 0:
-                    raise OSError(f"{path} ends at {at}")
-                crc = crc32(scratch[:count], crc)
-                at += count
-                left -= count
-            shift(frame.stop - frame.start)  # for joined_crc(), which runs on the loop
-            ready.append(Ready(frame.start, frame.stop, crc))
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+    with open(os.devnull, "wb") as nowhere:
+        descriptor, path = -1, None
+        try:
+            for frame in frames:
+                if frame.path != path:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
+                    descriptor, path = os.open(frame.path, os.O_RDONLY), frame.path
+                ready.append(_read(frame, descriptor, checked, nowhere.fileno()))
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
     return ready
+
+
+def _read(frame: Ahead, descriptor: int, checked: bool, nowhere: int) -> Ready:
+    at, left = frame.position, frame.stop - frame.start
+    while left:  # the pages are wanted, not the bytes: no copy
+        count = os.sendfile(nowhere, descriptor, at, left)
+        if count == 0:
+            raise OSError(f"{frame.path} ends at {at}")
+        at += count
+        left -= count
+    return Ready(frame.start, frame.stop, _checksum(frame, descriptor) if checked else 0)
+
+
+def _checksum(frame: Ahead, descriptor: int) -> int:
+    """Of bytes that are in memory: through a mapping, which costs half of reading them into a buffer."""
+    size = frame.stop - frame.start
+    shift(size)  # for joined_crc(), which runs on the loop
+    skipped = frame.position % mmap.ALLOCATIONGRANULARITY
+    with (
+        mmap.mmap(
+            descriptor, skipped + size, access=mmap.ACCESS_READ, offset=frame.position - skipped
+        ) as mapping,
+        memoryview(mapping) as view,
+        view[skipped:] as body,
+    ):
+        return crc32(body)

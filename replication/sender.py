@@ -415,7 +415,8 @@ class Sender:
     async def _fetch(self, stream: Stream, frames: list[Ahead]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            ready = await loop.run_in_executor(self._reader, read_ahead, frames)
+            checked = stream.dialect is Dialect.EXTENDED and not stream.compressed
+            ready = await loop.run_in_executor(self._reader, read_ahead, frames, checked)
         except OSError as error:
             self._feed.guarded(
                 self._lost, stream.number, f"cannot read the log: {error}", logging.ERROR

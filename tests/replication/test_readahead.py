@@ -35,16 +35,19 @@ def test_frames_of_several_files_are_read_in_one_go(tmp_path: Path) -> None:
         Ahead(tmp_path / "1", 0, 1_004_000, 1_004_010),
         Ahead(tmp_path / "1", 10, 1_004_010, 1_504_010),
     ]
-    assert read_ahead(frames) == [
+    plain = [Ready(each.start, each.stop, 0) for each in frames]
+    assert read_ahead(frames, checked=False) == plain
+    assert read_ahead(frames, checked=True) == [
         Ready(700_000, 1_004_000, zlib.crc32(data[700_000:])),
         Ready(1_004_000, 1_004_010, zlib.crc32(data[:10])),
         Ready(1_004_010, 1_504_010, zlib.crc32(data[10:500_010])),
     ]
 
 
-def test_a_file_that_is_gone_or_short_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_file_that_is_gone_or_short_is_an_error(tmp_path: Path, checked: bool) -> None:
     (tmp_path / "short").write_bytes(b"x" * 100)
     with pytest.raises(OSError, match="ends at 100"):
-        read_ahead([Ahead(tmp_path / "short", 0, 0, 101)])
+        read_ahead([Ahead(tmp_path / "short", 0, 0, 101)], checked)
     with pytest.raises(FileNotFoundError):
-        read_ahead([Ahead(tmp_path / "gone", 0, 0, 1)])
+        read_ahead([Ahead(tmp_path / "gone", 0, 0, 1)], checked)
