@@ -101,8 +101,10 @@ class Replica:
             return ""
         now = list_store(self.live.port)
         before, after = self.live.standing, now.standing
-        if after.epoch != before.epoch or now.epochs.entries != self.live.epochs.entries:
+        if after.epoch != before.epoch:
             return f"{self.name} went from epoch {before.epoch} to {after.epoch} meanwhile"
+        if now.epochs.entries != self.live.epochs.entries:
+            return f"{self.name} changed its epochs meanwhile"
         if after.role != before.role:
             return f"{self.name} became {after.role} meanwhile"
         if after.end < self.end:

@@ -10,7 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster_processes import Broker, NameServer, ask, free_port, wait_until
+from cluster_processes import (
+    BROKER_NOT_LISTENING_OFFSETS,
+    Broker,
+    NameServer,
+    ask,
+    free_port,
+    wait_until,
+)
 from command_line import Done, run
 from raw_wire import SEND, Wire, json_frame, send_ext
 
@@ -25,12 +32,15 @@ class HttpBroker(Broker):
     def __init__(
         self, directory: Path, name_servers: str, *, settings: Mapping[str, object], **more: Any
     ) -> None:
-        self.http_port = free_port()
+        port = free_port((*BROKER_NOT_LISTENING_OFFSETS, 2))
+        self.http_port = port + 2
         directory.mkdir(parents=True, exist_ok=True)
         self.token_file = directory / "http.token"
         self.token_file.write_text(TOKEN + "\n", encoding="ascii")
         http_settings = {"httpPort": self.http_port, "httpTokenFile": self.token_file}
-        super().__init__(directory, name_servers, settings={**http_settings, **settings}, **more)
+        super().__init__(
+            directory, name_servers, port=port, settings={**http_settings, **settings}, **more
+        )
 
     @property
     def url(self) -> str:

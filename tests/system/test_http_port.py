@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,10 @@ from pathlib import Path
 import pytest
 from audited_group import TOKEN, HttpBroker, audited_group
 from cluster_processes import wait_until
+from command_line import run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
+
+from cluster.remoting.tls import self_signed_pem
 
 pytestmark = pytest.mark.system
 
@@ -163,8 +168,6 @@ def test_queues_index_and_progress_are_what_the_store_holds(broker: HttpBroker) 
 
 def test_requests_on_one_connection_follow_each_other(broker: HttpBroker) -> None:
     """What went past the HTTP library by sendfile must not upset what it sends after."""
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=20)
     whole = log_file(broker, 0)
     try:
@@ -286,3 +289,42 @@ def test_reader_that_goes_away_leaves_nothing_open(broker: HttpBroker) -> None:
             )
             gone.recv(100)
     wait_until(lambda: files() <= before + 2, 10, "descriptors are closed")
+
+
+# -- encrypted ---------------------------------------------------------------------------------------
+
+
+def test_enforced_encryption_holds_for_the_http_port_too(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    for path, pem in zip((key, certificate), self_signed_pem(), strict=True):
+        path.write_bytes(pem)
+    settings = {
+        "tls.server.mode": "enforcing", "tls.server.keyPath": key, "tls.server.certPath": certificate,
+    }  # fmt: skip
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with HttpBroker(tmp_path, "", settings=settings) as broker:
+        broker.launch()
+        broker.wait_ready(lambda: encrypted_health(broker, trusting), broker.READY_S)
+        with socket.create_connection(("127.0.0.1", broker.http_port), timeout=5) as plain:
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert not plain.recv(100).startswith(b"HTTP/1.1 200")
+        url = f"https://127.0.0.1:{broker.http_port}"
+        words = ("audit", "digest", url, "--token-file", broker.token_file)
+        out = ("--out", tmp_path / "digest.parquet")
+        done = run(*words, "--ca", certificate, *out)
+        assert done.code == 0, done.err
+        distrusted = run(*words, *out)
+        assert distrusted.code == 3
+        assert "certificate verify failed" in distrusted.err
+        assert len(distrusted.err.splitlines()) == 1
+
+
+def encrypted_health(broker: HttpBroker, trusting: ssl.SSLContext) -> bool:
+    connection = http.client.HTTPSConnection("127.0.0.1", broker.http_port, context=trusting)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

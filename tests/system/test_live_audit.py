@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from audited_group import AuditedGroup, HttpBroker, audited_group
+from audited_group import TOKEN, TOPICS, AuditedGroup, HttpBroker, audited_group
 from cluster_processes import Broker, NameServer, free_port, wait_until
 from command_line import Done, run
 from raw_wire import Wire, json_frame, producing
@@ -130,6 +130,32 @@ def test_running_brokers_are_watched_with_a_stream(group: AuditedGroup, tmp_path
     done = group.audit(*words, action="watch")
     assert done.code == 0
     assert "0 islands" in done.out
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore")
+def test_running_brokers_are_read_with_sql(group: AuditedGroup) -> None:
+    """Over HTTP and from the directory: the same rows."""
+    from replication.audit.spark_formats import register
+    from tandemmq import sparkling
+
+    spark = sparkling.session("local[2]")
+    try:
+        register(spark)
+        end = group.master.json("/healthz")["confirmed"]
+        for kind, columns in (
+            ("commitlog", ["topic", "queue_id", "queue_offset", "computed_crc"]),
+            ("consumequeue", ["topic", "queue_id", "queue_offset", "physical_offset", "size"]),
+        ):
+            found = []
+            for place in (group.master.url, str(group.master.store)):
+                reading = spark.read.format(kind).option("endOffset", end).option("token", TOKEN)
+                rows = reading.load(place).where("queue_offset >= 0").select(columns).collect()
+                found.append(sorted(tuple(row) for row in rows if row["topic"] in TOPICS))
+            assert found[0] == found[1]
+            assert len(found[0]) >= 2_500
+    finally:
+        spark.stop()
 
 
 # -- retention -------------------------------------------------------------------------------------
