@@ -77,6 +77,10 @@ ROCKETMQ_NAMES = {
     "election_priority": "brokerElectionPriority",
     "epoch_file": "storePathEpochFile",
     "identity_file": "storePathBrokerIdentity",
+    "ha_secret": "haSecret",  # ours
+    "ha_secret_file": "haSecretFile",  # ours
+    "ha_extension": "haExtensionEnable",  # ours
+    "ha_compression": "haCompressionEnable",  # ours
     "accept_sends_from_ms": "startAcceptSendRequestTimeStamp",
     "system_topics_protected": "validateSystemTopicWhenUpdateTopic",
     "metrics_exporter": "metricsExporterType",
@@ -127,7 +131,9 @@ _CHANGEABLE = frozenset(
     }
 )
 #: handed out to nobody
-_SECRET = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials", "httpToken"})
+_SECRET = frozenset(
+    {"initAuthenticationUser", "innerClientAuthenticationCredentials", "httpToken", "haSecret"}
+)
 
 #: without effect here, and still not for strangers to write into anybody's file
 _NEVER_CHANGEABLE = frozenset(
@@ -239,6 +245,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     ) - 1  # of equals the lowest is elected
     epoch_file: str = ""  # empty: storePathRootDir/epochFileCheckpoint
     identity_file: str = ""  # empty: storePathRootDir/brokerIdentity
+    ha_secret: str = ""  # replicas of a group prove it to each other; stock replicas cannot
+    ha_secret_file: str = ""  # or the file that holds it
+    ha_extension: bool = True  # between our replicas; needs a controller
+    ha_compression: bool = False  # as a slave: lz4, for a link slower than the machine
     accept_sends_from_ms: NotNegative = 0
     system_topics_protected: bool = True
     metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
@@ -431,6 +441,13 @@ def check_startable(config: BrokerConfig) -> None:
         )
     if config.http_port:
         _check_http(config)
+    if ha_secret(config) and not (config.controller_mode and config.ha_extension):
+        raise ConfigError(
+            "haSecret" if config.ha_secret else "haSecretFile",
+            config.ha_secret_file,
+            "needs enableControllerMode=true and haExtensionEnable=true: RocketMQ's own streams "
+            "know no secret",
+        )
     loopback = is_loopback(config.bind_host)
     if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:
         raise ConfigError(
@@ -459,26 +476,39 @@ def http_token(config: BrokerConfig) -> str:
 
     Raises ConfigError; the port is not served without one.
     """
-    if config.http_token and config.http_token_file:
+    token = _or_from_file("httpToken", config.http_token, config.http_token_file)
+    if len(token) < HTTP_TOKEN_CHARACTERS_MIN:
         raise ConfigError(
-            "httpTokenFile", config.http_token_file, "give this or httpToken, not both"
-        )
-    key, token = "httpToken", config.http_token
-    if config.http_token_file:
-        key = "httpTokenFile"
-        try:
-            token = Path(config.http_token_file).read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "must hold printable ASCII"
-            raise ConfigError(key, config.http_token_file, why) from error
-    if len(token) < HTTP_TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
-        raise ConfigError(
-            key,
-            "" if key == "httpToken" else config.http_token_file,
+            "httpTokenFile" if config.http_token_file else "httpToken",
+            config.http_token_file,
             f"httpPort={config.http_port} needs a token of at least {HTTP_TOKEN_CHARACTERS_MIN} "
             "printable characters: set httpToken or httpTokenFile",
         )
     return token
+
+
+def ha_secret(config: BrokerConfig) -> bytes:
+    """What replicas of a group prove to each other: haSecret, or the content of haSecretFile; empty
+    for none. Raises ConfigError."""
+    secret = _or_from_file("haSecret", config.ha_secret, config.ha_secret_file)
+    if config.ha_secret_file and not secret:
+        raise ConfigError("haSecretFile", config.ha_secret_file, "is empty")
+    return secret.encode("ascii")
+
+
+def _or_from_file(key: str, text: str, path: str) -> str:
+    """A secret that is a setting `key`, or in a file that `key`File names. Raises ConfigError."""
+    if text and path:
+        raise ConfigError(f"{key}File", path, f"give this or {key}, not both")
+    if path:
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "must hold printable characters of ASCII"
+            raise ConfigError(f"{key}File", path, why) from error
+    if not text.isascii() or (text and not text.isprintable()):
+        raise ConfigError(f"{key}File" if path else key, path, "must hold printable characters of ASCII")
+    return text
 
 
 def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properties:

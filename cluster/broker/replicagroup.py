@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cluster.broker import hastatus, replicalog
 from cluster.broker.acks import Acks, Overdue
-from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.config import BrokerConfig, Role, ha_secret
 from cluster.broker.controllerlink import ControllerLink
 from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
@@ -117,7 +117,10 @@ class Replica:
             config, clock, rng, replica=identity.replica, incarnation=incarnation,
             feed=self._heard_of_group,
         )  # fmt: skip
-        party = Party(config.cluster, config.name, identity.replica, incarnation)
+        party = Party(
+            config.cluster, config.name, identity.replica, incarnation, ha_secret(config),
+            config.ha_extension, config.ha_compression,
+        )  # fmt: skip
         self._sender = Sender(
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker.config import BrokerConfig, Role, change_settings, check_startable
+from cluster.broker.config import (
+    BrokerConfig,
+    Role,
+    change_settings,
+    check_startable,
+    ha_secret,
+)
 from cluster.broker.known_keys import WITHOUT_EFFECT
 from cluster.config import ConfigError, keys_of, parse_properties
 from replication import LeaseTimes, Mode, StreamRules
@@ -272,3 +278,38 @@ def test_controller_mode_needs_a_controller_and_gives_the_id() -> None:
         settings(brokerId="-1")
     config = settings(enableControllerMode="true", controllerAddr="c:1", brokerId="7")
     assert config.broker_id == -1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"haSecret": "s" * 20}, "needs enableControllerMode=true"),
+        (
+            {
+                "haSecret": "s" * 20,
+                "enableControllerMode": "true",
+                "controllerAddr": "127.0.0.1:9878",
+                "haExtensionEnable": "false",
+            },
+            "haExtensionEnable=true",
+        ),
+        ({"haSecret": "s", "haSecretFile": "/dev/null"}, "not both"),
+        ({"haSecretFile": "/dev/null"}, "is empty"),
+        ({"haSecretFile": "/no/such/file"}, "No such file"),
+        ({"haSecret": "schlüssel"}, "printable characters"),
+    ],
+)
+def test_a_secret_that_would_protect_nothing_stops_the_start(
+    given: dict[str, str], why: str
+) -> None:
+    config = settings(**given)
+    with pytest.raises(ConfigError, match=why):
+        check_startable(config)
+
+
+def test_a_secret_of_the_group_is_shown_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of the group\n")
+    config = settings(haSecretFile=str(tmp_path / "secret"))
+    assert ha_secret(config) == b"of the group"
+    shown = settings(haSecret="of the group").to_properties()
+    assert "of the group" not in str(shown)
