@@ -265,7 +265,12 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="storePathRootDir of a broker")
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        type=Path,
+        help="storePathRootDir of a broker, or a file in its folder setaside",
+    )
     json_option(parser)
 
 

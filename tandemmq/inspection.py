@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from replication import CorruptEpochFile, EpochHistory, read_epochs
-from storage import StorageError, inspect_store
+from storage import StorageError, decode_properties, inspect_store, setaside
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.screen import coloured
 
@@ -17,6 +17,9 @@ from tandemmq.screen import coloured
 def run_inspect(arguments: argparse.Namespace) -> ExitCode:
     """Print the report; UNSOUND when something is damaged."""
     directory: Path = arguments.directory
+    aside = setaside.named(directory)
+    if aside is not None and directory.is_file():
+        return _inspect_aside(aside, arguments.json)
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is not a directory", ExitCode.STORE_UNUSABLE)
     try:
@@ -27,14 +30,20 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
     except CorruptEpochFile as problem:
         report.problems.append(f"epoch file: {problem}")
         history = EpochHistory()
+    kept = setaside.listed(directory)
     if arguments.json:
-        found = {"sound": report.sound, "reigns": history.entries, **asdict(report)}
+        asides = [asdict(each) for each in kept]
+        found = {
+            "sound": report.sound, "reigns": history.entries, "set_aside": asides, **asdict(report)
+        }  # fmt: skip
         print(json.dumps(found, default=str))
     else:
         for line in report.lines():
             print(_marked(line))
             if line.startswith("log "):
                 print("\n".join(_sequence(history, report.log_end)))
+                for each in kept:
+                    print(coloured(_aside_line(each), "yellow"))
     return ExitCode.OK if report.sound else ExitCode.UNSOUND
 
 
@@ -54,6 +63,40 @@ def _sequence(history: EpochHistory, log_end: int) -> Iterator[str]:
     ends = [each.start for each in history.entries[1:]] + [log_end]
     for each, end in zip(history.entries, ends, strict=False):  # without a reign there is no end
         yield f"reign epoch={each.number} from={each.start} to={end}"
+
+
+def _aside_line(aside: setaside.SetAside) -> str:
+    return (
+        f"set aside epoch={aside.epoch} start={aside.start} end={aside.end} "
+        f"records={aside.records} file={aside.path}"
+    )
+
+
+def _inspect_aside(aside: setaside.SetAside, as_json: bool) -> ExitCode:
+    """What is in a file that was set aside when the log's end was cut: its messages, one a line."""
+    messages = []
+    try:
+        for head in setaside.heads_of(aside.path):
+            messages.append(
+                {
+                    "offset": head.physical_offset,
+                    "size": head.size,
+                    "topic": head.topic.decode("utf-8", "replace"),
+                    "queue_id": head.queue_id,
+                    "queue_offset": head.queue_offset,
+                    "store_ms": head.store_ms,
+                    "properties": decode_properties(head.properties),
+                }
+            )
+    except (StorageError, OSError) as problem:
+        raise CommandFailed(str(problem), ExitCode.STORE_UNUSABLE) from problem
+    if as_json:
+        print(json.dumps({**asdict(aside), "messages": messages}, default=str))
+    else:
+        print(_aside_line(aside))
+        for each in messages:
+            print(" ".join(f"{name}={value}" for name, value in each.items()))
+    return ExitCode.OK if len(messages) == aside.records else ExitCode.UNSOUND
 
 
 def _marked(line: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from storage import Draft, StorageConfig, open_store, setaside
 from tandemmq.exits import ExitCode
 
 pytestmark = pytest.mark.system
@@ -48,3 +49,22 @@ def test_damaged_epoch_file_gives_way_to_the_one_before(store: Path) -> None:
     (store / "epochFileCheckpoint").write_text("nonsense\n")
     shown = run("inspect", store)
     assert shown.code == 0 and "reign epoch=1 from=0" in shown.out
+
+
+def test_what_was_set_aside_is_listed_and_can_be_read(tmp_path: Path) -> None:
+    config = StorageConfig(root=str(tmp_path / "store"), segment_bytes=1 << 16)
+    with open_store(config) as opened:
+        offsets = [opened.put(Draft("T", 1, b"x" * 100, b"KEYS\x01k\x02")).offset for _ in range(9)]
+        ranges = setaside.file_ranges(opened.log, offsets[5], opened.end)
+        kept = setaside.keep(tmp_path / "store", ranges, offsets[5], 3)
+        opened.truncate(offsets[5])
+    line = f"set aside epoch=3 start={offsets[5]} end={kept.end} records=4 file={kept.path}"
+    assert line in run("inspect", tmp_path / "store").out
+    listed = json.loads(run("inspect", tmp_path / "store", "--json").out)["set_aside"]
+    assert [each["records"] for each in listed] == [4]
+    shown = run("inspect", kept.path)
+    assert shown.code == 0 and shown.out.splitlines()[0] == line
+    assert shown.out.count("topic=T queue_id=1") == 4
+    found = json.loads(run("inspect", kept.path, "--json").out)["messages"]
+    assert [each["offset"] for each in found] == offsets[5:]
+    assert found[0]["properties"] == {"KEYS": "k"}
