@@ -31,12 +31,18 @@ REMARKS: Final[Mapping[int, str]] = {
 
 
 def guarded(table: Mapping[int, Handler], standing: Standing) -> dict[int, Handler]:
-    """The same handlers; those of REMARKS answer SYSTEM_ERROR while the broker is a slave."""
+    """The same handlers; those of REMARKS answer SYSTEM_ERROR while the broker is a slave.
+
+    One that is just becoming the master of its group has nobody to send the asker to: it takes them.
+    """
+
+    def is_slave() -> bool:
+        return standing.role is Role.SLAVE and (standing.master is not None or not standing.epoch)
 
     def guard(code: int, handler: Handler) -> Handler:
         @functools.wraps(handler)
         def handle(command: Command, connection: Any) -> Any:
-            if standing.role is Role.SLAVE:
+            if is_slave():
                 return command.reply(ResponseCode.SYSTEM_ERROR, REMARKS[code])
             return handler(command, connection)
 
