@@ -310,3 +310,16 @@ def test_the_document_keeps_its_words_around_new_figures() -> None:
     assert once.startswith("# Benchmarks")
     with pytest.raises(SystemExit):
         with_figures("no markers", "1,000/s\n")
+
+
+@pytest.mark.parametrize("kind", ["--check", "--live"])
+def test_the_stream_is_measured_in_each_dialect(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-m", "bench.replication", "--bytes", "8000000", "--runs", "1"]
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path), "--dispatch", kind],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["classic", "auto-switch", "extended"]
+    for line in lines:
+        assert "GB/s  master" in line and ("identical" in line) == (kind == "--check")
