@@ -76,9 +76,12 @@ async def test_a_silent_master_is_replaced_and_acknowledges_nothing_when_it_wake
 
 async def test_an_async_group_loses_no_more_than_it_reports(tmp_path: Path) -> None:
     campaign = Failover(GroupPlan(synchronous=False), LIGHT, tmp_path, 3, lambda _: None)
-    campaign.rounds, campaign.load_s = 2, 0.5
+    campaign.rounds, campaign.load_s, campaign.fault = 2, 0.5, "host"
     outcome = await good(campaign)
-    assert outcome.counts["masters killed"] >= 2
+    assert outcome.counts["masters killed"] == 2
+    assert outcome.verdict is not None
+    assert outcome.verdict.lost > 0
+    assert outcome.verdict.lost <= outcome.verdict.cut_records
 
 
 async def test_a_partition_between_replicas_changes_no_master(tmp_path: Path) -> None:
