@@ -13,6 +13,7 @@ SEND_MESSAGE_V2 = 310
 UPDATE_AND_CREATE_TOPIC = 17
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
+GET_BROKER_HA_STATUS = 907
 
 
 class RequestRefused(Exception):
@@ -53,6 +54,9 @@ class Line:
 
     def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
         """The answer's extFields. Raises RequestRefused for any code but 0."""
+        return self._ask(code, fields, body)[0]
+
+    def _ask(self, code: int, fields: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
         opaque = next(self._opaque)
         header = {
             "code": code,
@@ -67,12 +71,17 @@ class Line:
         self._socket.sendall(struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body)
         length, word = struct.unpack(">ii", self._read(8))
         answer: dict[str, Any] = json.loads(self._read(word & 0xFFFFFF))
-        self._read(length - 4 - (word & 0xFFFFFF))
+        answer_body = self._read(length - 4 - (word & 0xFFFFFF))
         if answer["opaque"] != opaque:
             raise ConnectionError(f"asked with opaque {opaque}, answered {answer['opaque']}")
         if answer["code"] != 0:
             raise RequestRefused(code, answer["code"], answer.get("remark") or "")
-        return answer.get("extFields") or {}
+        return answer.get("extFields") or {}, answer_body
+
+    def ha_status(self) -> dict[str, Any]:
+        """How the broker's slaves, or its stream, are doing."""
+        status: dict[str, Any] = json.loads(self._ask(GET_BROKER_HA_STATUS, {}, b"")[1])
+        return status
 
     def create_topic(self, topic: str, queues: int) -> None:
         """Create or update a readable and writable topic on this broker."""

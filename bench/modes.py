@@ -1,0 +1,265 @@
+"""What waiting for a slave costs: `python -m bench.modes`.
+
+Pairs of a master and a slave take turns, an asynchronous one and a synchronous one, each over new
+stores: both ship the log, only the second waits for it before it answers. Then the asynchronous pair
+is loaded to half of its best rate, and how far its slave is behind is looked at every few ms.
+
+The master has the first core; the slave shares the second with the load generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.accounting import cpu_ns
+from bench.build import CACHE, BuildFailed
+from bench.load import Load, Run, RunRefused, Timing, run_load, settle
+from bench.measure import progress
+from bench.servers import Server, ServerFailed, free_port, running, write_conf
+from bench.wire import Line, RequestRefused
+
+LOADS: Final = (Load("send", 8, 64), Load("send", 64, 1))
+REQUIRED: Final = {"send-8x64-1k-json": 0.85, "send-64x1-1k-json": 0.90}
+MODES: Final = {"async": "ASYNC_MASTER", "sync": "SYNC_MASTER"}
+LAG_MS_MAX: Final = 10.0
+LAG_SECONDS: Final = 10.0
+SAMPLE_S: Final = 0.002
+FOLLOWED_S: Final = 20.0
+
+
+class Replica(Server):
+    """One of a pair, with the settings given."""
+
+    def __init__(self, name: str, directory: Path, core: int, more: dict[str, str]) -> None:
+        port = free_port()
+        conf = write_conf(directory, port, more)
+        command = [sys.executable, "-m", "tandemmq", "broker", "-c", str(conf)]
+        super().__init__(name, command, port, "boot success", cores=frozenset({core}))
+
+
+@dataclass(slots=True)
+class Row:
+    """The runs of one load against one kind of pair."""
+
+    load: Load
+    mode: str
+    runs: list[Run] = field(default_factory=list)
+    slave_cpu_us: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> Run:
+        return max(self.runs, key=lambda run: run.rate)
+
+    @property
+    def median_rate(self) -> float:
+        return statistics.median(run.rate for run in self.runs)
+
+
+@contextlib.contextmanager
+def pair(directory: Path, mode: str, cores: tuple[int, int]) -> Iterator[tuple[Server, Server]]:
+    """A master of this mode and its slave, which has caught up."""
+    master = Replica(f"{mode} master", directory / "master", cores[0], {"brokerRole": MODES[mode]})
+    with running(master):
+        role = {
+            "brokerRole": "SLAVE",
+            "brokerId": "1",
+            "haMasterAddress": f"127.0.0.1:{master.port + 1}",
+        }
+        with running(Replica(f"{mode} slave", directory / "slave", cores[1], role)) as slave:
+            wait_followed(master)
+            yield master, slave
+
+
+def wait_followed(master: Server, end: int | None = None) -> None:
+    """Until a slave holds the log, of `end` bytes at least."""
+    deadline = time.monotonic() + FOLLOWED_S
+    with Line(master.port) as line:
+        while True:
+            status = line.ha_status()
+            held = [each["slaveAckOffset"] for each in status["haConnectionInfo"]]
+            if held and max(held) >= (status["masterCommitLogMaxOffset"] if end is None else end):
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"no slave of {master.name} has caught up: {status}")
+            time.sleep(SAMPLE_S)  # the pace of asking
+
+
+class LagWatch:
+    """Asks a master again and again where its log ends and how much of it the slave holds."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._stop = threading.Event()
+        self._ends: list[int] = []
+        self._times: list[float] = []
+        self.lags_ms: list[float] = []
+        self.failure: Exception | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, name="lag watch")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+        if self.failure is not None:
+            raise RunRefused(f"the lag could not be watched: {self.failure}")
+
+    def _run(self) -> None:
+        try:
+            with Line(self._port) as line:
+                while not self._stop.wait(SAMPLE_S):
+                    self._note(line.ha_status(), time.monotonic())
+        except (OSError, RequestRefused, KeyError, IndexError) as error:
+            self.failure = error
+
+    def _note(self, status: dict[str, Any], now: float) -> None:
+        """A slave's lag is the age of the oldest byte that it lacks, as exact as the sampling."""
+        self._ends.append(int(status["masterCommitLogMaxOffset"]))
+        self._times.append(now)
+        held = int(status["haConnectionInfo"][0]["slaveAckOffset"])
+        at = bisect_right(self._ends, held)
+        behind = at < len(self._ends)
+        self.lags_ms.append((now - self._times[at - 1]) * 1000 if behind and at else 0.0)
+
+
+def measure_modes(given: argparse.Namespace, data_dir: Path) -> tuple[list[Row], list[float], int]:
+    """(rows, lags in ms, the rate they were measured at)."""
+    cores = sorted(os.sched_getaffinity(0))
+    places = (cores[0], cores[-1])
+    timing = Timing(given.warmup, given.seconds, places[1])
+    rows = [Row(load, mode) for load in LOADS for mode in MODES]
+    serial = itertools.count(1)
+    for _ in range(given.runs):
+        for row in rows:
+            directory = data_dir / f"pair-{next(serial)}"
+            settle(data_dir)
+            with pair(directory, row.mode, places) as (master, slave):
+                master.create_topic(row.load.topic)
+                used = cpu_ns(slave.pid)
+                run, _ = run_load(master, row.load, timing)
+                wait_followed(master)
+                spent = (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total
+            row.runs.append(run)
+            row.slave_cpu_us.append(spent)
+            progress(
+                f"  {row.load.name:20} {row.mode:6} {run.rate:10,.0f}/s"
+                f"  master {run.cpu_us_per_message:5.2f} us  slave {spent:5.2f} us"
+            )
+    lags, rate = measure_lag(given, data_dir, places, rows[0].median_rate)
+    return rows, lags, rate
+
+
+def measure_lag(
+    given: argparse.Namespace, data_dir: Path, places: tuple[int, int], full_rate: float
+) -> tuple[list[float], int]:
+    rate = int(full_rate / 2)
+    load = Load("send", 8, 64, rate=rate)
+    with pair(data_dir / "lag", "async", places) as (master, _):
+        master.create_topic(load.topic)
+        watch = LagWatch(master.port)
+        with watch.watching():
+            run_load(master, load, Timing(given.warmup, LAG_SECONDS, places[1]))
+    return watch.lags_ms, rate
+
+
+def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str]]:
+    """The table, and what was missed."""
+    lines = [
+        f"{'load':20} {'pair':6} {'best/s':>10} {'median/s':>10} {'p99 us':>8}"
+        f" {'master us CPU':>14} {'slave us CPU':>13}"
+    ]
+    for row in rows:
+        lines.append(
+            f"{row.load.name:20} {row.mode:6} {row.best.rate:10,.0f} {row.median_rate:10,.0f}"
+            f" {row.best.p99_us:8,.0f} {row.best.cpu_us_per_message:14.2f}"
+            f" {statistics.median(row.slave_cpu_us):13.2f}"
+        )
+    missed = []
+    for load in LOADS:
+        by_mode = {row.mode: row for row in rows if row.load == load}
+        ratio = by_mode["sync"].median_rate / by_mode["async"].median_rate
+        best = by_mode["sync"].best.rate / by_mode["async"].best.rate
+        required = REQUIRED[load.name]
+        verdict = "met" if ratio >= required else "MISSED"
+        text = f"{load.name}: sync / async = {ratio:.3f} by medians, {best:.3f} by the best"
+        lines.append(f"ratio  {text}, required {required:.2f}: {verdict}")
+        if ratio < required:
+            missed.append(text)
+    p50, p99 = quantile(lags, 0.5), quantile(lags, 0.99)
+    verdict = "met" if p99 <= LAG_MS_MAX else "MISSED"
+    text = (
+        f"async lag at {rate:,}/s, half load: p50 {p50:.1f} ms, p99 {p99:.1f} ms,"
+        f" max {max(lags):.1f} ms ({len(lags):,} looks)"
+    )
+    lines.append(f"figure {text}, p99 required {LAG_MS_MAX:.0f}: {verdict}")
+    if p99 > LAG_MS_MAX:
+        missed.append(text)
+    return "\n".join(lines), missed
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which this share of all lies."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.modes",
+        description="Synchronous against asynchronous replication, and how far a slave is behind.",
+        epilog="example: python -m bench.modes --runs 5 --require",
+    )
+    parser.add_argument("--runs", type=int, default=3, help="rounds (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measured per run (default %(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=float, default=1.0, help="seconds before each run (default %(default)s)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also as JSON; - is stdout")
+    parser.add_argument("--require", action="store_true", help="exit 3 when a figure is missed")
+    given = parser.parse_args(arguments)
+    parent = CACHE / "data"
+    parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="modes-", dir=parent) as directory:
+            rows, lags, rate = measure_modes(given, Path(directory))
+    except (ServerFailed, RunRefused, BuildFailed, RequestRefused, OSError) as error:
+        print(f"not measured: {error}", file=sys.stderr)
+        return 1
+    text, missed = report(rows, lags, rate)
+    if given.json:
+        found = {
+            "rates": {
+                f"{row.load.name} {row.mode}": [run.rate for run in row.runs] for row in rows
+            },
+            "lag_ms": {"p50": quantile(lags, 0.5), "p99": quantile(lags, 0.99), "rate": rate},
+            "missed": missed,
+        }
+        if given.json == "-":
+            print(json.dumps(found))
+        else:
+            Path(given.json).write_text(json.dumps(found) + "\n")
+    if given.json != "-":
+        print(text)
+    return 3 if missed and given.require else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
