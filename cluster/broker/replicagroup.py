@@ -7,6 +7,7 @@ servers, the controller and the other replicas; each of those tells it what happ
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections import deque
@@ -28,6 +29,7 @@ from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
 from replication import (
     EpochHistory,
+    GroupView,
     Refusal,
     ReplicaCore,
     SlaveCore,
@@ -95,6 +97,8 @@ class Replica:
         self._passages = Passages()
         self._rate = Rate()
         self._held: dict[int, int] = {}  # what each slave had when we last looked
+        self._told: GroupView | None = None  # the controller's last word
+        self._announced = ("", "")  # a master's address, and where its slaves connect
         self._succeeded = asyncio.Event()  # we follow somebody: whoever it is takes messages
         self._switched = True  # no planned switchover is under way
         self._gentle_until_ms = 0
@@ -280,7 +284,11 @@ class Replica:
         return self.core.confirmed
 
     def heard(self, master_address: str | None, ha_address: str | None) -> None:
-        """Our master is the controller's to name."""
+        """Our master is the controller's to name; where a stock one ships its log, it does not say."""
+        if master_address and ha_address and (master_address, ha_address) != self._announced:
+            self._announced = (master_address, ha_address)
+            if self._told is not None and self._completed(self._told) != self._told:
+                self._heard_of_group(r.RoleNotified(self._told))
 
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         """Slaves are given slaveTimeout, the disk alone syncFlushTimeout."""
@@ -299,10 +307,21 @@ class Replica:
 
     def _heard_of_group(self, event: r.Event) -> None:
         """What the controller says."""
-        if isinstance(event, r.SwitchAsked):
-            self._begin_switch(event)
-        else:
-            self.feed.feed(event)
+        match event:
+            case r.SwitchAsked():
+                self._begin_switch(event)
+            case r.Registered(view) | r.RoleNotified(view) | r.HeartbeatAnswered(view=view):
+                self._told = view
+                self.feed.feed(dataclasses.replace(event, view=self._completed(view)))
+            case _:
+                self.feed.feed(event)
+
+    def _completed(self, view: GroupView) -> GroupView:
+        """With the address that name servers announce for the master's log, if it has none."""
+        address, ha_address = self._announced
+        if not view.ha_address and view.address == address:
+            return dataclasses.replace(view, ha_address=ha_address)
+        return view
 
     def _begin_switch(self, event: r.SwitchAsked) -> None:
         """Take no more messages and then, with everything in the log that was taken, hand over.
