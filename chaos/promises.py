@@ -14,6 +14,9 @@ from chaos.journal import FAIL, OK, Seen, Send
 
 Queue = tuple[str, int]  # topic, queue id
 
+ANSWER_LIES_NS: Final = (
+    1_000_000_000  # longest between a broker's write and the reading of a busy client
+)
 SHOWN_MAX: Final = 10  # sentences of one kind
 
 
@@ -229,15 +232,28 @@ def check_epochs(
 
 
 def _regressions(known: Sequence[Send]) -> Iterator[str]:
-    """`known` is sorted by end. An answer of an old epoch to a request that began after one of a newer had come."""
-    by_begin = sorted(known, key=lambda each: each.began_ns)
-    highest, ended = -1, 0
-    for send in by_begin:
-        while ended < len(known) and known[ended].ended_ns < send.began_ns:
-            highest = max(highest, known[ended].epoch)
-            ended += 1
-        if send.epoch < highest:
-            yield f"OLD EPOCH acknowledged after epoch {highest} had: {send}"
+    """Acknowledgements of an old epoch that a broker gave when a newer one had begun; `known` is sorted by end.
+
+    Certain where the send began after the newer epoch acknowledged something, and where its acknowledgement
+    came much later than that: an answer does not lie about for so long.
+    """
+    first_ns: dict[int, int] = {}
+    for send in known:
+        first_ns.setdefault(send.epoch, send.ended_ns)
+    newest = sorted(first_ns.items(), key=lambda each: -each[0])
+    earliest_after: dict[int, int] = {}  # when the first of all newer epochs acknowledged something
+    soonest = -1
+    for epoch, at_ns in newest:
+        if soonest >= 0:
+            earliest_after[epoch] = soonest
+        soonest = at_ns if soonest < 0 else min(soonest, at_ns)
+    for send in known:
+        newer_ns = earliest_after.get(send.epoch)
+        if newer_ns is not None and (
+            send.began_ns > newer_ns or send.ended_ns > newer_ns + ANSWER_LIES_NS
+        ):
+            late_ms = (send.ended_ns - newer_ns) / 1e6
+            yield f"OLD EPOCH acknowledged {late_ms:.0f} ms after a newer one had: {send}"
 
 
 def _reign(reigns: Sequence[tuple[int, int]], offset: int) -> int:

@@ -210,6 +210,15 @@ def test_an_old_epoch_whose_send_had_begun_before_is_right() -> None:
     assert not list(check_epochs(sends, []))
 
 
+def test_an_old_epoch_that_acknowledges_much_later_is_reported_though_its_send_had_begun_before() -> (
+    None
+):
+    newer = send(2, 1, epoch=2, broker="b:1")
+    sends = [send(1, 0, ended_ns=newer.ended_ns + 1_100_000_000), newer]
+    (problem,) = check_epochs(sends, [])
+    assert problem.startswith("OLD EPOCH acknowledged 1100 ms after")
+
+
 def test_an_acknowledgement_with_another_epoch_than_the_file_is_reported() -> None:
     reigns = [(1, 0), (2, SIZE)]
     assert kinds(list(check_epochs([send(1, 0), send(2, 1)], reigns))) == ["EPOCH"]
