@@ -2,7 +2,8 @@
 
 A range is taken only from a side whose records there all have right checksums, where the epochs of both
 sides name the same reign, and only onto a side that fails itself: no divergence in which both sides are
-readable is ever "repaired", because bytes cannot tell who is right. Replaced bytes are kept.
+readable is ever "repaired", because bytes cannot tell who is right. Replaced bytes are kept. Where both
+sides of a divergence are damaged, a third replica may mend them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Final
 
 from replication.audit.classes import DivergenceClass, Side
 from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.kernels import Ledger
+from replication.audit.kernels import Ledger, rows
 from replication.audit.ledger import CRC_WRONG
 from replication.audit.live import Access
 from replication.audit.source import segment_name
 from replication.audit.stores import Replica, open_replica
 from replication.audit.tables import AuditRun, Divergence, read_parquet
-from replication.audit.windows import limit_of, read
+from replication.audit.windows import limit_of, next_record, read, whole_record
 
 REPAIRABLE: Final = frozenset(
     kind.value
@@ -34,6 +35,7 @@ REPAIRABLE: Final = frozenset(
         DivergenceClass.HOLE,
         DivergenceClass.CRC_SLAVE,
         DivergenceClass.CRC_MASTER,
+        DivergenceClass.CRC_BOTH,
         DivergenceClass.FRAMING,
         DivergenceClass.GARBAGE,
     )
@@ -91,34 +93,111 @@ def plan_repair(
     try:
         for name, place in places.items():
             opened[name] = open_replica(place, name, run.segment_bytes, access)
-        return [_step(row, opened) for row in rows]
+        steps: dict[tuple[str, int, int], Step] = {}
+        for row in rows:
+            for target in _targets(row):
+                # with several replicas, damage of the reference is in a row of each
+                steps.setdefault((target, row.start, row.end), _step(row, target, rows, opened))
+        return list(steps.values())
     finally:
         for replica in opened.values():
             replica.close()
 
 
-def _step(row: Divergence, opened: dict[str, Replica]) -> Step:
+def _targets(row: Divergence) -> list[str]:
     if row.side == Side.REFERENCE.value:
-        step = Step(row, row.replica, row.reference)
-    else:
-        step = Step(row, row.reference, row.replica)
-    source, target = opened[step.source], opened[step.target]
-    if row.kind not in REPAIRABLE or row.side not in (Side.REFERENCE, Side.REPLICA):
+        return [row.reference]
+    if row.side == Side.BOTH.value:
+        return [row.reference, row.replica]
+    return [row.replica]
+
+
+def _step(
+    row: Divergence, target_name: str, rows: Sequence[Divergence], opened: Mapping[str, Replica]
+) -> Step:
+    """Where a range of one replica can be fetched from: the other side, or a third that both agree with."""
+    sources = _sources(row, target_name, rows, opened)
+    target = opened[target_name]
+    step = Step(row, next(iter(sources), row.reference), target_name)
+    if row.kind not in REPAIRABLE or row.side == Side.UNKNOWN.value:
         step.why_not = f"{row.kind} on side {row.side}: bytes cannot tell which side is right"
     elif target.root is None:
         step.why_not = (
-            f"{step.target} is no directory of this machine: stop its broker, and say where its store"
-            f" is with --at {step.target}=DIR"
+            f"{target_name} is no directory of this machine: stop its broker, and say where its store"
+            f" is with --at {target_name}=DIR"
         )
     elif not target.clean:
-        step.why_not = f"{step.target} runs or did not stop in order: stop its broker first"
+        step.why_not = f"{target_name} runs or did not stop in order: stop its broker first"
     elif row.end - row.start > _RANGE_BYTES_MAX:
         step.why_not = f"{row.end - row.start} bytes: copy the whole store instead"
-    elif not _same_reign(source, target, row.start, row.end):
-        step.why_not = "the epochs of the two sides differ there"
     else:
-        step.why_not = _why_unsound(source, row.start, row.end)
+        objections = {}
+        for name in sources:
+            objections[name] = _objection(opened[name], target, row)
+            if not objections[name]:
+                step.source = name
+                return step
+        step.why_not = next(iter(objections.values()), "no other replica holds this range")
     return step
+
+
+def _sources(
+    row: Divergence, target: str, rows: Sequence[Divergence], opened: Mapping[str, Replica]
+) -> list[str]:
+    """Who may hold what belongs there, the other side of the row first.
+
+    A third replica counts when all in which it differs from the reference there is the reference's damage.
+    """
+    sides = [row.reference, row.replica]
+    found = [name for name in sides if name != target and row.side != Side.BOTH.value]
+    for name in opened:
+        if name in sides:
+            continue
+        differs = [
+            other
+            for other in rows
+            if other.replica == name and other.start < row.end and row.start < other.end
+        ]
+        if all(other.side == Side.REFERENCE.value for other in differs):
+            found.append(name)
+    return found
+
+
+def _objection(source: Replica, target: Replica, row: Divergence) -> str:
+    if not _same_reign(source, target, row.start, row.end):
+        return "the epochs of the two sides differ there"
+    return _why_unsound(source, row.start, row.end) or _why_other_history(
+        source, target, row.start, row.end
+    )
+
+
+def _why_other_history(source: Replica, target: Replica, start: int, end: int) -> str:
+    """Why what is damaged is not all that differs: the target holds sound messages there that the source
+    does not have at the same place. "" when it holds none.
+
+    A damaged place in a forked log makes one divergence with the fork: fetching it would lose messages.
+    """
+    at = start
+    while at < end:
+        limit = limit_of(target, at)
+        stop = min(end, limit)
+        found = next_record(target, at, stop)
+        if found < 0:
+            at = stop
+            continue
+        record = whole_record(target, found)
+        assert record is not None
+        line = next(iter(rows(record, found, found + 1, found, limit, True)))
+        at = found + line.size
+        if line.computed_crc != line.body_crc:
+            continue
+        theirs = whole_record(source, found)
+        body = slice(line.body_start, line.body_end)
+        if theirs is None or len(theirs) != len(record) or theirs[body] != record[body]:
+            return (
+                f"{target.name} holds a sound message at {found} that {source.name} does not have"
+            )
+    return ""
 
 
 def _same_reign(source: Replica, target: Replica, start: int, end: int) -> bool:

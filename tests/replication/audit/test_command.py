@@ -282,6 +282,38 @@ def test_repair_never_decides_which_readable_side_is_right(
     assert {f.name: f.read_bytes() for f in (slave / "commitlog").iterdir()} == before
 
 
+@pytest.mark.parametrize("damaged", ["master", "slave"])
+def test_repair_never_replaces_a_history_because_of_damage_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    """A few broken bytes in a forked log are one divergence with the fork."""
+    stores = {
+        "master": storekit.write_store(tmp_path / "master", 93, 200),
+        "slave": storekit.write_store(tmp_path / "slave", 93, 200, fork_at=100, fork_seed=1),
+    }
+    places = storekit.places(stores[damaged])
+    LogFiles(stores[damaged]).write(places[120].offset, bytes(2000))
+    before = {file.name: file.read_bytes() for file in (stores[damaged] / "commitlog").iterdir()}
+    directory = audited((stores["master"], stores["slave"]), tmp_path)
+    assert run("repair", directory, "--yes") == 1
+    shown = capsys.readouterr().out
+    assert "cannot repair GARBAGE" in shown
+    assert "holds a sound message at" in shown or "holds no record at" in shown
+    after = {file.name: file.read_bytes() for file in (stores[damaged] / "commitlog").iterdir()}
+    assert after == before
+
+
+def test_repair_mends_a_record_of_which_only_the_end_is_damaged(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its body is sound; what is broken begins in its properties: still the same message."""
+    places = storekit.places(pair[0])
+    place = next(p for p in places[60:] if p.end - p.body[1] > 60)
+    LogFiles(pair[1]).write(place.end - 20, b"\xee" * 900)
+    directory = audited(pair, tmp_path)
+    assert run("repair", directory, "--yes") == 0
+
+
 @pytest.mark.parametrize("reason", ["running", "epochs", "source damaged since"])
 def test_repair_refuses_what_it_cannot_vouch_for(
     pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], reason: str

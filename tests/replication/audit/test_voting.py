@@ -11,6 +11,7 @@ from storekit import LogFiles, Place
 
 from replication.audit.local import LocalEngine
 from replication.audit.plan import Options, Outcome, audit
+from tandemmq.cli import main
 
 NAMES = ("broker-a-0", "broker-a-1", "broker-a-2")
 
@@ -72,3 +73,46 @@ def test_checksums_decide_before_votes(trio: dict[str, Path]) -> None:
     rows = run(trio).divergences
     assert [(row.kind, row.side) for row in rows] == [("CRC_SLAVE", "replica")] * 2
     assert all("stands alone" not in row.detail for row in rows)
+
+
+def repaired(stores: dict[str, Path], tmp_path: Path) -> int:
+    """Audit with tables, repair by them; the exit code."""
+    words = [f"{name}={path}" for name, path in stores.items()]
+    slots = ["--index-slots", str(storekit.INDEX_SLOTS)]
+    assert main(["audit", "run", *words, *slots, "--out", str(tmp_path / "audits")]) == 1
+    (directory,) = (tmp_path / "audits").iterdir()
+    return main(["audit", "repair", str(directory), "--yes"])
+
+
+def test_third_replica_mends_what_is_damaged_in_two(trio: dict[str, Path], tmp_path: Path) -> None:
+    """The same record has a wrong checksum in the reference and, elsewhere in it, in the first replica."""
+    place = storekit.places(trio[NAMES[2]])[100]
+    LogFiles(trio[NAMES[0]]).flip(place.body[0])
+    LogFiles(trio[NAMES[1]]).flip(place.body[0] + 1)
+    (both,) = [row for row in run(trio).divergences if row.replica == NAMES[1]]
+    assert (both.kind, both.side) == ("CRC_BOTH", "both")
+    assert repaired(trio, tmp_path) == 0
+    logs = [LogFiles(path).read(place.offset, place.end) for path in trio.values()]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_reference_damage_is_mended_once_from_a_sound_replica(
+    trio: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = storekit.places(trio[NAMES[0]])[100]
+    LogFiles(trio[NAMES[0]]).flip(place.body[0])
+    assert repaired(trio, tmp_path) == 0
+    assert capsys.readouterr().out.count("replaced, former bytes in") == 1
+
+
+def test_replica_of_another_history_mends_nobody(trio: dict[str, Path], tmp_path: Path) -> None:
+    """Its checksums are right there, too; what it has in common with the others ends before the damage."""
+    places = storekit.places(trio[NAMES[0]])
+    other = storekit.write_store(tmp_path / "other", 21, 300, fork_at=90, fork_seed=4)
+    trio[NAMES[2]] = other
+    for name in NAMES[:2]:
+        LogFiles(trio[name]).write(places[100].offset + 20, bytes([int(name[-1]) + 1]) * 600)
+    before = [LogFiles(trio[name]).read(places[100].offset, places[103].end) for name in NAMES[:2]]
+    assert repaired(trio, tmp_path) == 1
+    after = [LogFiles(trio[name]).read(places[100].offset, places[103].end) for name in NAMES[:2]]
+    assert after == before
