@@ -158,15 +158,19 @@ class JavaNameServer(ServerProcess):
 
     READY_S = 40
 
-    def __init__(self, version: str, directory: Path) -> None:
+    def __init__(
+        self, version: str, directory: Path, more: Mapping[str, object] | None = None
+    ) -> None:
         self.version = version
         self.port = free_port()
         self.address = f"{LOOPBACK}:{self.port}"
         home = directory / "namesrv-home"
-        settings = write_settings(
-            home / "conf" / "namesrv.conf",
-            {"listenPort": self.port, "kvConfigPath": home / "kvConfig.json", "rocketmqHome": home},
-        )
+        own = {
+            "listenPort": self.port,
+            "kvConfigPath": home / "kvConfig.json",
+            "rocketmqHome": home,
+        }
+        settings = write_settings(home / "conf" / "namesrv.conf", {**own, **(more or {})})
         super().__init__(
             f"Java name server {version}",
             java_command(

@@ -59,6 +59,27 @@ def make_member(
     return JavaBroker(kind, place, name_servers, name=name, cluster=CLUSTER, settings=merged)
 
 
+def make_controlled(
+    kind: str, directory: Path, name_servers: str, name: str, number: int, controller: str
+) -> AnyBroker:
+    """One replica of a group that a controller watches over, not started."""
+    place = directory / f"{name}-{number}"
+    settings = {
+        **GROUP_SETTINGS,
+        "brokerId": -1,
+        "brokerRole": "SYNC_MASTER" if kind == OURS else "ASYNC_MASTER",
+        "enableControllerMode": "true",
+        "controllerAddr": controller,
+        "allAckInSyncStateSet": "true",
+        "storePathEpochFile": place / "store" / "epochFileCheckpoint",
+        # RocketMQ's: its idle replicas report every 5 s, and must not be thought late by then.
+        "haMaxTimeSlaveNotCatchup": 15_000,
+    }
+    if kind == OURS:
+        return Broker(place, name_servers, name=name, cluster=CLUSTER, settings=settings)
+    return JavaBroker(kind, place, name_servers, name=name, cluster=CLUSTER, settings=settings)
+
+
 def log_end(broker: AnyBroker) -> int:
     """The end of a running broker's log: on a slave, what it received."""
     table = runtime(broker)
