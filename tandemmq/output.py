@@ -58,6 +58,9 @@ def sent(result: SendResult) -> dict[str, Any]:
         "offset_message_id": result.offset_message_id,
         **_queue(result.queue),
         "queue_offset": result.queue_offset,
+        "epoch": result.epoch,
+        "copies": result.copies,
+        "durable": result.durable,
     }
 
 

@@ -220,6 +220,9 @@ cdef struct Answer:
     Text queue_offset
     Text transaction_id
     Text region
+    long long epoch
+    long long copies
+    long long durable
 
 
 cdef inline Bytes blanks(Bytes at, Bytes end) noexcept nogil:
@@ -261,6 +264,19 @@ cdef bint number_of(Bytes at, Py_ssize_t size, long long* found) noexcept nogil:
     return True
 
 
+cdef long long count_of(Text* text) noexcept nogil:
+    """See calls.count_of."""
+    cdef Py_ssize_t i
+    cdef long long value = 0
+    if text.size > 10:
+        return 0
+    for i in range(text.size):
+        if text.at[i] < 48 or text.at[i] > 57:
+            return 0
+        value = value * 10 + (text.at[i] - 48)
+    return value
+
+
 cdef Bytes read_number(Bytes at, Bytes end, long long* found) noexcept nogil:
     cdef Bytes begin = at
     while at < end and (at[0] == 45 or 48 <= at[0] <= 57):
@@ -300,6 +316,12 @@ cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
             answer.transaction_id = value
         elif is_name(&name, b"MSG_REGION", 10):
             answer.region = value
+        elif is_name(&name, b"epoch", 5):
+            answer.epoch = count_of(&value)
+        elif is_name(&name, b"copies", 6):
+            answer.copies = count_of(&value)
+        elif is_name(&name, b"durable", 7):
+            answer.durable = count_of(&value)
         at = blanks(at, end)
         if at >= end:
             return NULL
@@ -318,6 +340,7 @@ cdef bint read_answer(Bytes at, Bytes end, Answer* answer) noexcept nogil:
     answer.message_id.at = answer.queue_id.at = answer.queue_offset.at = NULL
     answer.transaction_id.at = answer.region.at = NULL
     answer.transaction_id.size = answer.region.size = 0
+    answer.epoch = answer.copies = answer.durable = 0
     at = blanks(at, end)
     if at >= end or at[0] != 123:
         return False
@@ -426,6 +449,9 @@ def scan_sends(const unsigned char[::1] view not None, Py_ssize_t start, Py_ssiz
                 PyUnicode_DecodeUTF8(<char*>answer.transaction_id.at, answer.transaction_id.size, NULL)
                 if answer.transaction_id.size else "",
                 region_text(&answer.region) if answer.region.size else "",
+                answer.epoch,
+                answer.copies,
+                answer.durable,
             ),
         ))
         start += 4 + length

@@ -61,6 +61,13 @@ def number(answer: Command, name: str, address: str) -> int:
         ) from None
 
 
+def count_of(text: str | None) -> int:
+    """A number that only our brokers add to an answer; 0 where there is none."""
+    if text is None or len(text) > 10 or not text.isascii() or not text.isdigit():
+        return 0
+    return int(text)
+
+
 def _queue_fields(queue: MessageQueue) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from cluster.client.calls import count_of
 from cluster.client.message import (
     PROPERTIES_BYTES_MAX,
     Message,
@@ -153,6 +154,9 @@ def _result(answer: Command, entry: Expected) -> SendResult | None:
         int(ext["queueOffset"]),
         ext.get("transactionId", ""),
         ext.get("MSG_REGION", ""),
+        count_of(ext.get("epoch")),
+        count_of(ext.get("copies")),
+        count_of(ext.get("durable")),
     )
 
 

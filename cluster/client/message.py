@@ -163,6 +163,10 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset       entry number in the queue; of the first message for a batch
     transaction_id     what the broker returned, "" when nothing
     region_id          the broker's regionId, "" when nothing
+    epoch              of the master that acknowledged; 0 without a controller. With the CommitLog
+                       offset in offset_message_id it is the message's sequence id
+    copies             brokers that had it then, the master included; 0: the broker does not say
+    durable            how many of them had it on their disk
 
     Example:
         result = await producer.send(Message("Orders", b"17"))
@@ -176,6 +180,9 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int
     transaction_id: str = ""
     region_id: str = ""
+    epoch: int = 0
+    copies: int = 0
+    durable: int = 0
 
     @property
     def ok(self) -> bool:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.client.calls import field, number
+from cluster.client.calls import count_of, field, number
 from cluster.client.compression import COMPRESSED, Compression, compress
 from cluster.client.errors import BrokerRefused, MessageRefused
 from cluster.client.message import (
@@ -186,4 +186,7 @@ def send_result(
         queue_offset=number(answer, "queueOffset", address),
         transaction_id=ext.get("transactionId", ""),
         region_id=ext.get("MSG_REGION", ""),
+        epoch=count_of(ext.get("epoch")),
+        copies=count_of(ext.get("copies")),
+        durable=count_of(ext.get("durable")),
     )

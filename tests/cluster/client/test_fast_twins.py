@@ -128,6 +128,24 @@ def test_answers_to_sends_are_read_up_to_the_first_that_is_not_whole(scan: Scan)
     assert list(entries) == [5, 6, 7]  # the caller removes them
 
 
+@both
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({"epoch": "0000000007", "copies": "2", "durable": "1"}, (7, 2, 1)),
+        ({"copies": "3"}, (0, 3, 0)),
+        ({"epoch": "", "copies": "two", "durable": "-1"}, (0, 0, 0)),
+        ({"epoch": "12345678901", "copies": "9" * 10, "durable": "1.0"}, (0, 9_999_999_999, 0)),
+    ],
+)
+def test_an_answer_says_how_safe_its_message_is(
+    scan: Scan, said: dict[str, str], found: tuple[int, ...]
+) -> None:
+    frame = stored(5, **said).encode()
+    _, [(_, result)] = scan(memoryview(frame), 0, len(frame), waiting(5))
+    assert (result.epoch, result.copies, result.durable) == found
+
+
 def odd(change: Callable[[Command], None]) -> bytes:
     answer = stored(5)
     change(answer)
@@ -155,7 +173,7 @@ def test_anything_else_is_left_where_it_is(scan: Scan, frame: bytes) -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_damaged_answers_are_read_alike_or_left(data: st.DataObject) -> None:
-    frame = bytearray(stored(5).encode())
+    frame = bytearray(stored(5, epoch="0000000007", copies="2", durable="1").encode())
     for _ in range(data.draw(st.integers(0, 3))):
         place = data.draw(st.integers(4, len(frame) - 1))
         frame[place] = data.draw(st.integers(0, 255))
