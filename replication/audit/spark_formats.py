@@ -397,17 +397,30 @@ class _DiffReader(_Diffing, DataSourceReader):
 
 
 class _DiffStream(_Diffing, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Two growing logs. The offset is {"off": up to where both were compared}."""
+    """Two growing logs. The offset is {"off": up to where both were compared}.
+
+    Rows of other kinds tell what could not be compared as it came: `skipped`, a range that retention
+    took before; `cut`, a range that a failover cut off and that was written anew: it is compared again.
+    """
 
     _prepared = -1
+    _cut = -1
 
-    def initialOffset(self) -> dict[str, int]:
-        reference, replica = self._open("reference"), self._open("replica")
+    @contextmanager
+    def _both(self) -> Iterator[tuple[Replica, Replica]]:
+        reference = self._open("reference")
         try:
-            return {"off": max(self._start, reference.start, replica.start)}
+            replica = self._open("replica")
+            try:
+                yield reference, replica
+            finally:
+                replica.close()
         finally:
             reference.close()
-            replica.close()
+
+    def initialOffset(self) -> dict[str, int]:
+        with self._both() as (reference, replica):
+            return {"off": max(self._start, reference.start, replica.start)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(STREAM_BYTES_MAX)
@@ -417,32 +430,40 @@ class _DiffStream(_Diffing, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _common_end(self, start: int, most: int) -> int:
         """The reference says where records end; the replica, how far it has bytes."""
-        reference, replica = self._open("reference"), self._open("replica")
-        try:
+        with self._both() as (reference, replica):
+            start = max(start, reference.start, replica.start)
             held = log_end(replica, start, most, self._prepared)
             return min(log_end(reference, start, most, self._prepared), held)
-        finally:
-            reference.close()
-            replica.close()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         most = -1 if isinstance(limit, ReadAllAvailable) else STREAM_BYTES_MAX
-        return {"off": max(start["off"], self._common_end(start["off"], most))}
+        end = self._common_end(start["off"], most)
+        if end < start["off"] and not 0 <= self._cut <= end:
+            self._cut = end
+        return {"off": max(start["off"], end)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        reference = self._open("reference")
-        try:
+        first = start["off"]
+        pieces: list[InputPartition] = []
+        with self._both() as (reference, replica):
+            if 0 <= self._cut < first < end["off"]:
+                pieces.append(Piece(note="cut", start=self._cut, end=first))
+                first, self._cut = self._cut, -1
+            kept = min(end["off"], max(reference.start, replica.start))
+            if first < kept:
+                pieces.append(Piece(note="skipped", start=first, end=kept))
+                first = kept
             size = reference.segment_bytes
-            pieces = []
-            for first, stop in _segments_within(reference, start["off"], end["off"]):
-                pieces.append(Piece(ranges=[[first - first % size, first, stop]], end=end["off"]))
-            return pieces
-        finally:
-            reference.close()
+            for at, stop in _segments_within(reference, first, end["off"]):
+                pieces.append(Piece(ranges=[[at - at % size, at, stop]], end=end["off"]))
+        return pieces
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         piece = _values(partition)
-        if piece is not None:
+        if piece is not None and "note" in piece:
+            told = NO_ISLAND._replace(start=piece["start"], end=piece["end"])
+            yield _batch(_ISLAND_NAMES, self._kinds, [(piece["note"], *_signed(told), 0, 0)])
+        elif piece is not None:
             yield from self._islands(piece["ranges"], piece["end"], True)
 
 

@@ -303,6 +303,12 @@ def _block(row: Any, digest: str, size: int) -> Block:
     return Block(row["segment"], row["block"], size, bytes.fromhex(digest))
 
 
+_NOTES = {
+    "skipped": "was not compared: retention took it first",
+    "cut": "was cut off by a failover and written anew: compared again",
+}
+
+
 def watch(
     spark: Any,
     reference: str,
@@ -331,6 +337,9 @@ def watch(
     def batch(frame: Any, number: int) -> None:
         rows = frame.collect()
         equal = sum(row["equal_records"] for row in rows if row["kind"] == "total")
+        for row in rows:
+            if row["kind"] in _NOTES:
+                told(f"{row['start']}-{row['end']} {_NOTES[row['kind']]}")
         islands = [island_of(row) for row in rows if row["kind"] == "island"]
         for island in islands:
             verdict = classify(island, island.end, island.end, -1)

@@ -175,6 +175,52 @@ def test_watch_tells_what_became_different_since_the_last_time(
     assert "79 records equal, 1 islands" in text
 
 
+def test_watch_tells_what_retention_took_before_it_came(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [grow(tmp_path / name, 4, 60) for name in ("master", "slave")]
+    words = ["audit", "watch", *(str(tmp_path / name) for name in ("master", "slave"))]
+    words += ["--once", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    reached = storekit.places(tmp_path / "master")[-1].end
+    for grown in more:
+        grown(250)
+    log = LogFiles(tmp_path / "slave")
+    for start in log.starts[:2]:
+        log.path(start).unlink()
+    capsys.readouterr()
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert f"{reached}-{log.starts[2]} was not compared: retention took it first" in text
+    assert ", 0 islands" in text
+
+
+def test_stream_goes_back_to_where_a_failover_cut_the_log(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader that Spark would ask, asked here: a log that is shorter than it was."""
+    formats = __import__("replication.audit.spark_formats", fromlist=["x"])
+    for name in ("master", "slave"):
+        grow(tmp_path / name, 4, 200)
+    options = {
+        name: str(tmp_path / store)
+        for name, store in (("reference", "master"), ("replica", "slave"))
+    }
+    places = storekit.places(tmp_path / "master")
+    ends = iter([places[150].offset, places[120].offset, places[180].offset])
+    reader = formats._DiffStream(options)
+    monkeypatch.setattr(reader, "_common_end", lambda start, most: next(ends))
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset({"off": 0}, limit)
+    assert reader.latestOffset(first, limit) == first
+    last = reader.latestOffset(first, limit)
+    (cut, *ranges) = [piece.value for piece in reader.partitions(first, last)]
+    assert cut == {"note": "cut", "start": places[120].offset, "end": places[150].offset}
+    assert ranges[0]["ranges"][0][1] == places[120].offset
+    assert ranges[-1]["ranges"][0][2] == places[180].offset
+    assert [p.value.get("note") for p in reader.partitions(last, last)] == []
+
+
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [('openjdk version "11.0.2"', "needs Java 17 or later"), ("nonsense", "tells no version")],
@@ -194,3 +240,16 @@ def test_java_that_spark_cannot_use_is_one_sentence_and_64(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert main(["audit", "run", *map(str, pair), "--engine", "spark"]) == 64
     assert sentence in capsys.readouterr().err
+
+
+def test_no_java_at_all_is_one_sentence_and_64(
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["audit", "run", *map(str, pair), "--engine", "spark"]) == 64
+    said = capsys.readouterr().err
+    assert said == "tandem audit: Spark needs Java 17 or later, and no java was found\n"
