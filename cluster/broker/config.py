@@ -507,7 +507,9 @@ def _or_from_file(key: str, text: str, path: str) -> str:
             why = getattr(error, "strerror", None) or "must hold printable characters of ASCII"
             raise ConfigError(f"{key}File", path, why) from error
     if not text.isascii() or (text and not text.isprintable()):
-        raise ConfigError(f"{key}File" if path else key, path, "must hold printable characters of ASCII")
+        raise ConfigError(
+            f"{key}File" if path else key, path, "must hold printable characters of ASCII"
+        )
     return text
 
 
