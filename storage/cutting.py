@@ -29,13 +29,11 @@ class Cut:
 
     def prepare(self) -> None:
         """Stop flushing, and vouch for no more than stays. [thread] Raises OSError."""
-        store = self._store
-        store.hold_flushing()
+        durability = self._store.durability
+        durability.hold()
         self._held = True
         self._kept_ms = self._surely_kept_ms()
-        store.checkpoint.lower(self._kept_ms, self._log_end)
-        store.write_checkpoint()
-        store.forget_queue_state()
+        durability.forget(self._kept_ms, self._log_end)
 
     def _surely_kept_ms(self) -> int:
         """Messages stored up to this time lie below the cut: when its last file was begun."""
@@ -46,7 +44,7 @@ class Cut:
     def make(self) -> None:
         """Cut. Raises OSError, StoreIsFull, FlushFailed: how far it came is not known then."""
         store, log_end, dispatcher = self._store, self._log_end, self._store.dispatcher
-        with store.noting_failure():
+        with store.durability.noting_failure():
             store.log.cut(log_end)
         tail = store.log.tail
         tail.last_store_ms = tail.committed_ms = self._kept_ms
@@ -68,7 +66,7 @@ class Cut:
 
     def flush(self) -> None:
         """Put it on the disk. [thread] Raises OSError, FlushFailed."""
-        with self._store.noting_failure():
+        with self._store.durability.noting_failure():
             self._store.log.flush()
             self._store.queues.flush(0)
 
@@ -76,4 +74,4 @@ class Cut:
         """Flushing goes on."""
         if self._held:
             self._held = False
-            self._store.release_flushing()
+            self._store.durability.release()

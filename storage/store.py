@@ -6,24 +6,13 @@ import contextlib
 import fcntl
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.checkpoint import (
-    BOOT_ID_PATH,
-    Checkpoint,
-    QueueState,
-    RunningMark,
-    forget_queue_state,
-    load_checkpoint,
-    load_queue_state,
-    save_checkpoint,
-    save_queue_state,
-)
+from storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
 from storage.clock import Clock, SystemClock
 from storage.codec import BatchItem, Draft, QueueTail
 from storage.commitlog import BatchPlaced, CommitLog, Placed
@@ -31,6 +20,7 @@ from storage.config import FlushMode, StorageConfig
 from storage.consumequeues import ConsumeQueues
 from storage.cutting import Cut
 from storage.dispatch import Dispatcher, parse_delay_levels
+from storage.durability import Durability
 from storage.errors import (
     FlushFailed,
     MessageIllegal,
@@ -106,21 +96,15 @@ class MessageStore:
         )
         self.reader = Reader(self.log, self.queues, config, hot_bytes(config))
         self.retention = Retention(config, self.log, self.flags, clock)
-        self.retention.durable = lambda: self._durable
-        self.checkpoint = Checkpoint()
+        self.durability = Durability(
+            root, mark, self.flags, self.log, self.queues, self.index, self.dispatcher
+        )
+        self.retention.durable = lambda: self.durability.derived
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
         self.recovered = Recovered(clean=True, same_boot=True)
         self.tails_dropped = 0  # who keeps a QueueTail asks for it anew when this changes
         self._mark = mark
-        self._checkpoint_path = root / "checkpoint"
-        self._state_path = root / "queuestate"
-        self._written_checkpoint = b""
-        self._written_state: QueueState | None = None
-        self._durable = 0  # queue and index entries of records below this log offset are on disk
-        # Several threads flush the log. Who holds both took the queues' first.
-        self._flushing_queues = threading.Lock()
-        self._flushing_log = threading.Lock()
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._retired: list[Segment] = []
         self._no_space_ms = 0  # monotonic, of the last refused segment
@@ -135,7 +119,7 @@ class MessageStore:
         clean = not self._mark.unclean
         if clean:
             self._mark.set()  # a crash from here on is one
-        self.checkpoint = load_checkpoint(self._checkpoint_path)
+        state = self.durability.load()
         self.log.load()
         self.queues.load()
         if self.index is not None:
@@ -144,12 +128,11 @@ class MessageStore:
             self.config, self.log, self.queues, self.index, self.dispatcher, self.flags,
             self.delay_ms_by_level,
         )  # fmt: skip
-        state = load_queue_state(self._state_path)
         self.recovered = Recovery(
             parts, self.checkpoint, state, clean, self._mark.same_boot, self._mark.received
         ).run()
         self._mark.set_received(False)  # what was there in part is cut
-        self._durable = self.recovered.derived_from
+        self.durability.derived = self.recovered.derived_from
         if not clean:
             self._mark.set()  # only now: until recovery is through, the old mark tells the truth
         log.info("store recovered %s", self.recovered)
@@ -285,7 +268,7 @@ class MessageStore:
 
     def _note_refused(self, error: StoreIsFull | FlushFailed) -> None:
         if isinstance(error, FlushFailed):
-            self._note_final(error)
+            self.durability.note_final(error)
             return
         self._no_space_ms = self.clock.monotonic_ms()
         if self.flags.set(Problem.LOG_FULL, str(error)):
@@ -297,7 +280,7 @@ class MessageStore:
         try:
             self.log.commit()
         except FlushFailed as error:
-            self._note_final(error)
+            self.durability.note_final(error)
             raise
         self.note_appended(count, size)
 
@@ -323,6 +306,11 @@ class MessageStore:
     def flushed(self) -> int:
         """Everything below this log offset is on the disk."""
         return self.log.flushed
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What is known to be on the disk."""
+        return self.durability.checkpoint
 
     @property
     def confirmed(self) -> int:
@@ -488,88 +476,16 @@ class MessageStore:
 
     def flush_log(self, pages_min: int = 0) -> int:
         """Flush when at least pages_min pages are dirty (0: any); the flushed end. [thread]"""
-        with self._flushing_log, self.noting_failure():
-            # Before `end`: never newer than what is flushed. A slave has not stored them itself.
-            last_ms = max(self.log.tail.committed_ms, self.dispatcher.stats.store_ms)
-            end = self.log.end
-            flushed = self.log.flushed
-            few = flushed >= end or (end >> 12) - (flushed >> 12) < pages_min
-            if few and not self.log.failure:
-                return flushed
-            flushed = self.log.flush(end)
-            if flushed >= end:
-                self.checkpoint.physic_ms = max(self.checkpoint.physic_ms, last_ms)
-            return flushed
+        return self.durability.flush_log(pages_min)
 
     def flush_queues(self, pages_min: int = 0) -> None:
-        """Flush consume queues with enough dirty pages. [thread]
-
-        With 0: all of them, the index and the log up to what was dispatched; only then checkpoint
-        and queue state may say so.
-        """
-        with self._flushing_queues, self.noting_failure():
-            if pages_min:
-                self.queues.flush(pages_min)
-                return
-            dispatcher, index = self.dispatcher, self.index
-            # In this order: what is promised was written before, whatever the loop does meanwhile.
-            marks = self.queues.marks()
-            last_ms = dispatcher.stats.store_ms
-            index_end = index.last_indexed if index is not None else None
-            index_position = dispatcher.index_position
-            position, last_record = dispatcher.reached
-            complete = self.queues.flush(0) and not index_position < position
-            if index is not None:
-                self.checkpoint.index_ms = max(self.checkpoint.index_ms, index.flush())
-            if not complete or self.flush_log() < position:
-                return
-            self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
-            self._durable = position
-            state = QueueState(
-                dispatched=position, last_record=last_record, index_end=index_end, queues=marks
-            )
-            if state != self._written_state:
-                try:
-                    save_queue_state(self._state_path, state)
-                    self._written_state = state
-                except OSError as error:
-                    # The older state stays true; recovery only has more to do.
-                    log.warning("queue state not written why=%s", error)
+        """Flush consume queues with enough dirty pages; with 0 all of them, the index and the log
+        up to what was dispatched. [thread]"""
+        self.durability.flush_queues(pages_min)
 
     def flush_checkpoint(self) -> None:
         """Write the checkpoint when it changed. [thread]"""
-        with self._flushing_queues:
-            self.checkpoint.confirmed = min(self.confirmed, self.log.flushed)
-            try:
-                self.write_checkpoint()
-            except OSError as error:
-                log.warning("checkpoint not written why=%s", error)
-
-    def write_checkpoint(self) -> None:
-        """While nobody else does. [thread] Raises OSError."""
-        encoded = self.checkpoint.encode()
-        if encoded != self._written_checkpoint:
-            save_checkpoint(self._checkpoint_path, self.checkpoint)
-            self._written_checkpoint = encoded
-
-    @contextlib.contextmanager
-    def noting_failure(self) -> Iterator[None]:
-        """Around what may raise FlushFailed, which is final: no put is taken afterwards."""
-        try:
-            yield
-        except FlushFailed as error:
-            self._note_final(error)
-            raise
-
-    def _note_final(self, error: FlushFailed) -> None:
-        if self.flags.set(Problem.FLUSH_FAILED, str(error)):
-            log.critical("the disk refused, nothing is acknowledged any more why=%s", error)
-        # What the kernel still shows of this store may not be on the disk: the next start must not
-        # believe the page cache.
-        try:
-            self._mark.forget_boot()
-        except OSError as problem:
-            log.error("page cache will be trusted at the next start why=%s", problem)
+        self.durability.flush_checkpoint(self.confirmed)
 
     def prepare_next_segment(self) -> None:
         """Make the next log file. [thread]
@@ -639,21 +555,6 @@ class MessageStore:
             cut.flush()
         finally:
             cut.end()
-
-    def hold_flushing(self) -> None:
-        """Let what is being flushed end, and begin no more until release_flushing(). [thread]"""
-        self._flushing_queues.acquire()
-        self._flushing_log.acquire()
-
-    def release_flushing(self) -> None:
-        self._flushing_log.release()
-        self._flushing_queues.release()
-
-    def forget_queue_state(self) -> None:
-        """While flushing is held. [thread] Raises OSError."""
-        self._durable = self.log.start
-        self._written_state = None
-        forget_queue_state(self._state_path)
 
     def ends_whole(self) -> None:
         """The log ends with a whole record from now on: this broker writes it itself."""

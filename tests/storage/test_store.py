@@ -628,8 +628,8 @@ def test_checkpoint_that_cannot_be_written_leaves_the_older_one(
     put(store)
     store.flush_log()
     with monkeypatch.context() as patched:
-        patched.setattr("storage.store.save_checkpoint", fail_with(errno.ENOSPC))
-        patched.setattr("storage.store.save_queue_state", fail_with(errno.ENOSPC))
+        patched.setattr("storage.durability.save_checkpoint", fail_with(errno.ENOSPC))
+        patched.setattr("storage.durability.save_queue_state", fail_with(errno.ENOSPC))
         store.flush_checkpoint()
         store.flush_queues(0)
     assert not (tmp_path / "store" / "queuestate").exists()
