@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from tandemmq import audit_words as words
 from tandemmq.exits import CommandFailed
 from tandemmq.screen import coloured, table
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from replication.audit.tables import AuditRun
 
 ROWS_SHOWN: Final = 30
-HTTP_TOKEN: Final = "TANDEM_HTTP_TOKEN"  # of the environment: a command line is seen by everybody
 
 
 class AuditExit(enum.IntEnum):
@@ -60,8 +60,7 @@ class _Action:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Run one action; returns its AuditExit."""
-    words: list[str] = arguments.words
-    parsed = _parser().parse_args(words)
+    parsed = _parser().parse_args(arguments.words)
     try:
         errors = importlib.import_module("replication.audit.errors")
         storage_errors = importlib.import_module("storage.errors")
@@ -156,7 +155,7 @@ def _audited(arguments: argparse.Namespace, access: Access) -> list[dict[str, st
 def _access(arguments: argparse.Namespace) -> Access:
     """How running brokers are read: the token of --token-file or the environment."""
     live = importlib.import_module("replication.audit.live")
-    token = os.environ.get(HTTP_TOKEN, "")
+    token = os.environ.get(words.HTTP_TOKEN, "")
     if arguments.token_file is not None:
         try:
             token = arguments.token_file.read_text("ascii").strip()
@@ -180,9 +179,9 @@ def _bad_input(text: str) -> NoReturn:
     raise importlib.import_module("replication.audit.errors").BadInput(text)
 
 
-def _places(words: Sequence[str]) -> dict[str, str]:
+def _places(given: Sequence[str]) -> dict[str, str]:
     """NAME=PLACE or PLACE, the reference first; a place without a name is called by its directory."""
-    pairs = [_named(word) for word in words]
+    pairs = [_named(word) for word in given]
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         names = ["master", *(f"replica-{number}" for number in range(1, len(pairs)))]
@@ -435,175 +434,35 @@ def _parser() -> _Parser:
     return parser
 
 
-def _size(text: str) -> int:
-    """Bytes, with k, M or G."""
-    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-    scale = units.get(text[-1:].lower(), 1)
-    return int(text[:-1] if scale > 1 else text) * scale
-
-
-def _levels(text: str) -> str:
-    if not {*text.split(",")} <= {"1", "2", "3"} or "1" not in text:
-        raise argparse.ArgumentTypeError(f"levels are 1, 2, 3, with 1 among them; got {text!r}")
-    return text
-
-
-def _offset(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"an offset is not negative, got {text}")
-    return value
-
-
-def _place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "places",
-        nargs="*",
-        metavar="[NAME=]DIR",
-        help="store directories, URIs (s3://, file://, ...) or running brokers' HTTP ports"
-        " (http://HOST:PORT), the master's first",
-    )
-    parser.add_argument(
-        "-n", "--namesrv", metavar="HOST:PORT", help="a live cluster: its brokers' HTTP ports"
-    )
-    parser.add_argument("--group", default="", metavar="NAME", help="only this broker name")
-    parser.add_argument("--cluster", default="", metavar="NAME", help="only groups of this cluster")
-    _access_arguments(parser)
-
-
-def _access_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE",
-        help=f"holds the brokers' httpToken; without it {HTTP_TOKEN} of the environment",
-    )  # fmt: skip
-    parser.add_argument("--tls", action="store_true", help="remoting encrypted, trusting anybody")
-    parser.add_argument("--ca", metavar="FILE", help="encrypted, trusting these certificates (PEM)")
-
-
-def _spark_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--spark-master", default="", metavar="URL", help="an existing cluster; default local[*]"
-    )
-    parser.add_argument(
-        "--spark-archive", type=Path, metavar="FILE",
-        help="a packed environment for that cluster's executors (venv-pack, conda-pack)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jit", choices=("c1", "c2"), default="c1", help="c1 starts faster, c2 runs faster"
-    )
-
-
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    _place_arguments(parser)
-    parser.add_argument("--engine", choices=("auto", "local", "spark"), default="auto")
-    _spark_arguments(parser)
-    parser.add_argument("--levels", type=_levels, default="1,2,3", help="default 1,2,3")
-    parser.add_argument("--from", dest="start", type=_offset, default=0, metavar="OFFSET")
-    parser.add_argument("--until", type=_offset, metavar="OFFSET", help="default: the logs' end")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="threads, default 2")
-    parser.add_argument(
-        "--lag-warn", type=_size, default="64M", metavar="BYTES", help="lag that warns, default 64M"
-    )
-    parser.add_argument(
-        "--index-slots", type=int, default=0, metavar="N", help="maxHashSlotNum of the brokers"
-    )
-    parser.add_argument(
-        "--delay-levels", default="", metavar="TEXT", help="messageDelayLevel of the brokers"
-    )
-    parser.add_argument("--json", action="store_true", help="output for programs")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write tables to DIR/RUN as Parquet"
-    )
-    parser.add_argument(
-        "--metrics", type=Path, metavar="FILE", help="for node exporter's textfile collector"
-    )
-
-
-def _digest_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "store", metavar="STORE", help="a store directory, or a running broker's http://HOST:PORT"
-    )
-    _access_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="FILE.parquet")
-    parser.add_argument("--name", default="", help="the replica's name; default its directory's")
-    parser.add_argument("--until", type=_offset, metavar="OFFSET")
-    parser.add_argument("--max-mb-s", type=float, default=0, metavar="N", help="reading rate")
-
-
-def _compare_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("digests", nargs="+", type=Path, metavar="FILE", help="the master's first")
-    parser.add_argument("--json", action="store_true", help="output for programs")
-
-
-def _run_directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's directory, DIR/RUN of --out")
-
-
-def _explain_arguments(parser: argparse.ArgumentParser) -> None:
-    _run_directory(parser)
-    _access_arguments(parser)
-    parser.add_argument("offset", type=_offset, metavar="OFFSET")
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    _run_directory(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="default RUN/report.html")
-
-
-def _repair_arguments(parser: argparse.ArgumentParser) -> None:
-    _run_directory(parser)
-    _access_arguments(parser)
-    parser.add_argument(
-        "--at", action="append", default=[], metavar="NAME=DIR",
-        help="where a replica's store is now: its broker was stopped since",
-    )  # fmt: skip
-    parser.add_argument("--yes", action="store_true", help="really replace the ranges")
-
-
-def _watch_arguments(parser: argparse.ArgumentParser) -> None:
-    _place_arguments(parser)
-    _spark_arguments(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="divergences, Parquet"
-    )
-    parser.add_argument("--replica", default="", metavar="NAME", help="which one, of --namesrv's")
-    parser.add_argument(
-        "--every", type=float, default=10.0, metavar="S", help="seconds, default 10"
-    )
-    parser.add_argument(
-        "--once", action="store_true", help="what is new since last time, then stop"
-    )
-
-
 ACTIONS: Final = (
     _Action(
         "run", _run, "compare a master's store with its replicas'",
         "  tandem audit run ./store/master ./store/slave --out ./audits\n"
-        "  tandem audit run --namesrv 127.0.0.1:9876 --token-file ./http.token", _run_arguments,
+        "  tandem audit run --namesrv 127.0.0.1:9876 --token-file ./http.token", words.run_arguments,
     ),
     _Action(
         "digest", _digest, "read one store on its host and write its block digests",
         "  tandem audit digest ./store --name broker-a --out broker-a.parquet --max-mb-s 200",
-        _digest_arguments,
+        words.digest_arguments,
     ),
     _Action(
         "compare", _compare, "compare digest files of several hosts",
-        "  tandem audit compare master.parquet slave.parquet", _compare_arguments,
+        "  tandem audit compare master.parquet slave.parquet", words.compare_arguments,
     ),
     _Action(
         "explain", _explain, "tell what a run knows of a place in the log, with both sides' bytes",
-        "  tandem audit explain ./audits/RUN 1073741824", _explain_arguments,
+        "  tandem audit explain ./audits/RUN 1073741824", words.explain_arguments,
     ),
     _Action(
         "report", _report, "write a run as one page of HTML with pictures",
-        "  tandem audit report ./audits/RUN", _report_arguments,
+        "  tandem audit report ./audits/RUN", words.report_arguments,
     ),
     _Action(
         "repair", _repair, "fetch damaged ranges of a stopped replica from a sound one",
-        "  tandem audit repair ./audits/RUN --yes", _repair_arguments,
+        "  tandem audit repair ./audits/RUN --yes", words.repair_arguments,
     ),
     _Action(
         "watch", _watch, "compare what is appended to growing logs, with Spark",
-        "  tandem audit watch ./store/master ./store/slave --out ./audits", _watch_arguments,
+        "  tandem audit watch ./store/master ./store/slave --out ./audits", words.watch_arguments,
     ),
 )  # fmt: skip
