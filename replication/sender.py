@@ -221,7 +221,7 @@ class Sender:
         if stream.greeted:
             if frame.replica != stream.replica:
                 raise PeerBrokeProtocol(f"replica {stream.replica} is now {frame.replica}")
-            if stream.acked == NEVER and stream.unfinished is None:
+            if stream.admitted and stream.acked == NEVER and stream.unfinished is None:
                 self._greet(stream)  # a stock slave asks again until it is answered
             return
         stream.replica = frame.replica
@@ -265,6 +265,7 @@ class Sender:
     def _admit(self, effect: Admit) -> None:
         stream = self._streams.get(effect.connection)
         if stream is not None and stream.dialect is not Dialect.CLASSIC:
+            stream.admitted = True
             self._greet(stream)
 
     def _greet(self, stream: Stream) -> None:
@@ -421,6 +422,9 @@ class Sender:
             self._feed.guarded(
                 self._lost, stream.number, f"cannot read the log: {error}", logging.ERROR
             )
+            return
+        except Exception as error:
+            self._feed.fail(error)
             return
         stream.reading = False
         stream.ready.extend(ready)

@@ -89,7 +89,7 @@ class Stream:
     """One connected slave: where its stream stands.
 
     replica      its id; 0 until it said it, and in classic HA
-    greeted      the core knows it
+    greeted      the core knows it; admitted: it shall be answered, and was
     next_offset  first byte that is in no frame yet; NEVER until the core said where to begin
     sent         everything below was handed to the kernel
     unfinished   the rest of a frame that was begun: it must be completed as announced
@@ -99,7 +99,7 @@ class Stream:
     """
 
     __slots__ = (
-        "_bodies", "_file", "_file_start", "acked", "bytes_per_second", "challenge", "greeted",
+        "_bodies", "_file", "_file_start", "acked", "admitted", "bytes_per_second", "challenge", "greeted",
         "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "reader", "reading", "ready",
         "replica", "said_confirmed", "sent", "unfinished", "window_bytes", "window_ms", "wire",
         "wrote_ms",
@@ -115,6 +115,7 @@ class Stream:
         self.left = b""  # less than one frame
         self.replica = 0
         self.greeted = False
+        self.admitted = False
         self.challenge: Challenge | None = None
         self.hello: Hello | None = None
         self.acked = NEVER

@@ -163,3 +163,22 @@ def _comparable(stream: bytes) -> list[Any]:
         for each in found
         if not isinstance(each, Transfer) or each.body
     ]
+
+
+async def test_a_stock_slave_that_asks_again_is_answered_again(tmp_path: Path) -> None:
+    net = Net()
+    ours = Replica(net, tmp_path / "1", 1, HandClock()).start()
+    ours.lead(1)
+    await net.settle()
+    wire = Connection(net, ours)
+    number = ours.sender.attach(wire, "stock:1")
+    handshake = chunks(1, ">")[0]
+    assert len(handshake) == 16
+    for _ in range(2):
+        wire._incoming.append(handshake)
+        ours.sender.readable(number)
+    assert len(wire.down) == 64 and wire.down[:32] == wire.down[32:]
+    wire._incoming.append(handshake[:8] + (3).to_bytes(8, "big"))
+    ours.sender.readable(number)
+    assert wire.ended == "master", "another replica on the same connection"
+    await ours.stop()
