@@ -9,7 +9,7 @@ from typing import Final
 
 from cluster.broker import names
 from cluster.broker.broker import Broker
-from cluster.broker.config import split_labels
+from cluster.broker.config import Role, split_labels
 from cluster.broker.hastatus import Following, SlaveLag
 from cluster.broker.replicagroup import Replica
 from cluster.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
@@ -83,6 +83,10 @@ class Measures:
             "tandem_slave_lag_seconds": lambda: self._slaves(lambda each: each.behind_ms / 1000),
             "tandem_stream_up": lambda: self._stream(lambda found: found.streaming),
             "tandem_stream_connects_total": lambda: self._stream(lambda found: found.connects),
+            "tandem_tables_copied_seconds": self._tables_copied,
+            "tandem_progress_ahead": lambda: [((), len(self._broker.offsets.ahead))],
+            "tandem_readers_sent_away_total": lambda: [((), self._broker.slave_reads.sent_away)],
+            "tandem_readers_lost_total": lambda: [((), self._broker.slave_reads.lost)],
             "tandem_lease_seconds": lambda: self._replica(lambda found: found.lease_ms / 1000),
             "tandem_sync_set_size": lambda: self._replica(lambda found: found.set_size),
             "tandem_set_aside_messages": lambda: self._replica(
@@ -90,6 +94,11 @@ class Measures:
             ),
             "tandem_alarms": lambda: self._replica(lambda found: len(found.alarms)),
         }
+
+    def _tables_copied(self) -> Series:
+        copied_ms = self._broker.table_sync.synced_ms
+        if copied_ms and self._broker.standing.role is Role.SLAVE:
+            yield (), max(0.0, (self._broker.clock.now_ms() - copied_ms) / 1000)
 
     def _replica(self, value: Callable[[Replica], float]) -> Series:
         """Of a broker with a controller."""

@@ -68,7 +68,7 @@ class Recent:
 
 
 class SlaveReads:
-    """The rule of redirection. Counts what it did: sent_away, sent_back, lost."""
+    """The rule of redirection. Counts what it did: sent_away, lost."""
 
     def __init__(
         self,
@@ -91,7 +91,6 @@ class SlaveReads:
         self._sent = Recent(STAY_MS)
         self._lost = Recent(LOST_MS)
         self.sent_away = 0
-        self.sent_back = 0
         self.lost = 0
 
     def refusal(self) -> BrokerError | None:
@@ -130,8 +129,6 @@ class SlaveReads:
             return 0
         if self._reads_from_disk(reader, found):
             return group.which_broker_when_consume_slowly
-        if self._is_slave:
-            self.sent_back += 1
         return group.broker_id
 
     def _reads_from_disk(self, reader: Hashable, found: GetResult) -> bool:
