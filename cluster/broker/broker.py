@@ -78,7 +78,7 @@ from cluster.remoting.channel import ChannelPool
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
-from cluster.remoting.tls import TlsFiles
+from cluster.remoting.tls import TlsFiles, TlsMode, client_context
 from storage import Clock, FlushFailed, MessageStore, SystemClock, open_store, pack_host
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Broker:
         )
         self.table_sync = TableSync(
             lambda: self.standing.master,
-            ChannelPool(),
+            channels_to_master(config),
             Tables(
                 self.topics,
                 self.groups,
@@ -509,6 +509,17 @@ async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T |
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+def channels_to_master(config: BrokerConfig) -> ChannelPool:
+    """How a slave reaches its master: as its clients have to.
+
+    The master's certificate is checked where roots are configured. Raises TlsUnusable.
+    """
+    if config.tls_mode is not TlsMode.ENFORCING:
+        return ChannelPool()
+    roots = config.tls_trust_path
+    return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)))
 
 
 def _call_soon(call: Callable[[], None]) -> None:

@@ -319,3 +319,25 @@ async def test_a_running_reader_misses_nothing_of_a_masters_restart(group: Group
         await asyncio.to_thread(group.produce, "T", 10, 100, 10)
         await inbox.until(lambda: len(set(inbox.bodies)) == 20)
         assert [message.queue_offset for message in inbox.messages] == list(range(20))
+
+
+def test_a_slave_copies_from_a_master_that_takes_encrypted_connections_only(tmp_path: Path) -> None:
+    encrypted = {"tls.server.mode": "enforcing"}
+    with ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path)).start()
+        members = [
+            stack.enter_context(
+                Broker(tmp_path / kind, names.address, settings={**encrypted, **role})
+            )
+            for kind, role in (("m", {}), ("s", {"brokerRole": "SLAVE", "brokerId": 1}))
+        ]
+        for number, member in enumerate(members):
+            member.launch()
+            wait_until(
+                lambda number=number: registered(names.address, "broker-a", number), 20, "start"
+            )  # fmt: skip
+        slave = members[1]
+        wait_until(lambda: "copying tables from master" in slave.output(), 10, "a master to ask")
+        copied = slave.store / "config" / "consumerOffset.json"
+        wait_until(copied.exists, 20, "the copy of the progress saved")
+        assert "not copied" not in slave.output()
