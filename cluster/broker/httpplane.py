@@ -263,6 +263,7 @@ class Plane:
         return _json(
             {
                 "segmentBytes": size,
+                "delayLevels": self._config.storage.delay_levels,
                 **positions,
                 # the file behind the last one is made in advance: it is no part of the log yet
                 "files": [
@@ -414,6 +415,7 @@ class Plane:
 # --- answers ---
 
 _HEADERS: Final = {
+    "Server": "TandemMQ",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Accept-Ranges": "bytes",

@@ -351,6 +351,7 @@ class LiveStore:
     files: list[SegmentFile]
     epochs: EpochHistory
     standing: Standing
+    delay_levels: str  # messageDelayLevel
 
 
 def list_store(port: BrokerPort) -> LiveStore:
@@ -366,6 +367,7 @@ def list_store(port: BrokerPort) -> LiveStore:
                 tuple(Epoch(int(reign["epoch"]), int(reign["start"])) for reign in reigns["epochs"])
             ),
             standing,
+            str(listed["delayLevels"]),
         )
     except (KeyError, TypeError, ValueError) as problem:
         raise BadInput(f"{port.url} is no HTTP port of a broker: {problem!r}") from problem

@@ -10,7 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -179,6 +179,9 @@ def audit(
         raise BadInput("an audit needs a reference and at least one replica")
     opened = _open_all(places, options)
     try:
+        live = opened[0].live
+        if live is not None and options.delay_levels == DELAY_LEVELS:
+            options = replace(options, delay_levels=live.delay_levels)
         state = _Audit(
             run_id or new_run_id(started_ms), options, engine, opened[0], opened[1:], dict(places)
         )

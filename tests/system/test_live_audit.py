@@ -14,7 +14,7 @@ import pytest
 from audited_group import TOKEN, TOPICS, AuditedGroup, HttpBroker, audited_group
 from cluster_processes import Broker, NameServer, free_port, wait_until
 from command_line import Done, run
-from raw_wire import Wire, json_frame, producing
+from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
 from storage.record import scan
 
@@ -362,3 +362,16 @@ def test_brokers_of_other_clusters_are_not_mixed(tmp_path: Path) -> None:
         done = run("audit", "run", master.url, stranger.url, *access)
         assert done.code == 64
         assert "is TestCluster#broker-a, " in done.err and "is Other#broker-x" in done.err
+
+
+def test_other_delay_levels_than_the_usual_are_asked_for(tmp_path: Path) -> None:
+    """The queue entry of a delayed message holds its delivery time, which the levels decide."""
+    with audited_group(tmp_path, messageDelayLevel="1h 2h 3h") as group:
+        group.fill(20)
+        with Wire(group.master.address) as wire:
+            for number in range(5):
+                ext = send_ext("Orders", properties="DELAY\x012\x02")
+                assert wire.request(json_frame(SEND, ext, b"later", opaque=number)).code == 0
+        group.wait_caught_up()
+        assert_no_alarm(group.audit("--json"))
+        assert group.audit("--delay-levels", "1s 5s 9s").code == 1

@@ -50,7 +50,7 @@ class Scripted:
         if path == "/commitlog":
             files = [(int(p.name), p.stat().st_size) for p in (self.root / "commitlog").iterdir()]
             shown = [file for file in files if self.start <= file[0] < self.end]
-            return {"segmentBytes": SEGMENT_BYTES, "files": shown}
+            return {"segmentBytes": SEGMENT_BYTES, "files": shown, "delayLevels": "1s"}
         if path == "/epochs":
             return {"epochs": [{"epoch": each.number, "start": each.start} for each in self.epochs]}
         local = LocalFiles(self.root)
