@@ -18,9 +18,10 @@ from storage.reading import hot_bytes
 
 #: a reader so near the log's end is a reader of the master: the kernel keeps what was just written
 NEAR_BYTES: Final = 64 << 20
-#: the log is asked about in pieces of this size: larger than any read-ahead, so what the reader's
-#: own last read pulled in does not count
+#: the log is asked about in pieces of this size, so far ahead of the reader: further than any
+#: read-ahead of the kernel, so what the reader's own last read pulled in does not count
 PIECE_BYTES: Final = 4 << 20
+AHEAD_BYTES: Final = 32 << 20
 RESIDENT_MIN: Final = 0.5  # of a piece; below, reading on here means waiting for the disk
 ASK_AGAIN_MS: Final = 1_000
 PIECES_MAX: Final = 1_024
@@ -165,11 +166,10 @@ class SlaveReads:
         return True
 
     def _resident(self, offset: int) -> float | None:
-        """The part of the log right ahead of `offset` that is in memory; None: not told."""
+        """The part of the log ahead of `offset` that is in memory; None: not told."""
         now_ms = self._clock.monotonic_ms()
-        piece = offset - offset % PIECE_BYTES + PIECE_BYTES
-        if piece >= self._store.end:
-            piece -= PIECE_BYTES
+        ahead = min(offset + AHEAD_BYTES, self._store.end - 1)
+        piece = ahead - ahead % PIECE_BYTES
         known = self._pieces.get(piece)
         if known is not None and now_ms - known[0] < ASK_AGAIN_MS:
             return known[1]

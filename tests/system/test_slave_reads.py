@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from inbox import Inbox
 from raw_wire import PULL, Wire, json_frame, pull_ext
 
 from cluster.client import Admin
-from storage import fastjson
+from storage import PageCache, fastjson
 from tandemmq import Message, Producer, PushConsumer, StartFrom
 
 pytestmark = pytest.mark.system
@@ -47,7 +48,7 @@ class Group:
             async with Producer("PG", namesrv=self.names.address) as producer:
                 await asyncio.gather(
                     *(
-                        producer.send(Message(topic, b"%d " % n + bytes(size), keys=f"k{n}"))
+                        producer.send(Message(topic, b"%d " % n + os.urandom(size), keys=f"k{n}"))
                         for n in range(first, first + count)
                     )
                 )
@@ -71,8 +72,8 @@ class Group:
 
     def wait_replicated(self) -> None:
         def equal() -> bool:
-            [slave] = json.loads(ask(self.master.address, HA_STATUS)[2])["haConnectionInfo"]
-            return bool(slave["diff"] == 0)
+            slaves = json.loads(ask(self.master.address, HA_STATUS)[2])["haConnectionInfo"]
+            return [slave["diff"] for slave in slaves] == [0]
 
         wait_until(equal, 20, "the slave has everything")
 
@@ -145,6 +146,31 @@ def test_a_far_reader_is_sent_to_the_slave_and_back_when_it_has_caught_up(tmp_pa
                 assert len(set(inbox.bodies)) == 200
 
         asyncio.run(consume())
+
+
+def test_a_reader_of_what_the_kernel_has_dropped_is_sent_to_the_slave(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        group = Group(tmp_path, stack, mappedFileSizeCommitLog=32 << 20)
+        group.make("T", 1)
+        group.produce("T", 420, size=256 << 10)  # 105 MiB: the last 64 are never cold
+        group.wait_replicated()
+        code, found, _ = pull(group.master, "T", 0)
+        assert (code, found["suggestWhichBrokerId"]) == (FOUND, "0")  # just written
+        assert group.master.stop() == 0
+        log = group.master.store / "commitlog"
+        for file in sorted(log.iterdir()):
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if PageCache().resident(min(log.iterdir()), 0, 32 << 20) != 0:
+            pytest.skip(
+                "this kernel or file system keeps what it is told to drop, or does not tell"
+            )
+        group.master.start()
+        group.wait_replicated()
+        code, found, _ = pull(group.master, "T", 0)
+        assert (code, found["suggestWhichBrokerId"]) == (FOUND, "1")
+        code, found, _ = pull(group.master, "T", 415)
+        assert (code, found["suggestWhichBrokerId"]) == (FOUND, "0")  # near the end: back
 
 
 def test_nobody_is_sent_to_a_slave_that_is_not_there(tmp_path: Path) -> None:

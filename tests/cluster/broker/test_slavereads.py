@@ -13,6 +13,7 @@ from messagekit import FakeClock, FakeConnection, Kit, open_kit
 from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.groups import GroupConfig
 from cluster.broker.slavereads import (
+    AHEAD_BYTES,
     ASK_AGAIN_MS,
     LOST_MS,
     PIECE_BYTES,
@@ -139,7 +140,8 @@ def test_the_kernel_is_asked_about_the_piece_ahead_and_once_a_second() -> None:
     assert len(place.cache.asked) == 1
     start, size = place.cache.asked[0]
     offset = Place.END - behind
-    assert (start, size) == (offset - offset % PIECE_BYTES + PIECE_BYTES, PIECE_BYTES)
+    ahead = offset + AHEAD_BYTES
+    assert (start, size) == (ahead - ahead % PIECE_BYTES, PIECE_BYTES)
     place.clock.pass_ms(ASK_AGAIN_MS)
     place.next_broker(behind)
     assert len(place.cache.asked) == 2
