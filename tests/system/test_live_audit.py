@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from audited_group import TOKEN, TOPICS, AuditedGroup, HttpBroker, audited_group
+from audited_group import AuditedGroup, HttpBroker, audited_group
 from cluster_processes import Broker, NameServer, free_port, wait_until
 from command_line import Done, run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
@@ -74,11 +74,10 @@ def test_running_pair_is_equal_and_says_so_in_one_line(group: AuditedGroup) -> N
     assert len(done.out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
-def test_pair_under_load_raises_no_alarm(group: AuditedGroup, engine: str) -> None:
+def test_pair_under_load_raises_no_alarm(group: AuditedGroup) -> None:
     with producing(group.master.address, "Load") as load:
         for _ in range(3):
-            assert_no_alarm(group.audit("--json", "--engine", engine))
+            assert_no_alarm(group.audit("--json"))
     assert load.problem is None and not load.refused
     group.wait_caught_up()
 
@@ -117,45 +116,6 @@ def test_digests_of_running_brokers_compare(group: AuditedGroup, tmp_path: Path)
         done = run(*words, "--token-file", broker.token_file)
         assert done.code == 0, done.err
     assert run("audit", "compare", *files).code == 0
-
-
-@pytest.mark.spark
-def test_running_brokers_are_watched_with_a_stream(group: AuditedGroup, tmp_path: Path) -> None:
-    words = ("--once", "--out", tmp_path)
-    done = group.audit(*words, action="watch")
-    assert done.code == 0, done.out + done.err
-    assert "records equal, 0 islands" in done.out
-    group.fill(50, seed=9)
-    group.wait_caught_up()
-    done = group.audit(*words, action="watch")
-    assert done.code == 0
-    assert "0 islands" in done.out
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore")
-def test_running_brokers_are_read_with_sql(group: AuditedGroup) -> None:
-    """Over HTTP and from the directory: the same rows."""
-    from replication.audit.spark_formats import register
-    from tandemmq import sparkling
-
-    spark = sparkling.session("local[2]")
-    try:
-        register(spark)
-        end = group.master.json("/healthz")["confirmed"]
-        for kind, columns in (
-            ("commitlog", ["topic", "queue_id", "queue_offset", "computed_crc"]),
-            ("consumequeue", ["topic", "queue_id", "queue_offset", "physical_offset", "size"]),
-        ):
-            found = []
-            for place in (group.master.url, str(group.master.store)):
-                reading = spark.read.format(kind).option("endOffset", end).option("token", TOKEN)
-                rows = reading.load(place).where("queue_offset >= 0").select(columns).collect()
-                found.append(sorted(tuple(row) for row in rows if row["topic"] in TOPICS))
-            assert found[0] == found[1]
-            assert len(found[0]) >= 2_500
-    finally:
-        spark.stop()
 
 
 # -- retention -------------------------------------------------------------------------------------
