@@ -5,7 +5,7 @@
     replica   the one object a broker's shell feeds: role, lease, and the master or slave half inside it
     master    progress of each slave, sync-state-set, what may be acknowledged
     slave     handshake, truncate, follow
-    election  the controller: epochs, sets, elections, RocketMQ's request codes
+    election  the controller: epochs, sets, elections; in group what it keeps, in controlevents what it is told and does
     identity  brokerIdentity; story: why a core is where it is; config: modes, times, rules
     feed      steps a core and performs its effects; the shells register theirs with it:
               sender (stream, wire, readahead), receiver (link), keeping (cut, set aside, epoch file)

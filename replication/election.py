@@ -15,7 +15,6 @@ DefaultElectPolicy, DefaultBrokerHeartbeatManager.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,353 +22,81 @@ from typing import Final
 import msgspec
 
 from replication.config import LeaseTimes, Mode
+from replication.controlevents import (
+    AllowUnclean,
+    AlterSyncSet,
+    Announce,
+    Answer,
+    AnswerHeartbeat,
+    ApplyBrokerId,
+    AskToSwitch,
+    CleanBrokerData,
+    Effect,
+    ElectMaster,
+    Event,
+    Heartbeat,
+    Kind,
+    NextBrokerId,
+    NotifyRole,
+    Persist,
+    Probe,
+    ProbeAnswered,
+    RegisterBroker,
+    ReplicaInfo,
+    SessionClosed,
+    SyncStateData,
+    Tick,
+)
 from replication.epochs import EPOCH_MAX
+from replication.group import (
+    NO_SESSION,
+    NOBODY,
+    Code,
+    GroupRecord,
+    GroupView,
+    Member,
+)
 from replication.story import Story
 
-NOBODY: Final = 0
-NO_SESSION: Final = 0
-
-
-class Code(enum.IntEnum):
-    """Response codes of the controller requests, RocketMQ's."""
-
-    SUCCESS = 0
-    FENCED_MASTER_EPOCH = 2000
-    FENCED_SYNC_STATE_SET_EPOCH = 2001
-    INVALID_MASTER = 2002
-    INVALID_REPLICAS = 2003
-    MASTER_NOT_AVAILABLE = 2004
-    INVALID_REQUEST = 2005
-    BROKER_NOT_ALIVE = 2006
-    BROKER_METADATA_NOT_EXIST = 2008
-    INVALID_CLEAN_BROKER_METADATA = 2009
-    BROKER_NEED_TO_BE_REGISTERED = 2010
-    MASTER_STILL_EXIST = 2011
-    ELECT_MASTER_FAILED = 2012
-    ALTER_SYNC_STATE_SET_FAILED = 2013
-    BROKER_ID_INVALID = 2014
-
-
-# --- the durable value ---
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A replica as it registered. incarnation 0: a stock broker, which has none."""
-
-    address: str = ""
-    ha_address: str = ""
-    check_code: str = ""
-    incarnation: int = 0
-
-
-class GroupRecord(msgspec.Struct, frozen=True):
-    """What a controller must never forget about one broker group.
-
-    members        by replica id, registered or only applied for
-    master         recorded master, 0 for none
-    reigned        the last replica that was given a lease
-    sync_set       holds everything confirmed, by the last word of the master
-    set_number     grows with every change of sync_set, also within an epoch
-    electing_from  while the elected master is not active: who may still be elected instead
-    suspects       lost power with unflushed data and did not catch up since: never elected unasked
-    lossy_epoch    the last epoch whose election may have lost confirmed data
-    mode           what the group promises: "A0".."S1"; "" for stock brokers
-    """
-
-    cluster: str
-    name: str
-    members: dict[int, Member] = {}
-    next_id: int = 1
-    master: int = NOBODY
-    reigned: int = NOBODY
-    epoch: int = 0
-    sync_set: tuple[int, ...] = ()
-    set_number: int = 0
-    electing_from: tuple[int, ...] = ()
-    suspects: tuple[int, ...] = ()
-    lossy_epoch: int = 0
-    mode: str = ""
-
-    @property
-    def base(self) -> tuple[int, ...]:
-        """Who holds everything confirmed."""
-        return self.electing_from or self.sync_set
-
-    def view(self) -> GroupView:
-        member = self.members.get(self.master)
-        address = member.address if member else ""
-        ha_address = member.ha_address if member else ""
-        return GroupView(
-            self.epoch, self.master, address, ha_address, frozenset(self.sync_set), self.set_number, self.lossy_epoch
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """What a broker learns of its group. INV-28: per epoch there is one master, for ever."""
-
-    epoch: int = 0
-    master: int = NOBODY
-    address: str = ""
-    ha_address: str = ""
-    members: frozenset[int] = frozenset()
-    number: int = 0
-    lossy_epoch: int = 0
-
-
-# --- events: requests (by code) ---
-
-
-@dataclass(frozen=True, slots=True)
-class NextBrokerId:
-    """1012"""
-
-    request: int
-    cluster: str
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyBrokerId:
-    """1013"""
-
-    request: int
-    cluster: str
-    group: str
-    replica: int
-    check_code: str
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterBroker:
-    """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data."""
-
-    request: int
-    session: int
-    cluster: str
-    group: str
-    replica: int
-    address: str
-    ha_address: str = ""
-    incarnation: int = 0
-    mode: str = ""
-    suspect: bool = False
-    epoch: int = 0
-    end: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AlterSyncSet:
-    """1001, with our extension: which processes the master vouches for."""
-
-    request: int
-    group: str
-    master: int
-    epoch: int
-    members: frozenset[int]
-    number: int
-    incarnations: tuple[tuple[int, int], ...] = ()
-    reaffirm: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ElectMaster:
-    """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price."""
-
-    request: int
-    cluster: str
-    group: str
-    replica: int = -1
-    designated: bool = False
-    unclean: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaInfo:
-    """1004"""
-
-    request: int
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class SyncStateData:
-    """1006"""
-
-    request: int
-    groups: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CleanBrokerData:
-    """1011. No replicas: the whole group."""
-
-    request: int
-    cluster: str
-    group: str
-    replicas: tuple[int, ...] = ()
-    living_too: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """904, answered where the broker is ours.
-
-    number     chosen by the broker, echoed
-    epoch      leading: of the reign; else of the last byte of its log
-    leading    it has made itself ready to be master of `epoch`, or is it
-    streaming  it follows the master's stream
-    resigned   it is the master of `epoch` and acknowledges nothing any more
-    timeout_ms how long it wants to be thought alive; 0: ours, the lease says it
-    """
-
-    session: int
-    group: str
-    replica: int
-    incarnation: int = 0
-    number: int = 0
-    epoch: int = 0
-    end: int = 0
-    confirmed: int = 0
-    leading: bool = False
-    streaming: bool = False
-    resigned: bool = False
-    priority: int = (1 << 31) - 1
-    timeout_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """A broker's connection to us ended."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeAnswered:
-    """A connect to a silent master's address: refused means that no process listens there."""
-
-    group: str
-    replica: int
-    incarnation: int
-    refused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AllowUnclean:
-    """The operator's switch enableElectUncleanMaster."""
-
-    allowed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-Event = (
-    NextBrokerId
-    | ApplyBrokerId
-    | RegisterBroker
-    | AlterSyncSet
-    | ElectMaster
-    | ReplicaInfo
-    | SyncStateData
-    | CleanBrokerData
-    | Heartbeat
-    | SessionClosed
-    | ProbeAnswered
-    | AllowUnclean
-    | Tick
-)
-
-# --- effects ---
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Make this record durable before anything that follows leaves. None: the group is forgotten."""
-
-    group: str
-    record: GroupRecord | None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The response to a request. `records` is what it asked for; alive: (group, replica) of those who are."""
-
-    request: int
-    code: Code = Code.SUCCESS
-    remark: str = ""
-    next_id: int = 0
-    records: tuple[GroupRecord, ...] = ()
-    alive: frozenset[tuple[str, int]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerHeartbeat:
-    """known False: register first. lease: the sender may acknowledge until its lease time after it sent `number`."""
-
-    session: int
-    group: str
-    replica: int
-    number: int
-    known: bool
-    lease: bool
-    view: GroupView
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyRole:
-    """1008 to one broker."""
-
-    session: int
-    group: str
-    replica: int
-    view: GroupView
-
-
-@dataclass(frozen=True, slots=True)
-class AskToSwitch:
-    """Ask the master to hand over: Resign(successor) for its core."""
-
-    session: int
-    group: str
-    replica: int
-    epoch: int
-    successor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Connect to this address once; answer ProbeAnswered."""
-
-    group: str
-    replica: int
-    incarnation: int
-    address: str
-
-
-class Kind(enum.Enum):
-    ELECTED = "elected"
-    LOSS_POSSIBLE = "elected, confirmed data may be lost"
-    WAITING = "nobody can be elected"
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent."""
-
-    group: str
-    kind: Kind
-    epoch: int
-    text: str
-
-
-Effect = Persist | Answer | AnswerHeartbeat | NotifyRole | AskToSwitch | Probe | Announce
-
-
-# --- the core ---
+#: those who speak with the core find its whole language here
+__all__ = [
+    "ACTIVATION_MS_MAX",
+    "HANDLERS",
+    "NOBODY",
+    "NO_SESSION",
+    "SWITCH_MS_MAX",
+    "AllowUnclean",
+    "AlterSyncSet",
+    "Announce",
+    "Answer",
+    "AnswerHeartbeat",
+    "ApplyBrokerId",
+    "AskToSwitch",
+    "CleanBrokerData",
+    "Code",
+    "ControllerCore",
+    "Effect",
+    "ElectMaster",
+    "Event",
+    "Group",
+    "GroupRecord",
+    "GroupView",
+    "Heartbeat",
+    "Kind",
+    "Live",
+    "Member",
+    "NextBrokerId",
+    "NotifyRole",
+    "Persist",
+    "Probe",
+    "ProbeAnswered",
+    "RegisterBroker",
+    "ReplicaInfo",
+    "SessionClosed",
+    "Switch",
+    "SyncStateData",
+    "Tick",
+]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,259 @@
+"""What a controller is told and asked, and what it answers and does: events and effects of election.ControllerCore."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from replication.group import Code, GroupRecord, GroupView
+
+# --- events: requests (by code) ---
+
+
+@dataclass(frozen=True, slots=True)
+class NextBrokerId:
+    """1012"""
+
+    request: int
+    cluster: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyBrokerId:
+    """1013"""
+
+    request: int
+    cluster: str
+    group: str
+    replica: int
+    check_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data."""
+
+    request: int
+    session: int
+    cluster: str
+    group: str
+    replica: int
+    address: str
+    ha_address: str = ""
+    incarnation: int = 0
+    mode: str = ""
+    suspect: bool = False
+    epoch: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSyncSet:
+    """1001, with our extension: which processes the master vouches for."""
+
+    request: int
+    group: str
+    master: int
+    epoch: int
+    members: frozenset[int]
+    number: int
+    incarnations: tuple[tuple[int, int], ...] = ()
+    reaffirm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElectMaster:
+    """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price."""
+
+    request: int
+    cluster: str
+    group: str
+    replica: int = -1
+    designated: bool = False
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """1004"""
+
+    request: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateData:
+    """1006"""
+
+    request: int
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBrokerData:
+    """1011. No replicas: the whole group."""
+
+    request: int
+    cluster: str
+    group: str
+    replicas: tuple[int, ...] = ()
+    living_too: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """904, answered where the broker is ours.
+
+    number     chosen by the broker, echoed
+    epoch      leading: of the reign; else of the last byte of its log
+    leading    it has made itself ready to be master of `epoch`, or is it
+    streaming  it follows the master's stream
+    resigned   it is the master of `epoch` and acknowledges nothing any more
+    timeout_ms how long it wants to be thought alive; 0: ours, the lease says it
+    """
+
+    session: int
+    group: str
+    replica: int
+    incarnation: int = 0
+    number: int = 0
+    epoch: int = 0
+    end: int = 0
+    confirmed: int = 0
+    leading: bool = False
+    streaming: bool = False
+    resigned: bool = False
+    priority: int = (1 << 31) - 1
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A broker's connection to us ended."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """A connect to a silent master's address: refused means that no process listens there."""
+
+    group: str
+    replica: int
+    incarnation: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AllowUnclean:
+    """The operator's switch enableElectUncleanMaster."""
+
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    NextBrokerId
+    | ApplyBrokerId
+    | RegisterBroker
+    | AlterSyncSet
+    | ElectMaster
+    | ReplicaInfo
+    | SyncStateData
+    | CleanBrokerData
+    | Heartbeat
+    | SessionClosed
+    | ProbeAnswered
+    | AllowUnclean
+    | Tick
+)
+
+# --- effects ---
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this record durable before anything that follows leaves. None: the group is forgotten."""
+
+    group: str
+    record: GroupRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a request. `records` is what it asked for; alive: (group, replica) of those who are."""
+
+    request: int
+    code: Code = Code.SUCCESS
+    remark: str = ""
+    next_id: int = 0
+    records: tuple[GroupRecord, ...] = ()
+    alive: frozenset[tuple[str, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHeartbeat:
+    """known False: register first. lease: the sender may acknowledge until its lease time after it sent `number`."""
+
+    session: int
+    group: str
+    replica: int
+    number: int
+    known: bool
+    lease: bool
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRole:
+    """1008 to one broker."""
+
+    session: int
+    group: str
+    replica: int
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class AskToSwitch:
+    """Ask the master to hand over: Resign(successor) for its core."""
+
+    session: int
+    group: str
+    replica: int
+    epoch: int
+    successor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Connect to this address once; answer ProbeAnswered."""
+
+    group: str
+    replica: int
+    incarnation: int
+    address: str
+
+
+class Kind(enum.Enum):
+    ELECTED = "elected"
+    LOSS_POSSIBLE = "elected, confirmed data may be lost"
+    WAITING = "nobody can be elected"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent."""
+
+    group: str
+    kind: Kind
+    epoch: int
+    text: str
+
+
+Effect = Persist | Answer | AnswerHeartbeat | NotifyRole | AskToSwitch | Probe | Announce
