@@ -36,6 +36,8 @@ from replicas import (
 
 from tandemmq import PushConsumer, StartFrom
 
+pytestmark = pytest.mark.timeout(600)  # the groups' whole story is told before the first test
+
 COUNT = 100_000
 READ = 3_000  # of them go to the topic that is consumed
 LATE = 400  # sent while consumers pause: they are read from the slave
