@@ -291,6 +291,8 @@ class TableSync:
         tables.topics.following = tables.groups.following = slave
         if slave:
             tables.offsets.start_following()
+        else:
+            tables.offsets.stop_following()
 
     def role_changed(self, role: Role) -> None:
         """From now on the tables are the master's, or ours are the ones that count.
@@ -301,7 +303,6 @@ class TableSync:
         tables = self._tables
         self.start(role)
         if role is not Role.SLAVE:
-            tables.offsets.stop_following()
             tables.schedule.correct()
             # The master before us may have had more, which it alone knew.
             if beyond := tables.offsets.limit(tables.queue_end):

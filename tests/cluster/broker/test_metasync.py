@@ -304,6 +304,13 @@ async def test_progress_that_only_the_slave_knows_survives_its_restart(pair: Pai
     assert again.queues("G", "Orders") == {0: 25, 1: 4}
 
 
+async def test_a_slave_that_is_started_as_a_master_has_nobody_to_tell(pair: Pair) -> None:
+    pair.slave.broker.offsets.commit("G", "Orders", 0, 25)
+    pair.sync.start(Role.SYNC_MASTER)
+    assert reopened(pair).ahead == {}
+    assert pair.slave.broker.offsets.committed("G", "Orders", 0) == 25
+
+
 async def test_groups_of_progress_that_the_master_does_not_name_stay(pair: Pair) -> None:
     offsets = pair.slave.broker.offsets
     offsets.adopt({("Old", "T"): {0: 5}}, offsets.version)
