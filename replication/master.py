@@ -576,6 +576,9 @@ class MasterCore:
 
     def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
         if self.controlled and self.state is not MasterState.CLOSED:
+            for slave in self.slaves.values():
+                if slave.silent and slave.received >= self.end:
+                    slave.caught_up_ms = now_ms  # it holds everything, and says so every 5 s only
             self._review_set(now_ms, effects)
         if self.state is MasterState.DRAINING and now_ms >= self._drain_until_ms:
             reason = f"replica {self._successor} did not catch up in {self.rules.drain_ms_max} ms"

@@ -72,8 +72,6 @@ def make_controlled(
         "controllerAddr": controller,
         "allAckInSyncStateSet": "true",
         "storePathEpochFile": place / "store" / "epochFileCheckpoint",
-        # RocketMQ's: its idle replicas report every 5 s, and must not be thought late by then.
-        "haMaxTimeSlaveNotCatchup": 15_000,
     }
     if kind == OURS:
         return Broker(place, name_servers, name=name, cluster=CLUSTER, settings=settings)
