@@ -188,6 +188,8 @@ class Campaign(ABC):
 
     def event(self, what: str, process: ServerProcess, **fields: object) -> None:
         """Into the journal, so that findings can be laid beside what was done."""
+        if isinstance(process, Replica):
+            fields["address"] = process.address
         self.journal.event(what, process=process.name, **fields)
 
     async def master(self) -> tuple[Replica, GroupView]:

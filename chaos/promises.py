@@ -54,6 +54,13 @@ class LagSample(NamedTuple):
     lag: int
 
 
+class Freeze(NamedTuple):
+    """A broker was stopped (SIGSTOP), and seen to be, at this time."""
+
+    broker: str
+    at_ns: int
+
+
 class FinalLog:
     """The messages of the log that a group ended up with, by queue and by unique id."""
 
@@ -210,6 +217,7 @@ def check_epochs(
     sends: Iterable[Send],
     reigns: Sequence[tuple[int, int]],
     declared: frozenset[str] = frozenset(),
+    freezes: Sequence[Freeze] = (),
 ) -> Iterator[str]:
     """Acknowledgements of one epoch come from one broker, epochs never go back, and the epoch file agrees.
 
@@ -228,14 +236,15 @@ def check_epochs(
             writer = _reign(reigns, send.offset)
             if writer != send.epoch:
                 yield f"EPOCH {writer} wrote the log at {send.offset} by the epoch file: {send}"
-    yield from _regressions(known)
+    yield from _regressions(known, freezes)
 
 
-def _regressions(known: Sequence[Send]) -> Iterator[str]:
+def _regressions(known: Sequence[Send], freezes: Sequence[Freeze]) -> Iterator[str]:
     """Acknowledgements of an old epoch that a broker gave when a newer one had begun; `known` is sorted by end.
 
     Certain where the send began after the newer epoch acknowledged something, and where its acknowledgement
-    came much later than that: an answer does not lie about for so long.
+    came much later than that: an answer does not lie about for so long. Unless its broker was frozen meanwhile,
+    it may be between the decision and the write: no broker can help that.
     """
     first_ns: dict[int, int] = {}
     for send in known:
@@ -249,9 +258,13 @@ def _regressions(known: Sequence[Send]) -> Iterator[str]:
         soonest = at_ns if soonest < 0 else min(soonest, at_ns)
     for send in known:
         newer_ns = earliest_after.get(send.epoch)
-        if newer_ns is not None and (
-            send.began_ns > newer_ns or send.ended_ns > newer_ns + ANSWER_LIES_NS
-        ):
+        if newer_ns is None:
+            continue
+        late = send.ended_ns > newer_ns + ANSWER_LIES_NS and not any(
+            each.broker == send.broker and send.began_ns < each.at_ns < send.ended_ns
+            for each in freezes
+        )
+        if late or send.began_ns > newer_ns:
             late_ms = (send.ended_ns - newer_ns) / 1e6
             yield f"OLD EPOCH acknowledged {late_ms:.0f} ms after a newer one had: {send}"
 

@@ -11,6 +11,7 @@ from chaos.journal import OK, read_events, read_seen, read_sends
 from chaos.promises import (
     Cut,
     FinalLog,
+    Freeze,
     LagSample,
     check_cuts,
     check_epochs,
@@ -28,6 +29,7 @@ from storage import inspect_store
 
 TOPICS: Final = frozenset({TOPIC, PROBE_TOPIC})
 LAG_EVENT: Final = "lag"
+FREEZE_EVENT: Final = "froze"
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ def _check(
     problems += check_log(final)
     problems += check_sends(sends, final, declared)
     problems += check_order(sends, final)
-    problems += check_epochs(sends, reference.reigns, declared)
+    problems += check_epochs(sends, reference.reigns, declared, list(_freezes(journal)))
     problems += check_seen(read_seen(journal), final, declared)
     gone = lost(sends, final)
     verdict.lost = len(gone)
@@ -98,6 +100,12 @@ def _lag_samples(journal: Path) -> Iterator[LagSample]:
     for event in read_events(journal):
         if event["what"] == LAG_EVENT:
             yield LagSample(*(int(event[name]) for name in ("at_ns", "epoch", "end", "lag")))
+
+
+def _freezes(journal: Path) -> Iterator[Freeze]:
+    for event in read_events(journal):
+        if event["what"] == FREEZE_EVENT and "address" in event:
+            yield Freeze(event["address"], event["at_ns"])
 
 
 def _declared(cuts: Sequence[Cut]) -> frozenset[str]:

@@ -11,6 +11,7 @@ from chaos.journal import FAIL, INFO, OK, Seen, Send
 from chaos.promises import (
     Cut,
     FinalLog,
+    Freeze,
     LagSample,
     Queue,
     Stored,
@@ -217,6 +218,15 @@ def test_an_old_epoch_that_acknowledges_much_later_is_reported_though_its_send_h
     sends = [send(1, 0, ended_ns=newer.ended_ns + 1_100_000_000), newer]
     (problem,) = check_epochs(sends, [])
     assert problem.startswith("OLD EPOCH acknowledged 1100 ms after")
+
+
+def test_an_answer_of_a_broker_that_was_frozen_before_it_could_write_it_is_no_problem() -> None:
+    newer = send(20, 1, epoch=2, broker="b:1")
+    early = send(1, 0, ended_ns=newer.ended_ns + 1_100_000_000)
+    within = send(5, 2, ended_ns=newer.ended_ns + 1_100_000_000)
+    (problem,) = check_epochs([early, within, newer], [], freezes=[Freeze("a:1", 30)])
+    assert unique(5) in problem  # it was sent to a frozen broker, which decided when it woke up
+    assert len(list(check_epochs([early, newer], [], freezes=[Freeze("b:1", 30)]))) == 1
 
 
 def test_an_acknowledgement_with_another_epoch_than_the_file_is_reported() -> None:
