@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -133,25 +133,38 @@ class Campaign(ABC):
     async def run(self) -> Outcome:
         """All of it; expected failures become problems of the outcome."""
         began = time.monotonic()
-        journal_path = self._directory / "journal.jsonl"
         try:
-            with Journal(journal_path) as self.journal:
+            with Journal(self._directory / "journal.jsonl") as self.journal:
                 async with self.started() as self.group:
                     await self._topics()
                     await self._loaded()
                     await self._stop()
-            verdict = judge(
-                journal_path,
-                [each.store for each in self.group.replicas],
-                synchronous=self.plan.synchronous,
-                stock=self.plan.servers == "java",
-            )
-            self.outcome.verdict = verdict
-            self.outcome.problems += verdict.problems
+            self._judge([each.store for each in self.group.replicas])
         except (ProcessBroken, RemotingError, HistoryMissing, CorruptEpochFile) as problem:
             self.problem(f"{type(problem).__name__} {problem}")
+            self._judge_what_is_left()
         self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
+
+    def _judge(self, stores: Sequence[Path]) -> None:
+        verdict = judge(
+            self._directory / "journal.jsonl",
+            stores,
+            synchronous=self.plan.synchronous,
+            stock=self.plan.servers == "java",
+        )
+        self.outcome.verdict = verdict
+        self.outcome.problems += verdict.problems
+
+    def _judge_what_is_left(self) -> None:
+        """Of a run that broke off: what the last master's log lacks tells what went wrong."""
+        group: Group | None = getattr(self, "group", None)
+        if group is None or group.last_master is None:
+            return
+        try:
+            self._judge([group.replica_at(group.last_master).store])
+        except (HistoryMissing, CorruptEpochFile, OSError) as problem:
+            self.problem(f"UNJUDGED {type(problem).__name__} {problem}")
 
     async def _topics(self) -> None:
         await self.group.create_topic(TOPIC, self._traffic_plan.queues)

@@ -141,6 +141,7 @@ class Group:
         self.name_server = self._make_name_server(name_server_port)
         self.replicas = [self._make_replica(number) for number in range(plan.replicas)]
         self.pool = ChannelPool(connect_timeout_ms=ASK_MS)
+        self.last_master: str | None = None  # address of the last one the controller named
 
     @property
     def processes(self) -> list[ServerProcess]:
@@ -211,7 +212,9 @@ class Group:
             return None
         if answer.code != ResponseCode.SUCCESS or not answer.body:
             return None
-        return parse_view(fastjson.loads(bytes(answer.body)), self.plan.name)
+        view = parse_view(fastjson.loads(bytes(answer.body)), self.plan.name)
+        self.last_master = view.master or self.last_master
+        return view
 
     async def whole(self, within_s: float | None = None) -> GroupView:
         """Wait until every replica is alive and in the set, and one of them is master; that view.
