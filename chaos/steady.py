@@ -2,10 +2,10 @@
 
     python -m chaos.steady --minutes 30
 
-Processes of senders keep every core busy. Every few seconds one process of the group, controller included,
-is frozen for a second: no other master may come of it. Now and then a slave is frozen for longer, or its
-stream slowed down: producers may wait once, for slaveTimeout at most, then the slave has left the set; it
-comes back by itself. What must hold at the end is what chaos.failover asks for.
+A sender and a reader that know no pause keep every core busy. Every few seconds one process of the group,
+controller included, is frozen for a second: no other master may come of it. Now and then a slave is frozen
+for longer, or its stream slowed down: producers may wait once, for slaveTimeout at most, then the slave has
+left the set; it comes back by itself. What must hold at the end is what chaos.failover asks for.
 
 Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
 """
@@ -27,11 +27,15 @@ from chaos.groups import Replica
 from chaos.processes import ServerProcess
 from chaos.proxied import ProxiedGroup, proxied
 from chaos.traffic import TrafficPlan, stalls_between
-from cluster.client import Message, Producer, SendFuture
+from cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
 NOISE_TOPIC: Final = "ChaosNoise"
-NOISE_BYTES: Final = 100
-SENDERS: Final = 2
+NOISE_BYTES: Final = 16
+NOISE: Final = (
+    "sender",
+    "reader",
+)  # a log of twenty million messages is enough: the other one reads
+READ_AGAIN_S: Final = 20.0
 IN_FLIGHT: Final = 256
 PAUSE_S: Final = 1.0
 BETWEEN_S: Final = (2.0, 6.0)
@@ -56,16 +60,16 @@ class Steady(Campaign):
 
     async def faults(self) -> None:
         await self.group.create_topic(NOISE_TOPIC, 8)
-        senders = [self._sender(number) for number in range(SENDERS)]
-        for sender in senders:
-            sender.launch()
+        clients = [self._client(role) for role in NOISE]
+        for client in clients:
+            client.launch()
         try:
-            await self._rounds(senders)
+            await self._rounds(clients)
         finally:
-            for sender in senders:
-                sender.abandon()
+            for client in clients:
+                client.abandon()
 
-    async def _rounds(self, senders: Sequence[ServerProcess]) -> None:
+    async def _rounds(self, clients: Sequence[ServerProcess]) -> None:
         reign = await self.group.whole()
         deadline = time.monotonic() + self.seconds
         number = self._slowed = 0
@@ -75,9 +79,9 @@ class Steady(Campaign):
             before = self.journal.counts["ok"]
             await asyncio.sleep(self.rng.uniform(*BETWEEN_S))
             self.traffic.check()
-            for sender in senders:
-                if not sender.alive:
-                    raise sender.broken("ended by itself")
+            for client in clients:
+                if not client.alive:
+                    raise client.broken("ended by itself")
             if self.journal.counts["ok"] == before:
                 self.problem("EVIDENCE nothing was acknowledged between two pauses")
             await (self._slow_slave() if number % SLOW_EVERY == 0 else self._pause())
@@ -164,13 +168,11 @@ class Steady(Campaign):
                 f"{SLAVE_TIMEOUT_MS}: {[round(each.ms) for each in stalls]} ms"
             )
 
-    def _sender(self, number: int) -> ServerProcess:
+    def _client(self, role: str) -> ServerProcess:
         packages = os.pathsep.join(filter(None, sys.path))
-        arguments = ["-m", "chaos.steady", "--sender", self.group.name_server_address]
-        log = self._directory / f"sender-{number}.log"
-        return ServerProcess(
-            f"sender {number}", [sys.executable, *arguments], log, {"PYTHONPATH": packages}
-        )
+        arguments = ["-m", "chaos.steady", f"--{role}", self.group.name_server_address]
+        log = self._directory / f"{role}.log"
+        return ServerProcess(role, [sys.executable, *arguments], log, {"PYTHONPATH": packages})
 
 
 async def send_noise(namesrv: str) -> None:
@@ -180,6 +182,20 @@ async def send_noise(namesrv: str) -> None:
         while True:
             await producer.room()
             producer.send(Message(NOISE_TOPIC, body)).add_done_callback(_ignore)
+
+
+async def read_noise(namesrv: str) -> None:
+    """Read all that was sent, from the beginning again and again, until killed."""
+    async with PullConsumer("ChaosNoiseReader", namesrv=namesrv, auto_commit=False) as consumer:
+        queues = await consumer.queues(NOISE_TOPIC)
+        await consumer.assign(queues)
+        while True:
+            for queue in queues:
+                await consumer.seek(queue, 0)
+            began_s = time.monotonic()
+            while time.monotonic() - began_s < READ_AGAIN_S:
+                with contextlib.suppress(ClientError):  # the group's business
+                    await consumer.poll(1000, timeout_ms=1000)
 
 
 def _ignore(result: SendFuture) -> None:
@@ -192,11 +208,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser("steady", __doc__)
     parser.epilog = "example: python -m chaos.steady --minutes 30"
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--sender", help=argparse.SUPPRESS)
+    for role in NOISE:
+        parser.add_argument(f"--{role}", help=argparse.SUPPRESS)
     command.add_group_arguments(parser, rate=400)
     arguments = parser.parse_args(argv)
     if arguments.sender is not None:
         asyncio.run(send_noise(arguments.sender))
+    if arguments.reader is not None:
+        asyncio.run(read_noise(arguments.reader))
     if arguments.minutes <= 0:
         parser.error("--minutes must be above 0")
     if arguments.servers != "tandem":
