@@ -415,16 +415,12 @@ class ClientInstance:
     async def _send_heartbeats(self) -> None:
         while True:
             await _wait(self._heartbeat_now, self.config.heartbeat_interval_ms / 1000)
-            await self._drop_unknown_brokers()
+            await self._drop_gone_brokers()
             await self.heartbeat_all()
 
-    async def _drop_unknown_brokers(self) -> None:
-        known = {
-            *self.brokers.heartbeat_addresses(with_slaves=True),
-            *self.name_servers.addresses,
-        }
+    async def _drop_gone_brokers(self) -> None:
         for address in self.connections.connected():
-            if address not in known:
+            if self.brokers.left(address) and address not in self.name_servers.addresses:
                 await self.connections.drop(address, "no route mentions it any more")
 
     async def heartbeat_all(self) -> None:

@@ -120,6 +120,7 @@ class BrokerTable:
         self._by_topic: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        self._named: set[str] = set()  # every address that ever stood in a route
         self.version = 0  # changes with every change of a route
 
     def learn(self, topic: str, route: TopicRoute) -> bool:
@@ -129,7 +130,13 @@ class BrokerTable:
         self._by_topic[topic] = route
         self._publish[topic] = route.publish_queues(topic)
         self._merge()
+        self._named.update(self.heartbeat_addresses(with_slaves=True))
         return True
+
+    def left(self, address: str) -> bool:
+        """Whether routes named this address once and do so no more. False for one that somebody
+        else told us of: a controller, a broker asked for by hand."""
+        return address in self._named and address not in self.heartbeat_addresses(with_slaves=True)
 
     def forget(self, topic: str) -> None:
         """The topic is not used any more; its addresses go unless another topic names them."""

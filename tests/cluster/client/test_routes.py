@@ -104,3 +104,15 @@ def test_addresses_of_a_forgotten_topic_go_unless_another_names_them() -> None:
     assert table.master("broker-b") is None
     assert table.master("broker-a") == "10.0.0.3:10911"
     assert table.publish_queues("T") == ()
+
+
+def test_only_an_address_that_routes_once_named_can_leave_them() -> None:
+    table = BrokerTable()
+    table.learn("T", parse_route(STANDARD))
+    assert not table.left("10.0.0.2:10911")
+    assert not table.left("10.0.0.9:9878")  # a controller: no route ever named it
+    table.learn("T", parse_route(STANDARD.replace(b',"1":"10.0.0.2:10911"', b"")))
+    assert table.left("10.0.0.2:10911")
+    assert not table.left("10.0.0.9:9878")
+    table.learn("T", parse_route(STANDARD))
+    assert not table.left("10.0.0.2:10911")
