@@ -123,8 +123,10 @@ async def test_what_was_decided_survives_kill_9(controller: Controller) -> None:
         # And it still can elect.
         two.streaming = False
         async with asyncio.timeout(10):  # the controller that came back must hear of 2 first
-            while not (await one.alter({1, 2}, {2: two})).succeeded:
+            reply = await one.alter({1, 2}, {2: two})
+            while not reply.succeeded:
                 await asyncio.sleep(0.05)
+                reply = await one.alter({1, 2}, {2: two})
         await one.die()
         await until(lambda: two.master and two.leases, WAIT_S + 3, "2 took over")
 
