@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
+from replication.config import Mode
 from replication.epochs import EpochHistory
 from replication.errors import PeerBrokeProtocol
 from replication.feed import Feed
@@ -113,6 +114,7 @@ class Sender:
         self._accepting = False
         self._woken = False
         self._telling = False
+        self._gathering = False
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -137,7 +139,15 @@ class Sender:
         """The log has grown: ship it once the present callback of the loop is through."""
         if not self._woken and self._loop is not None:
             self._woken = True
-            self._loop.call_soon(self._feed.guarded, self.pump)
+            self._loop.call_soon(self._feed.guarded, self._wake_up)
+
+    def _wake_up(self) -> None:
+        if self._woken:  # else somebody was faster
+            self.pump()
+
+    def ship_held(self) -> None:
+        """The log has grown and the answers are held: ship it now, the slave is waited for."""
+        self._feed.guarded(self.pump)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -288,8 +298,12 @@ class Sender:
 
     def _reported(self, stream: Stream, reports: list[Report]) -> None:
         """The last of several reports speaks for all, unless one claims more: then each must be plausible."""
-        if max(each.received for each in reports) == reports[-1].received:
+        if max([each.received for each in reports]) == reports[-1].received:
             reports = reports[-1:]
+        sent = stream.sent
+        stream.acked = reports[-1].received
+        if stream.behind(self._source.end):
+            self._ship(stream)  # what was gathered: the slave works while we answer
         self._note_log()
         extended = stream.dialect is Dialect.EXTENDED
         if not stream.greeted:
@@ -305,12 +319,11 @@ class Sender:
                     report.received,
                     report.flushed if extended else None,
                     report.epoch if extended else None,
-                    stream.sent,
+                    sent,
                 )
             )
             if stream.number not in self._streams:
                 return  # refused
-            stream.acked = report.received
 
     def _begin(self, effect: StreamFrom) -> None:
         stream = self._streams.get(effect.connection)
@@ -373,20 +386,48 @@ class Sender:
 
     def _shipped(self, master: MasterCore) -> Shipped:
         return Shipped(
-            master.end, master.confirmed, master.history, self._segment_bytes,
+            self._source.end, master.confirmed, master.history, self._segment_bytes,
             self._rules.batch_bytes,
         )  # fmt: skip
 
     def pump(self) -> None:
-        """Ship what the log has to every slave whose socket is not full: one write each."""
+        """Ship what the log has to every slave whose socket is not full: one write each.
+
+        It is shipped before the core hears of it: so not even an asynchronous master that is killed
+        takes what it acknowledges with it, as long as its slaves keep up. Where answers wait for
+        slaves anyway, what was appended since the last shipment goes when that one is reported: a
+        group commit, of the size that the slave's own speed makes it.
+        """
         self._woken = False
-        self._note_log()
         master = self._feed.master
         if master is None:
             return
-        for stream in list(self._streams.values()):
-            if stream.behind(master.end):
+        may_gather = self._loop is not None and master.mode is Mode.S0
+        for stream in self._behind():
+            if may_gather and stream.gathers(self._source.end):
+                self._gather()
+            else:
                 self._ship(stream)
+        self._note_log()
+
+    def _behind(self) -> list[Stream]:
+        end = self._source.end
+        return [each for each in self._streams.values() if each.behind(end)]
+
+    def _gather(self) -> None:
+        """Ship what waits for a report without one once the loop has nothing more to append."""
+        if not self._gathering:
+            assert self._loop is not None
+            self._gathering = True
+            self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
+
+    def _ship_gathered(self, end: int) -> None:
+        self._gathering = False
+        if self._source.end > end:
+            self._gather()
+            return
+        for stream in self._behind():
+            self._ship(stream)
 
     def _ship(self, stream: Stream) -> None:
         """One write. When more is to be done the loop calls again as soon as there is room."""

@@ -31,6 +31,7 @@ from replication.readahead import Ahead, Ready
 from replication.wire import Wire
 
 RATE_WINDOW_MS: Final = 1000
+GROUP_BYTES: Final = 64 << 10  # so much does not wait for the report of what was sent before
 PIECES_MAX: Final = 256  # frames in one write: two buffers each, the kernel takes 1024
 HOT_BYTES: Final = 32 << 20  # so far behind the end bytes are in memory: they were just written
 AHEAD_BYTES: Final = 4 << 20  # read at once for a slave that is further behind
@@ -159,6 +160,10 @@ class Stream:
     def lags(self, end: int) -> bool:
         """Whether it is so far behind that its bytes may have left memory."""
         return NEVER < self.next_offset < end - self.hot_bytes
+
+    def gathers(self, end: int) -> bool:
+        """Whether little waits while something sent is not reported yet: more may go in one frame then."""
+        return self.sent > self.acked and end - self.next_offset < GROUP_BYTES
 
     def close(self) -> None:
         self.wire.close()

@@ -643,22 +643,24 @@ cdef class SendPath:
         self._staged = []
         self._staged_count = self._staged_bytes = 0
         self._store.commit(count, size)
-        for connection, answers, said in staged:
-            if not answers:
-                continue
-            if self._held:
-                self._acks.hold(self._store.end, connection, answers, said)
-            else:
-                connection.write_now(answers)
+        if not self._held:
+            for connection, answers, _ in staged:
+                if answers:
+                    connection.write_now(answers)
+            return
+        staged = [chunk for chunk in staged if chunk[1]]
+        if staged:
+            self._acks.hold_all(self._store.end, staged)
 
     cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
         """Admission.open, but asked in full only where its answer can have changed.
 
         Bytes at the front of a chunk have not waited; the store says at once when it cannot be written; its
-        backlog grows by what we append; and where answers do not wait, a master is one for good.
+        backlog grows by what we append; and where answers do not wait, a master is one for good. Where they
+        wait, its standing is asked for again in each turn of the loop.
         """
         if (
-            start == 0 and not self._held and 0 <= self._asked_at
+            start == 0 and (not self._held or self._staged) and 0 <= self._asked_at
             and self.messages - self._asked_at < MESSAGES_PER_ADMISSION and self._flags.writable
         ):
             return True

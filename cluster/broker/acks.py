@@ -70,12 +70,17 @@ class Overdue(NamedTuple):
     durable: int
 
 
+Chunk = tuple[Connection, bytes, Safety]
+"""Encoded answers for one connection, and the safety that stands in them."""
+
+
 @dataclass(slots=True)
 class _Held:
+    """What waits for the same end of the log."""
+
     end: int
-    connection: Connection
-    answers: bytes
-    said: Safety
+    chunks: list[Chunk]
+    size: int
     since_ms: int
     code: ResponseCode = ResponseCode.SUCCESS
 
@@ -83,10 +88,9 @@ class _Held:
 class Acks:
     """Encoded answers in log order, each held until the log is safe up to its exclusive `end`.
 
-    One entry holds the answers of one chunk of one connection, so the cost per message is near
-    nothing. `end` never falls from one hold to the next, so safety is reached in order and one
-    queue is enough. INV-7: an answer that leaves through `reached` says nothing that the disk and
-    the slaves do not hold.
+    One entry holds all answers of one commit, so the cost per message is near nothing. `end` never
+    falls from one hold to the next, so safety is reached in order and one queue is enough. INV-7:
+    an answer that leaves through `reached` says nothing that the disk and the slaves do not hold.
 
     overdue     asked, once its timeout has passed, what an answer then says; None lets it wait on
     lost        asked when an answer comes: the code it gets because there is no slave to wait for.
@@ -94,7 +98,7 @@ class Acks:
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
     timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
                 message is stored, its safety unknown. Measured with clock.monotonic_ms
-    on_hold     called when an answer begins to wait: the flush job may have something to do
+    on_hold     called when answers begin to wait: there is something to flush, or to ship
     expected    what most answers say when they leave. Who encodes many says that at once: then
                 nothing is left to be changed in them
     """
@@ -164,7 +168,12 @@ class Acks:
         said   the safety that stands in them; they leave with the true one
         """
         answers = answer.encode() if isinstance(answer, Command) else answer
-        held = _Held(end, connection, answers, said, self._clock.monotonic_ms())
+        self.hold_all(end, [(connection, answers, said)])
+
+    def hold_all(self, end: int, chunks: list[Chunk]) -> None:
+        """As hold(), for the answers of everything that one commit made part of the log."""
+        size = sum([len(answers) for _, answers, _ in chunks])
+        held = _Held(end, chunks, size, self._clock.monotonic_ms())
         lost = self.lost() if self.lost is not None else None
         if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
@@ -175,7 +184,7 @@ class Acks:
         else:
             self._leave(held, Overdue(lost, copies=1, durable=0))
             return
-        self.held_bytes += len(answers)
+        self.held_bytes += size
         if self.on_hold is not None:
             self.on_hold()
 
@@ -186,14 +195,29 @@ class Acks:
         """
         held = self._held
         safety = Safety(self._epoch, copies, durable)
+        if safety == self.expected:
+            safety = self.expected  # the same object: most chunks say it
+        groups: list[_Held] = []
         while held and held[0].end <= end:
-            first = self._pop(held)
-            answers = first.answers
-            if first.said != safety:
-                answers = settled(answers, first.said, safety)
-                if first.said == self.expected:
-                    self._learn(safety)
-            first.connection.write(answers)
+            groups.append(self._pop(held))
+        if len(groups) == 1:
+            for connection, answers, said in groups[0].chunks:
+                connection.write_now(
+                    answers if said is safety else self._settled(answers, said, safety)
+                )
+            return
+        leaving: dict[Connection, bytes] = {}  # what a connection gets in one piece
+        for group in groups:
+            for connection, answers, said in group.chunks:
+                answers = answers if said is safety else self._settled(answers, said, safety)
+                leaving[connection] = leaving.get(connection, b"") + answers
+        for connection, answers in leaving.items():
+            connection.write_now(answers)
+
+    def _settled(self, answers: bytes, said: Safety, safety: Safety) -> bytes:
+        if said != safety and said == self.expected:
+            self._learn(safety)
+        return settled(answers, said, safety)
 
     def _learn(self, safety: Safety) -> None:
         """Not at each turn: who encodes answers has to begin anew."""
@@ -234,16 +258,19 @@ class Acks:
 
     def _pop(self, waiting: deque[_Held]) -> _Held:
         first = waiting.popleft()
-        self.held_bytes -= len(first.answers)
+        self.held_bytes -= first.size
         return first
 
     def _leave(self, held: _Held, overdue: Overdue) -> int:
         """Answer with something else than success; how many answers."""
         safety = Safety(self._epoch, overdue.copies, overdue.durable)
-        answers, count = with_code(settled(held.answers, held.said, safety), overdue.code)
-        self.unsafe[overdue.code] += count
-        held.connection.write(answers)
-        return count
+        left = 0
+        for connection, answers, said in held.chunks:
+            changed, count = with_code(settled(answers, said, safety), overdue.code)
+            connection.write(changed)
+            left += count
+        self.unsafe[overdue.code] += left
+        return left
 
 
 def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:

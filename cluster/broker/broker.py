@@ -288,7 +288,8 @@ class Broker:
         return guarded(table, self.standing)
 
     def _appended(self) -> None:
-        self.dispatch.wake()
+        if not self.standing.holds_answers:
+            self.dispatch.wake()
         self.standing.appended()
 
     def _arrived(self, arrivals: list[Arrival]) -> None:

@@ -88,6 +88,8 @@ class ClassicMaster:
         if mode.waits_for_slaves:
             acks.lost = self._lost
             acks.disk_too = mode.waits_for_disk
+        if mode is Mode.S0:
+            acks.on_hold = self.sender.ship_held
         acks.timeout_ms = min(self._timeouts())
 
     def _timeouts(self) -> list[int]:
@@ -231,6 +233,8 @@ class ClassicMaster:
     def appended(self) -> None:
         if self.holds_answers or self.core.slaves:
             self.sender.wake()
+        if self.core.mode is Mode.S0 and self._lost() is not None:
+            self._wake()  # nobody is waited for
 
     def flushed(self, end: int) -> None:
         if not self.core.mode.waits_for_disk:

@@ -49,7 +49,8 @@ class LogFlush:
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
         self._told = self._wanted_end = 0
-        acks.on_hold = self._wanted.set
+        if store.config.flush_mode is FlushMode.SYNC:
+            acks.on_hold = self._wanted.set
 
     async def run(self) -> None:
         if self._store.config.flush_mode is FlushMode.SYNC:

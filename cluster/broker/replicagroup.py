@@ -128,6 +128,8 @@ class Replica:
         self._sender = Sender(
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )
+        if config.mode.waits_for_slaves and not config.mode.waits_for_disk:
+            acks.on_hold = self._sender.ship_held
         self._receiver = Receiver(self.feed, store, clock, party=party)
         LogKeeping(self.feed, store, membership.epochs)
         self._wire()
@@ -371,6 +373,7 @@ class Replica:
 
     def appended(self) -> None:
         if self.core.master is None:
+            self._wake()
             if self._synchronous:
                 self._flush(self._store.end)  # the master waits for what our disk has
         elif not self._noting and self._loop is not None:

@@ -173,13 +173,12 @@ class SendPath:
         count, size = self._staged_count, self._staged_bytes
         self._staged_count = self._staged_bytes = 0
         self._store.commit(count, size)
-        for connection, answers, said in staged:
-            if not answers:
-                continue  # all of them one-way
-            if self._held:
-                self._acks.hold(self._store.end, connection, answers, said)
-            else:
+        staged = [chunk for chunk in staged if chunk[1]]  # others were one-way
+        if not self._held:
+            for connection, answers, _ in staged:
                 connection.write_now(answers)
+        elif staged:
+            self._acks.hold_all(self._store.end, staged)
 
     def _walk(
         self,

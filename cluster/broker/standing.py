@@ -66,7 +66,8 @@ class Standing(Protocol):
 
     def appended(self) -> None:
         """The log has grown. Called from within the append, before its answers are held: what must
-        come after them is left to a later turn of the loop."""
+        come after them is left to a later turn of the loop. Where answers are held the standing
+        itself wakes who derives queues, when more is confirmed."""
 
     def flushed(self, end: int) -> None:
         """Our own log is on the disk up to `end`."""

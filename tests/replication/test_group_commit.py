@@ -1,0 +1,87 @@
+"""Where answers wait for a slave, one shipment is under way and the next one gathers until it is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from replication.config import Mode
+from replication.master import Acknowledge
+from replication.sender import open_listener
+from replication.stream import GROUP_BYTES
+
+from .test_sender import FakeWire, Master, MemoryLog, frames_of
+
+
+@asynccontextmanager
+async def serving(mode: Mode) -> AsyncIterator[tuple[Master, FakeWire, int]]:
+    """A master on a loop with a slave that holds its first ten bytes."""
+    log, wire = MemoryLog(b"0123456789", segment_bytes=1 << 20), FakeWire()
+    master = Master(log, mode=mode, copies_wanted=2)
+    with open_listener("127.0.0.1", 0) as listener:
+        job = asyncio.create_task(master.sender.run(listener))
+        await asyncio.sleep(0)
+        number = master.slave(wire, 0)
+        master.hear(number, wire, 10)
+        try:
+            yield master, wire, number
+        finally:
+            job.cancel()
+            await asyncio.wait({job})
+    assert master.feed.failure is None
+
+
+def shipped(wire: FakeWire) -> list[int]:
+    """Where each frame ends."""
+    return [each.offset + len(each.body) for each in frames_of(wire.got)]
+
+
+async def test_what_comes_while_a_shipment_is_unreported_goes_with_its_report() -> None:
+    async with serving(Mode.S0) as (master, wire, number):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        master.grow(b"c" * 100)
+        assert shipped(wire) == [10, 110]
+        seen: list[int] = []
+        master.feed.register(Acknowledge, lambda _: seen.append(shipped(wire)[-1]))
+        master.hear(number, wire, 110)
+        assert shipped(wire) == [10, 110, 310]
+        assert master.acknowledged() == 110
+        assert seen == [310], "the slave has work before senders are answered"
+
+
+async def test_a_loop_without_work_ships_what_it_gathered() -> None:
+    async with serving(Mode.S0) as (master, wire, _):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        master.grow(b"c" * 100)  # more comes in the meantime: once more
+        await asyncio.sleep(0)
+        assert shipped(wire) == [10, 110]
+        await asyncio.sleep(0)
+        assert shipped(wire) == [10, 110, 310]
+
+
+async def test_much_does_not_wait() -> None:
+    async with serving(Mode.S0) as (master, wire, _):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * GROUP_BYTES)
+        assert shipped(wire)[-1] == master.log.end
+
+
+@pytest.mark.parametrize("mode", [Mode.A0, Mode.S1])
+async def test_where_nobody_waits_or_the_disk_does_everything_goes_at_once(mode: Mode) -> None:
+    async with serving(mode) as (master, wire, _):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        assert shipped(wire) == [10, 110, 210]
+
+
+async def test_an_asynchronous_master_ships_before_it_acknowledges() -> None:
+    async with serving(Mode.A0) as (master, wire, _):
+        seen: list[int] = []
+        master.feed.register(Acknowledge, lambda _: seen.append(shipped(wire)[-1]))
+        master.grow(b"a" * 100)
+        assert seen == [110]
