@@ -1,0 +1,55 @@
+"""Every test, in two lanes side by side: `python tests/lanes.py`; arguments are passed to both.
+
+Stock brokers and clients mostly wait: for their JVMs, and by RocketMQ's own pace. Everything else is
+done meanwhile; tests that look at our own processes' times come last, when the stock ones are nearly through.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+STOCK = "compat"
+LAST = "system"
+
+
+def lanes() -> dict[str, list[str]]:
+    """The directories of each lane, in the order in which they are run."""
+    found = {each.relative_to(TESTS).parts[0] for each in TESTS.rglob("test_*.py")}
+    others = sorted(found - {STOCK, LAST})
+    return {"stock": [STOCK], "ours": [*others, LAST]}
+
+
+def command(lane: str, directories: list[str], more: list[str]) -> list[str]:
+    pytest = [sys.executable, "-m", "pytest", "-q", "--durations=15"]
+    cache = f"cache_dir={TESTS.parent / '.pytest_cache' / lane}"
+    return [*pytest, "-o", cache, *more, *(f"tests/{each}" for each in directories)]
+
+
+def main(more: list[str]) -> int:
+    began = time.monotonic()
+    commands = {name: command(name, which, more) for name, which in lanes().items()}
+    with tempfile.TemporaryFile("w+") as kept:
+        print(f"beside what follows, printed at the end: {' '.join(commands['stock'])}", flush=True)
+        stock = subprocess.Popen(
+            commands["stock"], cwd=TESTS.parent, stdout=kept, stderr=subprocess.STDOUT
+        )
+        try:
+            ours = subprocess.run(commands["ours"], cwd=TESTS.parent, check=False).returncode
+            theirs = stock.wait()
+        finally:
+            if stock.poll() is None:
+                stock.terminate()
+                stock.wait()
+        kept.seek(0)
+        sys.stdout.write(kept.read())
+    print(f"both lanes: {time.monotonic() - began:.0f} s, stock {theirs}, ours {ours}", flush=True)
+    return ours or theirs
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
