@@ -105,8 +105,8 @@ def test_an_answer_leaves_when_the_set_has_its_message_and_says_which_reign_it_w
         controllers.add()
         async with reigning(tmp_path) as kit:
             placed = kit.store.put(draft())
+            assert kit.store.max_offset("T", 0) == 0
             connection = hold(kit, placed.end)
-            assert answered(connection) is None and kit.store.max_offset("T", 0) == 0
             await turns()
             answer = answered(connection)
             assert answer is not None and answer.code == ResponseCode.SUCCESS
@@ -200,8 +200,8 @@ def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_rene
         async with reigning(tmp_path, brokerRole=role) as kit:
             controller.silent = True
             placed = kit.store.put(draft())
-            connection = hold(kit, placed.end)
             cast(Any, asyncio.get_running_loop()).now_s += 30  # between the append and its answer
+            connection = hold(kit, placed.end)
             await turns()
             assert answered(connection) is None
             assert kit.store.max_offset("T", 0) == 0
