@@ -14,7 +14,7 @@ from typing import Final
 
 from replication.config import StreamRules
 from replication.epochs import NO_OFFSET, EpochHistory, common_end
-from replication.master import Confirmed, Flushed, Tick
+from replication.master import Confirmed, Flushed, Tick, Trimmed
 from replication.story import Story
 
 RETRY_MS_MIN: Final = 50
@@ -130,6 +130,7 @@ Event = (
     | FrameReceived
     | AppendFailed
     | Flushed
+    | Trimmed
     | Tick
 )
 
@@ -487,6 +488,10 @@ class SlaveCore:
             if self.state is SlaveState.STREAMING:
                 self._report(now_ms, effects)
 
+    def _on_trimmed(self, event: Trimmed, now_ms: int, effects: list[Effect]) -> None:
+        """Retention: who parted from us before this start has nothing in common with us any more."""
+        self.start = max(self.start, min(event.start, self.end))
+
     def _on_append_failed(self, event: AppendFailed, now_ms: int, effects: list[Effect]) -> None:
         assert event.end <= self.end, (event, self.end)
         self.end = event.end
@@ -517,5 +522,6 @@ HANDLERS: Final = {
     FrameReceived: "_on_frame_received",
     AppendFailed: "_on_append_failed",
     Flushed: "_on_flushed",
+    Trimmed: "_on_trimmed",
     Tick: "_on_tick",
 }

@@ -96,6 +96,7 @@ class Replica:
         self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
         self._rate = Rate()
+        self._told_start = store.log.start
         self._held: dict[int, int] = {}  # what each slave had when we last looked
         self._told: GroupView | None = None  # the controller's last word
         self._announced = ("", "")  # a master's address, and where its slaves connect
@@ -232,6 +233,10 @@ class Replica:
         while True:
             self._unfence()
             now_ms = self._clock.monotonic_ms()
+            start = self._store.log.start
+            if start > self._told_start:
+                self._told_start = start
+                self.feed.feed(m.Trimmed(start))
             self._passages.note(self._store.end, now_ms)
             self._rate.note(self._receiver.stats.appended_bytes, now_ms)
             if self.core.master is not None:
