@@ -302,9 +302,9 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
-        if stream.behind(self._source.end):
-            self._ship(stream)  # what was gathered: the slave works while we answer
-        self._note_log()
+        # what was gathered goes first: the slave works while we answer
+        problem = self._write(stream) if stream.behind(self._source.end) else None
+        self.pump(but=stream)
         extended = stream.dialect is Dialect.EXTENDED
         if not stream.greeted:
             if stream.dialect is not Dialect.CLASSIC:
@@ -324,6 +324,8 @@ class Sender:
             )
             if stream.number not in self._streams:
                 return  # refused
+        if problem is not None:
+            self._lost(stream.number, *problem)
 
     def _begin(self, effect: StreamFrom) -> None:
         stream = self._streams.get(effect.connection)
@@ -390,7 +392,7 @@ class Sender:
             self._rules.batch_bytes,
         )  # fmt: skip
 
-    def pump(self) -> None:
+    def pump(self, but: Stream | None = None) -> None:
         """Ship what the log has to every slave whose socket is not full: one write each.
 
         It is shipped before the core hears of it: so not even an asynchronous master that is killed
@@ -404,6 +406,8 @@ class Sender:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
         for stream in self._behind():
+            if stream is but:
+                continue
             if may_gather and stream.gathers(self._source.end):
                 self._gather()
             else:
@@ -423,6 +427,8 @@ class Sender:
 
     def _ship_gathered(self, end: int) -> None:
         self._gathering = False
+        if self._loop is None:
+            return
         if self._source.end > end:
             self._gather()
             return
@@ -430,7 +436,13 @@ class Sender:
             self._ship(stream)
 
     def _ship(self, stream: Stream) -> None:
-        """One write. When more is to be done the loop calls again as soon as there is room."""
+        problem = self._write(stream)
+        if problem is not None:
+            self._lost(stream.number, *problem)
+
+    def _write(self, stream: Stream) -> tuple[str, int] | None:
+        """One write; why the stream ends with it, and how loud to say so. When more is to be done the
+        loop calls again as soon as there is room."""
         master = self._feed.master
         shipped = self._shipped(master) if master is not None else NOTHING
         try:
@@ -438,13 +450,13 @@ class Sender:
                 stream.wrote_ms = self._clock.monotonic_ms()
             frames = stream.next_ahead(self._source, shipped)
         except LogGone as problem:
-            self._lost(stream.number, str(problem), logging.ERROR)
+            return str(problem), logging.ERROR
         except OSError as error:
-            self._lost(stream.number, str(error), logging.INFO)
-        else:
-            if frames:
-                self._read_ahead(stream, frames)
-            stream.wire.wait_writable(stream.waits_for_room(shipped.end))
+            return str(error), logging.INFO
+        if frames:
+            self._read_ahead(stream, frames)
+        stream.wire.wait_writable(stream.waits_for_room(shipped.end))
+        return None
 
     def _read_ahead(self, stream: Stream, frames: list[Ahead]) -> None:
         """Have a thread read what a lagging slave needs next."""

@@ -102,6 +102,8 @@ class MessageStore:
         self.retention.durable = lambda: self.durability.derived
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
+        #: has what is staged committed and its answers held: a put commits whatever lies before it
+        self.before_put: Callable[[], None] | None = None
         self.recovered = Recovered(clean=True, same_boot=True)
         self.tails_dropped = 0  # who keeps a QueueTail asks for it anew when this changes
         self._mark = mark
@@ -178,6 +180,8 @@ class MessageStore:
 
     def put(self, draft: Draft) -> Placed:
         """Append one message. See the class for errors; limits are RocketMQ's."""
+        if self.before_put is not None:
+            self.before_put()
         self._check(draft, len(draft.body))
         tail = self.queue_tail(draft.topic, draft.queue_id)
         try:
@@ -190,6 +194,8 @@ class MessageStore:
 
     def put_batch(self, envelope: Draft, items: Sequence[BatchItem]) -> BatchPlaced:
         """Append one message per item, next to each other in one file."""
+        if self.before_put is not None:
+            self.before_put()
         self._check(envelope, sum(len(item.body) for item in items))
         tail = self.queue_tail(envelope.topic, envelope.queue_id)
         try:

@@ -639,6 +639,8 @@ cdef class SendPath:
     def release(self):
         """As sendpath.SendPath.release."""
         cdef list staged = self._staged
+        if not staged:
+            return
         cdef long long count = self._staged_count, size = self._staged_bytes
         self._staged = []
         self._staged_count = self._staged_bytes = 0

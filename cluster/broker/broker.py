@@ -189,6 +189,7 @@ class Broker:
         self.listening = self.servers()
         store.confirm_limit = self.standing.confirmed
         store.on_append = self._appended
+        store.before_put = self.send_path.release
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
         store.dispatcher.on_arrivals = self._arrived
 

@@ -168,8 +168,14 @@ class SendPath:
                     self._later(self.release)
 
     def release(self) -> None:
-        """Commit what was staged, and let the answers go. Raises FlushFailed; then none goes."""
+        """Commit what was staged, and let the answers go. Raises FlushFailed; then none goes.
+
+        Also called by who is about to commit something else: what lies before that is committed with
+        it, and might be acknowledged before its answers are held.
+        """
         staged, self._staged = self._staged, []
+        if not staged:
+            return
         count, size = self._staged_count, self._staged_bytes
         self._staged_count = self._staged_bytes = 0
         self._store.commit(count, size)

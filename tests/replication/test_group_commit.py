@@ -85,3 +85,35 @@ async def test_an_asynchronous_master_ships_before_it_acknowledges() -> None:
         master.feed.register(Acknowledge, lambda _: seen.append(shipped(wire)[-1]))
         master.grow(b"a" * 100)
         assert seen == [110]
+
+
+async def test_a_last_report_counts_though_its_slave_can_be_sent_nothing_more() -> None:
+    async with serving(Mode.S0) as (master, wire, number):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        wire.broken = ConnectionResetError("gone")
+        master.hear(number, wire, 110)
+        assert master.acknowledged() == 110
+        assert wire.closed and not master.sender.status()
+
+
+async def test_every_slave_is_shipped_what_a_report_of_one_lets_go() -> None:
+    async with serving(Mode.A0) as (master, wire, number):
+        other = FakeWire()
+        master.hear(master.slave(other, 0), other, 10)
+        seen: list[int] = []
+        master.feed.register(Acknowledge, lambda _: seen.append(shipped(other)[-1]))
+        master.log.data += b"a" * 100
+        master.log.end += 100  # its turn of the loop has not come
+        master.hear(number, wire, 10)
+        assert master.acknowledged() == 110 and seen == [110]
+
+
+async def test_nothing_is_gathered_by_who_stops() -> None:
+    async with serving(Mode.S0) as (master, wire, _):
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        master.log.data += b"c" * 100
+        master.log.end += 100
+    await asyncio.sleep(0)
+    assert wire.closed and master.feed.failure is None

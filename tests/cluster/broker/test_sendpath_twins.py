@@ -310,6 +310,26 @@ def test_the_same_holds_while_answers_wait_for_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_is_staged_is_held_before_another_put_commits_it(tmp_path: Path, kind: Any) -> None:
+    with open_kit(tmp_path, FakeClock(), storage={"flush_mode": FlushMode.SYNC}) as kit:
+        kit.topic("T")
+        soon: list[Callable[[], None]] = []
+        path = kit.send_path(kind, soon.append)
+        kit.store.before_put = path.release
+        connection = FakeConnection()
+        connection.active_ms = kit.clock.monotonic_ms()
+        kit.send()  # makes the log
+        frame = Command(310, send_ext(), b"x", opaque=5).encode()
+        assert path.process(memoryview(frame), 0, len(frame), connection) == len(frame)
+        kit.send()  # the long way, in the same turn of the loop
+        kit.acks.reached(kit.store.end, 1, 1)
+        assert [answer.opaque for answer in decode_frames(connection.written)] == [5]
+        (release,) = soon
+        release()
+        assert not kit.acks.waiting and len(kit.records()) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("binary", [False, True])
 def test_answers_that_wait_say_the_truth_whatever_was_expected(
     tmp_path: Path, kind: Any, binary: bool
