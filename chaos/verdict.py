@@ -25,9 +25,14 @@ from chaos.promises import (
 )
 from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
 from chaos.traffic import PROBE_TOPIC, TOPIC
+from replication.audit.classes import Severity
+from replication.audit.local import LocalEngine
+from replication.audit.plan import audit
+from replication.audit.tables import Divergence, Finding
 from storage import inspect_store
 
 TOPICS: Final = frozenset({TOPIC, PROBE_TOPIC})
+INSPECTED_BYTES_MAX: Final = 1 << 30
 LAG_EVENT: Final = "lag"
 FREEZE_EVENT: Final = "froze"
 
@@ -59,10 +64,9 @@ def judge(
     logs = [read_log(store, TOPICS) for store in stores]
     problems = [f"LOG {problem}" for log in logs for problem in log.problems]
     problems += _one_log(stores, logs)
-    if not stock:
-        for store in stores:
-            problems += [f"FILES {store}: {text}" for text in inspect_store(store).problems]
     reference = max(logs, key=lambda each: each.end)
+    if not stock:
+        problems += _files(stores, reference.end)
     cuts = [] if stock else [cut for store in stores for cut in read_cuts(store, TOPICS)]
     declared = frozenset[str]() if synchronous else _declared(cuts)
     verdict = Verdict(log_bytes=reference.end, reigns=len(reference.reigns), cuts=len(cuts))
@@ -70,6 +74,17 @@ def judge(
     _check(verdict, problems, reference.final(), reference, journal, declared, cuts)
     verdict.problems = limited(problems)
     return verdict
+
+
+def _files(stores: Sequence[Path], log_bytes: int) -> list[str]:
+    """What is wrong with queues and other small files. Those of a large log are left to the audit,
+    which needs seconds and no memory for what a look at every message takes half an hour for."""
+    if log_bytes <= INSPECTED_BYTES_MAX or len(stores) < 2:
+        return [f"FILES {each}: {text}" for each in stores for text in inspect_store(each).problems]
+    places = {f"replica {number}": str(each) for number, each in enumerate(stores)}
+    found = audit(places, LocalEngine())
+    rows: list[Divergence | Finding] = [*found.divergences, *found.findings]
+    return [f"AUDIT {row}" for row in rows if row.severity != Severity.INFO]
 
 
 def _check(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import chaos.verdict as verdict_module
 from chaos.history import HistoryMissing
 from chaos.journal import INFO, OK, Journal, Seen, Send, read_events, read_seen, read_sends
 from chaos.load import body_hash
@@ -126,6 +127,25 @@ def test_a_run_in_which_all_held_is_good(finished: Run) -> None:
     assert verdict.problems == []
     assert (verdict.acknowledged, verdict.messages, verdict.lost) == (COUNT, COUNT, 0)
     assert verdict.log_bytes > 2 * SEGMENT_BYTES
+
+
+@pytest.mark.parametrize(("log_bytes_max", "who"), [(1 << 30, "FILES"), (0, "AUDIT")])
+def test_a_queue_that_says_something_else_is_found_in_small_logs_and_large(
+    finished: Run, monkeypatch: pytest.MonkeyPatch, log_bytes_max: int, who: str
+) -> None:
+    monkeypatch.setattr(verdict_module, "INSPECTED_BYTES_MAX", log_bytes_max)
+    queue = finished.stores[1] / "consumequeue" / TOPIC / "0"
+    with min(queue.iterdir()).open("r+b") as file:
+        file.seek(20 * 7)
+        file.write(bytes(20))
+    assert finished.kinds() == {who}
+
+
+def test_a_large_log_without_a_fault_is_good(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_module, "INSPECTED_BYTES_MAX", 0)
+    assert finished.judge().problems == []
 
 
 def test_a_message_lost_on_every_replica_is_found(finished: Run) -> None:
