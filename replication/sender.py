@@ -423,6 +423,11 @@ class Sender:
         if not self._gathering:
             assert self._loop is not None
             self._gathering = True
+            self._loop.call_soon(self._feed.guarded, self._look_again)
+
+    def _look_again(self) -> None:
+        """What the loop finds to read from here on is appended before it comes to the next look."""
+        if self._loop is not None:
             self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
 
     def _ship_gathered(self, end: int) -> None:
