@@ -372,24 +372,27 @@ async def test_stock_and_our_clients_read_each_other(stock: Target, newest_drive
 
 async def test_reading_begins_where_a_time_says(stock: Target) -> None:
     topic = await create(stock, "Times", 1)
-    async with Producer("PG", namesrv=stock.namesrv) as producer:
-        await producer.send(Message(topic, b"old"))
+    async with (
+        Producer("PG", namesrv=stock.namesrv) as producer,
+        PullConsumer(group(), namesrv=stock.namesrv) as reader,
+    ):
+        queue = (await reader.queues(topic))[0]
+        await producer.send(Message(topic, b"old"), queue=queue)
         await asyncio.sleep(1.1)
-        async with PullConsumer(group(), namesrv=stock.namesrv) as reader:
-            (queue,) = [each for each in await reader.queues(topic)][:1]
-            new = await producer.send(Message(topic, b"new"), queue=queue)
-            await eventually_async(lambda: reader.max_offset(queue), new.queue_offset + 1)
-            await reader.assign([queue])
-            await reader.seek(queue, 0)
-            stored: list[int] = []
+        new = await producer.send(Message(topic, b"new"), queue=queue)
+        await eventually_async(lambda: reader.max_offset(queue), new.queue_offset + 1)
+        await reader.assign([queue])
+        await reader.seek(queue, 0)
+        stored: list[int] = []
+        async with asyncio.timeout(20):
             while len(stored) < 2:
                 stored += [m.store_ms for m in await reader.poll(10)]
-            # 4.9.7 gives the message nearest to a time, all others the first one at or after it
-            before_ms = stored[1] - 10
-            assert stored[0] + 1000 < before_ms
-            assert await reader.offset_for_time(queue, before_ms) == new.queue_offset
-            await reader.seek(queue, new.queue_offset)
-            assert [m.body for m in await reader.poll(10)] == [b"new"]
+        # 4.9.7 gives the message nearest to a time, all others the first one at or after it
+        before_ms = stored[1] - 10
+        assert stored[0] + 1000 < before_ms
+        assert await reader.offset_for_time(queue, before_ms) == new.queue_offset
+        await reader.seek(queue, new.queue_offset)
+        assert [m.body for m in await reader.poll(10)] == [b"new"]
 
 
 async def eventually_async(look: Callable[[], Awaitable[int]], wanted: int) -> None:
