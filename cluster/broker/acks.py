@@ -197,25 +197,19 @@ class Acks:
         safety = Safety(self._epoch, copies, durable)
         if safety == self.expected:
             safety = self.expected  # the same object: most chunks say it
-        groups: list[_Held] = []
-        while held and held[0].end <= end:
-            groups.append(self._pop(held))
-        if len(groups) == 1:
-            for connection, answers, said in groups[0].chunks:
-                connection.write_now(
-                    answers if said is safety else self._settled(answers, said, safety)
-                )
-            return
         leaving: dict[Connection, bytes] = {}  # what a connection gets in one piece
-        for group in groups:
-            for connection, answers, said in group.chunks:
-                answers = answers if said is safety else self._settled(answers, said, safety)
+        while held and held[0].end <= end:
+            for connection, answers, said in self._pop(held).chunks:
+                if said is not safety:
+                    answers = self._settled(answers, said, safety)
                 leaving[connection] = leaving.get(connection, b"") + answers
         for connection, answers in leaving.items():
             connection.write_now(answers)
 
     def _settled(self, answers: bytes, said: Safety, safety: Safety) -> bytes:
-        if said != safety and said == self.expected:
+        if said == safety:
+            return answers
+        if said == self.expected:
             self._learn(safety)
         return settled(answers, said, safety)
 
