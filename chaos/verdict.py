@@ -78,7 +78,7 @@ def judge(
 
 def _files(stores: Sequence[Path], log_bytes: int) -> list[str]:
     """What is wrong with queues and other small files. Those of a large log are left to the audit,
-    which needs seconds and no memory for what a look at every message takes half an hour for."""
+    which keeps nothing per message: a look at each of tens of millions would keep them all in memory."""
     if log_bytes <= INSPECTED_BYTES_MAX or len(stores) < 2:
         return [f"FILES {each}: {text}" for each in stores for text in inspect_store(each).problems]
     places = {f"replica {number}": str(each) for number, each in enumerate(stores)}
