@@ -32,7 +32,8 @@ from replication.election import GroupView
 from replication.epochs import Epoch, EpochHistory
 from replication.feed import Feed
 from replication.keeping import EpochFile, LogKeeping
-from replication.master import Acknowledge, Confirmed, MasterCore
+from replication.master import MasterCore
+from replication.masterevents import Acknowledge, Confirmed
 from replication.party import Party
 from replication.receiver import Receiver
 from replication.replica import (

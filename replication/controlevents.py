@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from replication.group import Code, GroupRecord, GroupView
 
 # --- events: requests (by code) ---
 
 
-@dataclass(frozen=True, slots=True)
-class NextBrokerId:
+class NextBrokerId(msgspec.Struct, frozen=True):
     """1012"""
 
     request: int
@@ -19,8 +19,7 @@ class NextBrokerId:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyBrokerId:
+class ApplyBrokerId(msgspec.Struct, frozen=True):
     """1013"""
 
     request: int
@@ -30,8 +29,7 @@ class ApplyBrokerId:
     check_code: str
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBroker:
+class RegisterBroker(msgspec.Struct, frozen=True):
     """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data."""
 
     request: int
@@ -48,8 +46,7 @@ class RegisterBroker:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AlterSyncSet:
+class AlterSyncSet(msgspec.Struct, frozen=True):
     """1001, with our extension: which processes the master vouches for."""
 
     request: int
@@ -62,8 +59,7 @@ class AlterSyncSet:
     reaffirm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ElectMaster:
+class ElectMaster(msgspec.Struct, frozen=True):
     """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price."""
 
     request: int
@@ -74,24 +70,21 @@ class ElectMaster:
     unclean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaInfo:
+class ReplicaInfo(msgspec.Struct, frozen=True):
     """1004"""
 
     request: int
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class SyncStateData:
+class SyncStateData(msgspec.Struct, frozen=True):
     """1006"""
 
     request: int
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CleanBrokerData:
+class CleanBrokerData(msgspec.Struct, frozen=True):
     """1011. No replicas: the whole group."""
 
     request: int
@@ -101,8 +94,7 @@ class CleanBrokerData:
     living_too: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """904, answered where the broker is ours.
 
     number     chosen by the broker, echoed
@@ -128,15 +120,13 @@ class Heartbeat:
     timeout_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
+class SessionClosed(msgspec.Struct, frozen=True):
     """A broker's connection to us ended."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeAnswered:
+class ProbeAnswered(msgspec.Struct, frozen=True):
     """A connect to a silent master's address: refused means that no process listens there."""
 
     group: str
@@ -145,15 +135,13 @@ class ProbeAnswered:
     refused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AllowUnclean:
+class AllowUnclean(msgspec.Struct, frozen=True):
     """The operator's switch enableElectUncleanMaster."""
 
     allowed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time passed."""
 
 
@@ -176,16 +164,14 @@ Event = (
 # --- effects ---
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(msgspec.Struct, frozen=True):
     """Make this record durable before anything that follows leaves. None: the group is forgotten."""
 
     group: str
     record: GroupRecord | None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The response to a request. `records` is what it asked for; alive: (group, replica) of those who are."""
 
     request: int
@@ -196,8 +182,7 @@ class Answer:
     alive: frozenset[tuple[str, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHeartbeat:
+class AnswerHeartbeat(msgspec.Struct, frozen=True):
     """known False: register first. lease: the sender may acknowledge until its lease time after it sent `number`."""
 
     session: int
@@ -209,8 +194,7 @@ class AnswerHeartbeat:
     view: GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyRole:
+class NotifyRole(msgspec.Struct, frozen=True):
     """1008 to one broker."""
 
     session: int
@@ -219,8 +203,7 @@ class NotifyRole:
     view: GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class AskToSwitch:
+class AskToSwitch(msgspec.Struct, frozen=True):
     """Ask the master to hand over: Resign(successor) for its core."""
 
     session: int
@@ -230,8 +213,7 @@ class AskToSwitch:
     successor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Connect to this address once; answer ProbeAnswered."""
 
     group: str
@@ -246,8 +228,7 @@ class Kind(enum.Enum):
     WAITING = "nobody can be elected"
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(msgspec.Struct, frozen=True):
     """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent."""
 
     group: str

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, get_args
 
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from replication.master import MasterCore
 from replication.replica import ReplicaCore

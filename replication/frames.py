@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import lz4.block
+import msgspec
 
 from replication.config import FRAME_BODY_BYTES_MAX
 from replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
@@ -94,8 +95,7 @@ class Dialect(enum.Enum):
 # --- events, slave -> master ---
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
+class Handshake(msgspec.Struct, frozen=True):
     """AUTO_SWITCH: who connects."""
 
     replica: int
@@ -104,8 +104,7 @@ class Handshake:
     offers_extension: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """What the slave holds: acknowledgement and heartbeat. CLASSIC and AUTO_SWITCH know only `received`.
 
     received  everything below is in the slave's log
@@ -118,8 +117,7 @@ class Report:
     epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     """EXTENDED: who connects, and the proof that it knows the secret."""
 
     cluster: str
@@ -140,8 +138,7 @@ SlaveFrame = Handshake | Report | Hello
 # --- events, master -> slave ---
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(msgspec.Struct, frozen=True):
     """AUTO_SWITCH: the master's history and end. `last_epoch` is -1 for none."""
 
     end: int
@@ -149,15 +146,13 @@ class Greeting:
     entries: tuple[Epoch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """EXTENDED: the offer is taken; prove who you are."""
 
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(msgspec.Struct, frozen=True):
     """EXTENDED: the greeting, with what a stock one lacks."""
 
     epoch: int  # the master's, which the history's last entry need not be the whole truth about
@@ -168,15 +163,13 @@ class Welcome:
     proof: bytes = NO_PROOF
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """EXTENDED: why the connection closes."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """Bytes of the log, or with an empty body a heartbeat. CLASSIC knows only offset and body.
 
     body         of one reign and of one file; it may begin and end inside a record
@@ -508,8 +501,7 @@ def history_of(entries: tuple[Epoch, ...]) -> EpochHistory:
     return EpochHistory(tuple(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
+class _Whole(msgspec.Struct, frozen=True):
     """One EXTENDED frame whose checksum was right."""
 
     kind: _Kind

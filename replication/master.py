@@ -14,6 +14,29 @@ from typing import Final
 
 from replication.config import Mode, StreamRules
 from replication.epochs import EpochHistory
+from replication.masterevents import (
+    Acknowledge,
+    Admit,
+    Appended,
+    Confirmed,
+    Drop,
+    Effect,
+    Event,
+    Flushed,
+    LeaseRenewed,
+    Propose,
+    Resign,
+    Resigned,
+    SetLearned,
+    SlaveGreeted,
+    SlaveLost,
+    SlaveReported,
+    StreamFrom,
+    Superseded,
+    SwitchAbandoned,
+    Tick,
+    Trimmed,
+)
 from replication.story import Story
 
 NEVER: Final = -1
@@ -44,206 +67,6 @@ class Refusal(enum.Enum):
     SWITCHING = "a planned switchover is under way"
     CLOSED = "this broker is no longer the master"
     NOT_ENOUGH_COPIES = "in-sync replicas not enough"
-
-
-# --- events ---
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Our own log ends at `end` now, on a record boundary. One event per tick is enough."""
-
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """Our own log is on the disk up to `end`."""
-
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """Retention: our own log starts at `start` now."""
-
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRenewed:
-    """The controller answered a heartbeat that we sent `lease_ms` before until_ms."""
-
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveGreeted:
-    """A slave said who it is.
-
-    replica      its id; classic HA knows none: any number that no other slave has
-    incarnation  0 where the dialect does not say
-    epoch        the highest the slave has heard of, 0 where the dialect does not say
-    """
-
-    connection: int
-    replica: int
-    incarnation: int = 0
-    epoch: int = 0
-    learner: bool = False
-    from_last_file: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveReported:
-    """What a slave holds.
-
-    flushed  None where the dialect does not say: then `received` is all we know
-    epoch    who wrote its last byte; None where the dialect does not say
-    sent     highest offset written to this connection so far
-    """
-
-    connection: int
-    received: int
-    flushed: int | None
-    epoch: int | None
-    sent: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveLost:
-    connection: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetLearned:
-    """The controller's sync-state-set. Only a higher number than the known one counts."""
-
-    members: frozenset[int]
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resign:
-    """Hand over to `successor`: stop taking puts, and resign when it holds everything."""
-
-    successor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-Event = (
-    Appended
-    | Flushed
-    | Trimmed
-    | LeaseRenewed
-    | SlaveGreeted
-    | SlaveReported
-    | SlaveLost
-    | SetLearned
-    | Resign
-    | Tick
-)
-
-# --- effects ---
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """Consumers may see everything below `offset`."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Answers to puts that end at or below `end` may leave now, and only now: a later look needs a later effect.
-
-    copies   replicas that hold `end`, the master included; durable: on how many disks
-    """
-
-    end: int
-    epoch: int
-    copies: int
-    durable: int
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Greet this slave with our history."""
-
-    connection: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFrom:
-    """Send the log from `offset` on; with `newest_file` from the start of the newest file instead."""
-
-    connection: int
-    offset: int
-    newest_file: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Close this connection; one warning with the reason."""
-
-    connection: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Propose:
-    """Ask the controller to replace the set that has `number`.
-
-    incarnations  (replica, incarnation) of each member as we know it: a restarted one is not the one we vouch for
-    reaffirm      the members are the present ones: only the number shall change, which ends older proposals
-    """
-
-    members: frozenset[int]
-    number: int
-    epoch: int
-    incarnations: tuple[tuple[int, int], ...]
-    reaffirm: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """A slave knows a higher epoch than ours: ask the controller at once."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resigned:
-    """Tell the controller that this epoch acknowledges nothing any more; everything up to `end` is acknowledged."""
-
-    epoch: int
-    end: int
-    successor: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchAbandoned:
-    """The successor did not catch up in time: puts are taken again."""
-
-    reason: str
-
-
-Effect = (
-    Confirmed
-    | Acknowledge
-    | Admit
-    | StreamFrom
-    | Drop
-    | Propose
-    | Superseded
-    | Resigned
-    | SwitchAbandoned
-)
 
 
 @dataclass(slots=True)

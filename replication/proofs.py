@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from replication.frames import (
     NO_PROOF,

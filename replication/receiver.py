@@ -13,8 +13,10 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from replication.errors import PeerBrokeProtocol
 from replication.feed import EffectFailed, Feed

@@ -19,11 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from replication import master as m
+import msgspec
+
+from replication import masterevents as m
 from replication import slave as s
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.election import NOBODY, GroupView
-from replication.master import MasterCore, MasterState, Refusal
+from replication.master import HANDLERS, MasterCore, MasterState, Refusal
 from replication.slave import Alarm, PersistHistory, SlaveCore
 from replication.story import Story
 
@@ -53,30 +55,25 @@ LEGAL_MOVES: Final = {
 # --- events ---
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerUp:
+class ControllerUp(msgspec.Struct, frozen=True):
     """A connection to the controller is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerLost:
+class ControllerLost(msgspec.Struct, frozen=True):
     """It closed. The role stays; the lease runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """The controller took our registration."""
 
     view: GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationRefused:
+class RegistrationRefused(msgspec.Struct, frozen=True):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswered:
+class HeartbeatAnswered(msgspec.Struct, frozen=True):
     """known False: the controller has forgotten us. lease: granted from when heartbeat `number` was sent."""
 
     number: int
@@ -85,23 +82,20 @@ class HeartbeatAnswered:
     view: GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class RoleNotified:
+class RoleNotified(msgspec.Struct, frozen=True):
     """1008, or any other news of the group."""
 
     view: GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchAsked:
+class SwitchAsked(msgspec.Struct, frozen=True):
     """The controller asks us to hand over to `successor`."""
 
     epoch: int
     successor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """The log is ready for a reign of `epoch`; it ends at `end`, on a record boundary."""
 
     epoch: int
@@ -109,24 +103,21 @@ class Prepared:
     flushed: int
 
 
-@dataclass(frozen=True, slots=True)
-class WritesClosed:
+class WritesClosed(msgspec.Struct, frozen=True):
     """No put is in flight any more; the log ends at `end`."""
 
     end: int
     flushed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time passed: at least every quarter of a heartbeat interval."""
 
 
 # --- effects ---
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(msgspec.Struct, frozen=True):
     """1003. `suspect`: this machine lost power while the log was not flushed."""
 
     suspect: bool
@@ -134,18 +125,15 @@ class Register:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetSuspicion:
+class ForgetSuspicion(msgspec.Struct, frozen=True):
     """The controller has recorded it: the mark on our disk may go."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskForElection:
+class AskForElection(msgspec.Struct, frozen=True):
     """1002 for ourselves: the group never had a master."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
+class SendHeartbeat(msgspec.Struct, frozen=True):
     """904 with these fields. Dropped when there is no connection: its time only counts when it is answered."""
 
     number: int
@@ -157,29 +145,25 @@ class SendHeartbeat:
     resigned: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(msgspec.Struct, frozen=True):
     """Cut an incomplete tail, dispatch everything, recompute queue offsets; then feed Prepared."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWrites:
+class OpenWrites(msgspec.Struct, frozen=True):
     """We are master of `epoch`: take puts, start the services that run on one replica, register as id 0."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseWrites:
+class CloseWrites(msgspec.Struct, frozen=True):
     """Take no more puts; answer or refuse what is in flight; stop the single services; then feed WritesClosed."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """For the log line `role changed`, the name servers and the metadata synchronisation."""
 
     role: Role
@@ -503,7 +487,7 @@ OWN: Final[dict[type, str]] = {
     WritesClosed: "_on_writes_closed",
     Tick: "_on_tick",
 }
-TO_MASTER: Final[frozenset[type]] = frozenset(m.HANDLERS) - {
+TO_MASTER: Final[frozenset[type]] = frozenset(HANDLERS) - {
     m.Tick,
     m.Resign,
     m.LeaseRenewed,

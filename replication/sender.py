@@ -14,8 +14,10 @@ import secrets
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from replication.config import Mode
 from replication.epochs import EpochHistory
@@ -34,13 +36,12 @@ from replication.frames import (
     SlaveFrame,
     Welcome,
 )
-from replication.master import (
-    NEVER,
+from replication.master import NEVER, MasterCore
+from replication.masterevents import (
     Admit,
     Appended,
     Confirmed,
     Drop,
-    MasterCore,
     SlaveGreeted,
     SlaveLost,
     SlaveReported,

@@ -12,9 +12,11 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from replication.config import StreamRules
 from replication.epochs import NO_OFFSET, EpochHistory, common_end
-from replication.master import Confirmed, Flushed, Tick, Trimmed
+from replication.masterevents import Confirmed, Flushed, Tick, Trimmed
 from replication.story import Story
 
 RETRY_MS_MIN: Final = 50
@@ -47,8 +49,7 @@ LEGAL_MOVES: Final = {
 # --- events ---
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """The controller says who the master is. Classic HA: epoch 0.
 
     lossy_epoch  the last epoch whose election may have lost confirmed data; 0 for none
@@ -60,37 +61,32 @@ class Follow:
     lossy_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unfollow:
+class Unfollow(msgspec.Struct, frozen=True):
     """Stop following: our own role changes, or there is no master."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True):
     """The connect of the latest Connect succeeded."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamClosed:
+class StreamClosed(msgspec.Struct, frozen=True):
     """A connect failed (NO_CONNECTION), or the stream ended."""
 
     connection: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamHeard:
+class StreamHeard(msgspec.Struct, frozen=True):
     """Bytes came in, of a frame that is not whole yet: the master lives."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class MasterGreeted:
+class MasterGreeted(msgspec.Struct, frozen=True):
     """The master's history. Its epoch may be above the history's last when that reign has not begun to write."""
 
     connection: int
@@ -100,8 +96,7 @@ class MasterGreeted:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(msgspec.Struct, frozen=True):
     """The head of a transfer whose body the shell holds; size 0 is a heartbeat."""
 
     connection: int
@@ -112,8 +107,7 @@ class FrameReceived:
     confirmed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AppendFailed:
+class AppendFailed(msgspec.Struct, frozen=True):
     """The log took no more; it ends at `end`. (Disk full, read-only.)"""
 
     end: int
@@ -137,30 +131,26 @@ Event = (
 # --- effects ---
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(msgspec.Struct, frozen=True):
     """Open a stream to the master. Ends in Connected or StreamClosed(NO_CONNECTION)."""
 
     master: int
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Greet:
+class Greet(msgspec.Struct, frozen=True):
     """Send our handshake; `epoch` is the highest we know."""
 
     connection: int
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseStream:
+class CloseStream(msgspec.Struct, frozen=True):
     connection: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(msgspec.Struct, frozen=True):
     """Copy log[start:end] to a readable file before it is cut: count the records, log one line."""
 
     start: int
@@ -168,30 +158,26 @@ class SetAside:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Cut log, queues, index and queue offsets at `end`; durable when done."""
 
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class PersistHistory:
+class PersistHistory(msgspec.Struct, frozen=True):
     """Write the epoch file; durable when done."""
 
     history: EpochHistory
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Append the body of the frame that was just received."""
 
     offset: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportProgress:
+class ReportProgress(msgspec.Struct, frozen=True):
     """Tell the master what we hold. Of several in one tick the last is enough.
 
     epoch  who wrote our last byte
@@ -203,8 +189,7 @@ class ReportProgress:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(msgspec.Struct, frozen=True):
     """A person must act; the text says on what."""
 
     reason: str

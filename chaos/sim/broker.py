@@ -10,7 +10,7 @@ from chaos.sim.disk import Disk
 from chaos.sim.network import Link, Message
 from chaos.sim.wire import Codec
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from replication import slave as s
 from replication.epochs import EpochHistory

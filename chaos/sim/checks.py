@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from replication import master as m
+from replication import masterevents as m
 from replication.config import Mode
+from replication.master import MasterState
 
 if TYPE_CHECKING:
     from chaos.sim.broker import Broker
@@ -189,7 +190,7 @@ class Checks:
             core = broker.core
             if core is None or core.master is None or core.epoch >= epoch:
                 continue
-            serving = core.master.state in (m.MasterState.SERVING, m.MasterState.DRAINING)
+            serving = core.master.state in (MasterState.SERVING, MasterState.DRAINING)
             if serving and broker.local_ms() < core.master.lease_until_ms:
                 raise Violation(
                     f"epoch {epoch} is given out while replica {broker.replica} holds the lease of {core.epoch}"

@@ -15,7 +15,7 @@ from chaos.sim.control import Controller
 from chaos.sim.faults import TICK_MS, TIMES, Plan, draw
 from chaos.sim.network import Network
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication.config import Mode
 
 QUIET_EVENTS_MAX: Final = 40_000

@@ -26,7 +26,8 @@ from cluster.process import Job
 from cluster.remoting.codes import ResponseCode
 from replication import MasterCore, Mode, SlaveCore, StreamRules
 from replication.feed import Feed
-from replication.master import NEVER, Acknowledge, Appended, Flushed, Slave
+from replication.master import NEVER, Slave
+from replication.masterevents import Acknowledge, Appended, Flushed
 from replication.receiver import Receiver, parse_address
 from replication.sender import Sender, SlaveStatus, open_listener
 from storage import Clock, FlushMode, MessageStore

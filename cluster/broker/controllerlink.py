@@ -23,7 +23,7 @@ from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import HeaderProblem, RemotingError
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from storage import Clock
 

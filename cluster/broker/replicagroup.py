@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from cluster.broker import hastatus, replicalog
 from cluster.broker.acks import Acks, Overdue
 from cluster.broker.config import BrokerConfig, Role, ha_secret
@@ -35,7 +37,7 @@ from replication import (
     SlaveCore,
 )
 from replication import Role as ReplicaRole
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from replication import slave as s
 from replication.feed import Feed
@@ -319,7 +321,7 @@ class Replica:
                 self._begin_switch(event)
             case r.Registered(view) | r.RoleNotified(view) | r.HeartbeatAnswered(view=view):
                 self._told = view
-                self.feed.feed(dataclasses.replace(event, view=self._completed(view)))
+                self.feed.feed(msgspec.structs.replace(event, view=self._completed(view)))
             case _:
                 self.feed.feed(event)
 

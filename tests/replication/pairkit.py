@@ -14,7 +14,7 @@ from replication.election import GroupView
 from replication.feed import Feed
 from replication.frames import Buffer
 from replication.keeping import EpochFile, LogKeeping
-from replication.master import Acknowledge, Confirmed
+from replication.masterevents import Acknowledge, Confirmed
 from replication.party import Party
 from replication.receiver import Receiver
 from replication.replica import (

@@ -10,7 +10,8 @@ import pytest
 
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.feed import EffectFailed, Feed
-from replication.master import MasterCore, Tick
+from replication.master import MasterCore
+from replication.masterevents import Tick
 from replication.replica import ReplicaCore
 from replication.slave import Connect, Follow, SlaveCore
 from storage import FlushFailed, SystemClock

@@ -8,13 +8,13 @@ import lzma
 import random
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from replication.config import FRAME_BODY_BYTES_MAX
 from replication.epochs import Epoch, EpochHistory

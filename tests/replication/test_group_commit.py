@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from replication.config import Mode
-from replication.master import Acknowledge
+from replication.masterevents import Acknowledge
 from replication.sender import open_listener
 from replication.stream import GROUP_BYTES
 

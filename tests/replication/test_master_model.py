@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replication import master as m
+from replication import masterevents as m
 from replication.config import Mode, StreamRules
 from replication.epochs import Epoch, EpochHistory
-from replication.master import MasterCore, Refusal
+from replication.master import MasterCore, MasterState, Refusal
 
 REPLICAS = st.integers(2, 4)
 
@@ -143,7 +143,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.confirmed = core.confirmed
         assert 1 in core.union
         assert any(core.granted == members for members in self.possible) or len(self.possible) > 1
-        if core.state is m.MasterState.RESIGNED:
+        if core.state is MasterState.RESIGNED:
             assert core.refusal(self.now_ms) is Refusal.CLOSED
             assert self.acknowledged == core.end or core.end == 0
 

@@ -13,7 +13,7 @@ import pytest
 from pairkit import HandClock, Net, Replica
 
 from replication.frames import Dialect
-from replication.master import Flushed
+from replication.masterevents import Flushed
 from replication.replica import Role
 from replication.slave import SlaveState
 from storage import inspect_store, setaside

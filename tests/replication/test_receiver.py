@@ -19,7 +19,7 @@ import pytest
 from replication.config import StreamRules
 from replication.feed import Feed
 from replication.frames import Dialect, Transfer, encode_master_frame
-from replication.master import Confirmed, Flushed
+from replication.masterevents import Confirmed, Flushed
 from replication.receiver import BUFFER_BYTES, Link, Receiver, parse_address
 from replication.slave import Alarm, SlaveCore, SlaveState
 from storage import FlushFailed, StorageConfig, StoreIsFull, open_store

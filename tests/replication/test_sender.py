@@ -16,7 +16,8 @@ import replication.sender as sender_module
 from replication.config import Mode, StreamRules
 from replication.feed import Feed
 from replication.frames import Buffer, Dialect, MasterFrameReader, Transfer
-from replication.master import NEVER, Acknowledge, Confirmed, Effect, MasterCore
+from replication.master import NEVER, MasterCore
+from replication.masterevents import Acknowledge, Confirmed, Effect
 from replication.sender import Sender
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire" / "ha-classic.jsonl.xz"

@@ -8,7 +8,6 @@ indented is what it answered. Rewrite them with
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 import pytest
 
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from replication import slave as s
 from replication.config import LeaseTimes, Mode, StreamRules
@@ -39,7 +38,7 @@ def events_of(*modules: Any) -> dict[str, type]:
     found = {}
     for module in modules:
         for value in vars(module).values():
-            if isinstance(value, type) and dataclasses.is_dataclass(value):
+            if isinstance(value, type) and issubclass(value, msgspec.Struct):
                 found[snake(value.__name__)] = value
     return found
 
@@ -104,9 +103,9 @@ def shown(value: Any) -> str:
 
 def line_of(effect: Any) -> str:
     fields = []
-    for field in dataclasses.fields(effect):
+    for field in msgspec.structs.fields(effect):
         value = getattr(effect, field.name)
-        if field.default is dataclasses.MISSING or value != field.default:
+        if field.default is msgspec.NODEFAULT or value != field.default:
             fields.append(f"{field.name}={shown(value)}")
     return "  " + " ".join([snake(type(effect).__name__), *fields])
 

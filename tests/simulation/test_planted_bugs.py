@@ -17,12 +17,12 @@ from chaos.sim.control import Controller
 from chaos.sim.disk import LOST, Disk
 from chaos.sim.world import Parts
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import slave as s
 from replication.config import Mode
 from replication.election import ControllerCore, Group
 from replication.epochs import EpochHistory
-from replication.master import MasterCore
+from replication.master import MasterCore, Slave
 from replication.replica import ReplicaCore
 from replication.slave import SlaveCore
 
@@ -61,7 +61,7 @@ class ForgetsTheUnion(MasterCore):
 class ShrinksAlone(MasterCore):
     """A lost slave leaves the set before the controller has agreed."""
 
-    def _forget(self, slave: m.Slave, now_ms: int) -> None:
+    def _forget(self, slave: Slave, now_ms: int) -> None:
         super()._forget(slave, now_ms)
         self.granted = self.granted - {slave.replica}
 
@@ -83,7 +83,7 @@ class ConfirmsHalves(MasterCore):
 class AdmitsTooEarly(MasterCore):
     """Proposes a slave that does not hold everything confirmed yet."""
 
-    def _joins(self, slave: m.Slave, now_ms: int) -> bool:
+    def _joins(self, slave: Slave, now_ms: int) -> bool:
         return slave.received >= 0
 
 

@@ -18,7 +18,8 @@ import uvloop
 
 from replication.config import Mode, StreamRules
 from replication.feed import Feed
-from replication.master import Acknowledge, MasterCore
+from replication.master import MasterCore
+from replication.masterevents import Acknowledge
 from replication.receiver import Link, Receiver
 from replication.sender import CONNECTIONS_MAX, Sender, open_listener
 from replication.slave import SlaveCore

@@ -14,7 +14,7 @@ from replicakit import Controllers, LoopClock, MemoryController, config_of, cont
 from cluster.broker.controllerlink import TAKEN_MS_MAX, ControllerLink, IdentityTaken
 from cluster.process import running
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 
 __all__ = ["controllers"]

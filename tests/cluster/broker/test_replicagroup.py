@@ -23,7 +23,7 @@ from cluster.remoting.connection import Connection
 from replication import GroupView
 from replication import Role as ReplicaRole
 from replication import election as e
-from replication import master as m
+from replication import masterevents as m
 from replication import replica as r
 from replication.epochs import Epoch, EpochHistory
 from replication.master import MasterState
