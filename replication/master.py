@@ -182,8 +182,7 @@ class MasterCore:
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event; perform the effects in order. A RESIGNED or CLOSED core goes on tracking, silently."""
         effects: list[Effect] = []
-        name = HANDLERS[type(event)]
-        getattr(self, name)(event, now_ms, effects)
+        getattr(self, HANDLERS[type(event)])(event, now_ms, effects)
         self._advance(now_ms, effects)
         return effects
 
@@ -334,11 +333,14 @@ class MasterCore:
         own = self._own()
         if count <= 1:
             return own
-        positions = sorted(
-            slave.flushed if self.mode.waits_for_disk else slave.received
-            for slave in self.slaves.values()
-        )
-        return min(own, positions[1 - count]) if len(positions) >= count - 1 else 0
+        slaves = self.slaves.values()
+        if len(slaves) < count - 1:
+            return 0
+        if self.mode.waits_for_disk:
+            positions = sorted([slave.flushed for slave in slaves])
+        else:
+            positions = sorted([slave.received for slave in slaves])
+        return min(own, positions[1 - count])
 
     def _whole(self, reached: int) -> int:
         """The last record boundary at or below `reached`.
@@ -346,9 +348,9 @@ class MasterCore:
         A slave holds half a record while the rest is on its way. Were the half confirmed and the slave elected, the
         new master would cut it and write something else there.
         """
-        whole = self.confirmed
-        while self._ends and self._ends[0] <= reached:
-            whole = max(whole, self._ends.popleft())
+        whole, ends = self.confirmed, self._ends
+        while ends and ends[0] <= reached:
+            whole = max(whole, ends.popleft())
         return whole
 
     def _lease_valid(self, now_ms: int) -> bool:

@@ -299,7 +299,7 @@ class Sender:
 
     def _reported(self, stream: Stream, reports: list[Report]) -> None:
         """The last of several reports speaks for all, unless one claims more: then each must be plausible."""
-        if max([each.received for each in reports]) == reports[-1].received:
+        if len(reports) > 1 and max([each.received for each in reports]) == reports[-1].received:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
@@ -376,11 +376,8 @@ class Sender:
 
     # --- the log ---
 
-    def _note_log(self) -> None:
+    def _note_log(self, master: MasterCore) -> None:
         """Tell the core how far our log reaches: no slave may hold more than it knows of."""
-        master = self._feed.master
-        if master is None:
-            return
         end, start = self._source.end, self._source.start
         if end > master.end:
             self._feed.feed(Appended(end))
@@ -406,17 +403,17 @@ class Sender:
         if master is None:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
-        for stream in self._behind():
+        end = self._source.end
+        for stream in self._behind(end):
             if stream is but:
                 continue
-            if may_gather and stream.gathers(self._source.end):
+            if may_gather and stream.gathers(end):
                 self._gather()
             else:
                 self._ship(stream)
-        self._note_log()
+        self._note_log(master)
 
-    def _behind(self) -> list[Stream]:
-        end = self._source.end
+    def _behind(self, end: int) -> list[Stream]:
         return [each for each in self._streams.values() if each.behind(end)]
 
     def _gather(self) -> None:
@@ -438,7 +435,7 @@ class Sender:
         if self._source.end > end:
             self._gather()
             return
-        for stream in self._behind():
+        for stream in self._behind(end):
             self._ship(stream)
 
     def _ship(self, stream: Stream) -> None:

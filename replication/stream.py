@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from replication.epochs import EpochHistory
 from replication.frames import (
     Buffer,
@@ -57,8 +59,7 @@ class SourceLog(Protocol):
         """The file that covers an offset, and the offset it starts with; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shipped:
+class Shipped(msgspec.Struct, frozen=True):
     """What a master says of its log with every frame."""
 
     end: int

@@ -11,7 +11,7 @@ import functools
 import logging
 import struct
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -194,16 +194,21 @@ class Acks:
         copies   replicas that hold all of it, this one included; durable: on how many disks
         """
         held = self._held
+        chunks: list[Chunk] = []
+        commits = 0
+        while held and held[0].end <= end:
+            chunks += self._pop(held).chunks
+            commits += 1
         safety = Safety(self._epoch, copies, durable)
         if safety == self.expected:
             safety = self.expected  # the same object: most chunks say it
-        leaving: dict[Connection, bytes] = {}  # what a connection gets in one piece
-        while held and held[0].end <= end:
-            for connection, answers, said in self._pop(held).chunks:
-                if said is not safety:
-                    answers = self._settled(answers, said, safety)
-                leaving[connection] = leaving.get(connection, b"") + answers
-        for connection, answers in leaving.items():
+        leaving: Iterable[tuple[Connection, bytes]] = [
+            (connection, answers if said is safety else self._settled(answers, said, safety))
+            for connection, answers, said in chunks
+        ]
+        if commits > 1:  # in one commit a connection is seldom twice
+            leaving = _joined(leaving)
+        for connection, answers in leaving:
             connection.write_now(answers)
 
     def _settled(self, answers: bytes, said: Safety, safety: Safety) -> bytes:
@@ -265,6 +270,14 @@ class Acks:
             left += count
         self.unsafe[overdue.code] += left
         return left
+
+
+def _joined(pairs: Iterable[tuple[Connection, bytes]]) -> Iterable[tuple[Connection, bytes]]:
+    """What each connection gets, in one piece."""
+    joined: dict[Connection, bytes] = {}
+    for connection, answers in pairs:
+        joined[connection] = joined.get(connection, b"") + answers
+    return joined.items()
 
 
 def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:
