@@ -424,7 +424,7 @@ class Sender:
             self._loop.call_soon(self._feed.guarded, self._look_again)
 
     def _look_again(self) -> None:
-        """What the loop finds to read from here on is appended before it comes to the next look."""
+        """What the loop had read when it came here is appended before it comes to the next look."""
         if self._loop is not None:
             self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
 
