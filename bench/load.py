@@ -241,3 +241,16 @@ def check_growth(
 def settle(data_dir: Path) -> None:
     """Write dirty pages of `data_dir`'s disk, so that no run pays for the one before."""
     subprocess.run(["sync", "-f", str(data_dir)], check=True, timeout=300)
+
+
+def warm_memory(scratch: Path, size: int) -> None:
+    """Fill `size` bytes of page cache and free them: what is measured right after may take those.
+
+    A host takes the memory back that a virtual machine has not used for a few seconds; who touches it
+    next waits for the host, page by page.
+    """
+    piece = bytes(1 << 20)
+    with scratch.open("wb", buffering=0) as file:
+        for _ in range(0, size, len(piece)):
+            file.write(piece)
+    scratch.unlink()

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import uvloop
 
+from bench.load import warm_memory
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.election import GroupView
 from replication.epochs import Epoch, EpochHistory
@@ -302,19 +303,6 @@ def measure(given: argparse.Namespace, dialect: str) -> None:
         f"{dialect:12} {rate:5.2f} GB/s  {sent.line('master')}  {taken.line('slave')}{same}",
         flush=True,
     )
-
-
-def warm_memory(scratch: Path, size: int) -> None:
-    """Fill as much page cache as the slave will, and free it right before.
-
-    A host takes the memory back that a virtual machine has not used for a few seconds; who touches it
-    next waits for the host, page by page, which takes longer than all of the stream.
-    """
-    piece = bytes(1 << 20)
-    with scratch.open("wb", buffering=0) as file:
-        for _ in range(0, size, len(piece)):
-            file.write(piece)
-    scratch.unlink()
 
 
 def pinned(core: int) -> list[str]:
