@@ -14,8 +14,8 @@ from cluster.controller.notices import Notices
 from cluster.controller.server import Controller, reply_to
 from cluster.controller.store import FileStore, Leader, NoStore, Store
 from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
-from cluster.remoting.connection import ConnectionLimits
 from cluster.remoting.server import Listen, RemotingServer
+from cluster.remoting.stream import ConnectionLimits
 from storage import SystemClock
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from cluster.nameserver.routes import (
 from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, ConnectionLimits, Handler
+from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.headers import (
     BrokerHeader,
     BrokerHeartbeatHeader,
@@ -51,6 +51,7 @@ from cluster.remoting.headers import (
     TopicHeader,
 )
 from cluster.remoting.server import Listen, RemotingServer
+from cluster.remoting.stream import ConnectionLimits
 from storage import Clock, SystemClock, fastjson, jsonfile
 
 log = logging.getLogger(__name__)

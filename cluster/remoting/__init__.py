@@ -5,14 +5,7 @@ from __future__ import annotations
 from cluster.remoting.channel import Channel, ChannelPool, open_channel, split_address
 from cluster.remoting.codes import VERSION, LanguageCode, RequestCode, ResponseCode
 from cluster.remoting.command import Command
-from cluster.remoting.connection import (
-    ChunkHandler,
-    Connection,
-    ConnectionLimits,
-    Endpoint,
-    Handler,
-    RemotingStats,
-)
+from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
 from cluster.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -23,6 +16,7 @@ from cluster.remoting.errors import (
 )
 from cluster.remoting.frame import FrameLimits
 from cluster.remoting.server import Listen, RemotingServer
+from cluster.remoting.stream import ConnectionLimits, RemotingStats
 from cluster.remoting.tls import TlsFiles, TlsMode, client_context
 
 __all__ = [

@@ -12,15 +12,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from cluster.logs import once_per
-from cluster.remoting.connection import (
-    ChunkHandler,
-    Connection,
-    ConnectionLimits,
-    Endpoint,
-    Handler,
-    RemotingStats,
-    close_all,
-)
+from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler, close_all
+from cluster.remoting.stream import ConnectionLimits, RemotingStats
 from cluster.remoting.tls import CLIENT_HELLO, TlsFiles, TlsMode, TlsSession, server_context
 from storage import Clock
 

@@ -13,16 +13,11 @@ import pytest
 from cluster.remoting.channel import Channel, split_address
 from cluster.remoting.codes import LanguageCode, ResponseCode
 from cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from cluster.remoting.connection import (
-    ChunkHandler,
-    Connection,
-    ConnectionLimits,
-    Endpoint,
-    Handler,
-)
+from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
 from cluster.remoting.errors import ConnectionLost, HeaderProblem, RequestTimedOut
 from cluster.remoting.frame import FrameLimits, FrameSplitter
 from cluster.remoting.server import Listen, RemotingServer, _Accepted
+from cluster.remoting.stream import ConnectionLimits
 from cluster.remoting.tls import TlsMode
 
 
