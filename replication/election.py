@@ -1,4 +1,4 @@
-"""Who becomes master: the controller's rules. Core.
+"""Who becomes master: what the controller decides from the evidence. Core.
 
 The durable part is a GroupRecord per broker group. An effect that follows a Persist, in the same list or a later one,
 may leave only when that record is durable; then no broker ever acts on a decision that a restart forgets.
@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from replication.config import LeaseTimes, Mode
+from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
     AlterSyncSet,
@@ -48,6 +48,7 @@ from replication.controlevents import (
     Tick,
 )
 from replication.epochs import EPOCH_MAX
+from replication.evidence import Group, Judge, Live, Switch
 from replication.group import (
     NO_SESSION,
     NOBODY,
@@ -56,11 +57,9 @@ from replication.group import (
     GroupView,
     Member,
 )
-from replication.story import Story
 
 #: those who speak with the core find its whole language here
 __all__ = [
-    "ACTIVATION_MS_MAX",
     "HANDLERS",
     "NOBODY",
     "NO_SESSION",
@@ -78,12 +77,10 @@ __all__ = [
     "Effect",
     "ElectMaster",
     "Event",
-    "Group",
     "GroupRecord",
     "GroupView",
     "Heartbeat",
     "Kind",
-    "Live",
     "Member",
     "NextBrokerId",
     "NotifyRole",
@@ -93,69 +90,23 @@ __all__ = [
     "RegisterBroker",
     "ReplicaInfo",
     "SessionClosed",
-    "Switch",
     "SyncStateData",
     "Tick",
 ]
 
 
-@dataclass(slots=True)
-class Live:
-    """What the controller saw of one replica since it started."""
-
-    session: int = NO_SESSION
-    heard_ms: int = -(1 << 60)
-    epoch: int = 0
-    end: int = 0
-    confirmed: int = 0
-    streaming: bool = False
-    priority: int = (1 << 31) - 1
-    timeout_ms: int = 0
-    attached: bool = False  # it registered, or beat as registered, since we started
-
-
-@dataclass(slots=True)
-class Switch:
-    """A planned switchover under way."""
-
-    request: int
-    successor: int
-    deadline_ms: int
-
-
-@dataclass(slots=True)
-class Group:
-    """One broker group: the durable record and what is known since the start."""
-
-    record: GroupRecord
-    lease_ms: int  # when the present master's lease was last granted, or may have been
-    live: dict[int, Live] = field(default_factory=dict)
-    refused: int = -1  # incarnation of the master whose address refused a connect
-    probing: bool = False
-    resigned: bool = False
-    switch: Switch | None = None
-    waiting: str = ""
-    story: Story = field(default_factory=Story)
-
-
 SWITCH_MS_MAX: Final = 2000
-ACTIVATION_MS_MAX: Final = (
-    30_000  # an elected master that lives but does not get ready is passed over
-)
 
 
 @dataclass(slots=True)
-class ControllerCore:
+class ControllerCore(Judge):
     """Gives out epochs and keeps the sets. INV-29: a new master is a member of the set that holds everything confirmed.
 
     start_ms       when this controller started: leases of before may be valid for election_wait_ms from then
-    fast           elect on two witnesses, without waiting for the lease
     unclean        elect outside the set when nobody inside is left: loses data, loudly
     """
 
-    times: LeaseTimes
     start_ms: int = 0
-    fast: bool = True
     unclean: bool = False
     groups: dict[str, Group] = field(default_factory=dict)
     _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -425,93 +376,7 @@ class ControllerCore:
         )
         effects.append(Answer(event.request, records=(group.record,)))
 
-    def _refuse_set(
-        self, group: Group | None, event: AlterSyncSet, now_ms: int
-    ) -> tuple[Code, str] | None:
-        """Why the master may not change its set; None when it may. The order of checks is RocketMQ's.
-
-        RocketMQ also refuses when a member that stays is not alive; then a dead one could keep another dead one in.
-        """
-        if group is None:
-            return Code.ALTER_SYNC_STATE_SET_FAILED, f"unknown group {event.group}"
-        record = group.record
-        now = frozenset(record.sync_set)
-        if event.members == now and not event.reaffirm:
-            return Code.ALTER_SYNC_STATE_SET_FAILED, "the set is what it was"
-        if event.master != record.master:
-            return Code.INVALID_MASTER, f"master is {record.master}, not {event.master}"
-        if event.epoch != record.epoch:
-            return Code.FENCED_MASTER_EPOCH, f"epoch is {record.epoch}, not {event.epoch}"
-        if event.number != record.set_number:
-            remark = f"set number is {record.set_number}, not {event.number}"
-            return Code.FENCED_SYNC_STATE_SET_EPOCH, remark
-        incarnations = dict(event.incarnations)
-        for each in sorted(event.members):
-            member = record.members.get(each)
-            if member is None:
-                return Code.INVALID_REPLICAS, f"replica {each} is unknown"
-            if each in now or each == record.master:
-                continue
-            if not self.alive(group, each, now_ms):
-                return Code.BROKER_NOT_ALIVE, f"replica {each} is not alive"
-            if member.incarnation and incarnations.get(each) != member.incarnation:
-                return Code.INVALID_REPLICAS, f"replica {each} is another process by now"
-        if event.master not in event.members:
-            return Code.ALTER_SYNC_STATE_SET_FAILED, "the master is not in its own set"
-        return None
-
     # --- elections ---
-
-    def alive(self, group: Group, replica: int, now_ms: int) -> bool:
-        """Whether we heard of this replica lately, on a connection that is open."""
-        live = group.live.get(replica)
-        if live is None or not live.attached or live.session == NO_SESSION:
-            return False
-        return now_ms - live.heard_ms <= max(self.times.election_wait_ms, live.timeout_ms)
-
-    def _may_lead(self, group: Group, now_ms: int) -> bool:
-        """Whether the recorded master may still acknowledge anything. INV-30: nobody is elected while it may."""
-        record = group.record
-        if record.master == NOBODY or record.electing_from or group.resigned:
-            return False
-        live = group.live.get(record.master)
-        wait_ms = max(self.times.election_wait_ms, live.timeout_ms if live else 0)
-        if now_ms - group.lease_ms > wait_ms:
-            return False
-        return not (self.fast and self._witnessed(group, now_ms))
-
-    def _witnessed(self, group: Group, now_ms: int) -> bool:
-        """Two witnesses of a dead process: its address refuses us, and a member of the set lost its stream."""
-        record = group.record
-        if group.refused != record.members[record.master].incarnation:
-            return False
-        for each in record.base:
-            live = group.live.get(each)
-            if each == record.master or live is None or live.streaming:
-                continue
-            if self.alive(group, each, now_ms):
-                return True
-        return False
-
-    def _master_settled(self, group: Group, now_ms: int) -> bool:
-        """Whether there is a master and no reason to look for another."""
-        record = group.record
-        if record.master == NOBODY or group.resigned:
-            return False
-        if record.electing_from:
-            on_its_way = now_ms - group.lease_ms <= ACTIVATION_MS_MAX
-            trusted = self._trusted(record, record.master)
-            return on_its_way and trusted and self.alive(group, record.master, now_ms)
-        return self._may_lead(group, now_ms)
-
-    @staticmethod
-    def _epoch_in_logs(group: Group) -> int:
-        """The highest epoch that a replica has spoken of. Above the record's: this controller has forgotten reigns."""
-        return max((live.epoch for live in group.live.values()), default=0)
-
-    @staticmethod
-    def _trusted(record: GroupRecord, replica: int) -> bool:
-        return replica not in record.suspects or set(record.base) <= set(record.suspects)
 
     def _elect(self, group: Group, now_ms: int, effects: list[Effect], why: str) -> bool:
         """Elect whoever should be, if anybody may be. Whether there is a new master."""
@@ -540,32 +405,6 @@ class ControllerCore:
         self._elected(group, chosen, lossy, now_ms, effects, why)
         return True
 
-    def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
-        """Every copy lost power. The longest log of all that are left is the best there is: who may be elected.
-
-        Any replica may hold more than the set now does: one that was taken out because its power cut was known first,
-        or one that was dead at the time. So where a promise forbids the loss all replicas of the group must be here,
-        and a set of one is not enough: then an operator decides.
-        """
-        record = group.record
-        needed: Iterable[int] = record.base
-        if record.mode == Mode.S0.value:
-            if len(record.base) < 2:
-                return []
-            needed = record.members
-        if not all(self.alive(group, each, now_ms) for each in needed):
-            return []
-        return sorted(record.members)
-
-    def _best(self, group: Group, candidates: list[int]) -> int:
-        """The longest log of the highest epoch, then priority (lower wins), then id."""
-
-        def rank(replica: int) -> tuple[int, int, int, int]:
-            live = group.live[replica]
-            return -live.epoch, -live.end, live.priority, replica
-
-        return min(candidates, key=rank, default=NOBODY)
-
     def _wait(self, group: Group, effects: list[Effect]) -> None:
         record = group.record
         if self._epoch_in_logs(group) > record.epoch:
@@ -577,12 +416,6 @@ class ControllerCore:
         if text != group.waiting:
             group.waiting = text
             effects.append(Announce(record.name, Kind.WAITING, record.epoch, text))
-
-    def _forgotten(self, group: Group) -> str:
-        return (
-            f"the logs have epoch {self._epoch_in_logs(group)}, this controller knows {group.record.epoch}: "
-            "its records were lost; restore them, or elect unclean by hand"
-        )
 
     def _elected(
         self, group: Group, chosen: int, lossy: bool, now_ms: int, effects: list[Effect], why: str
@@ -689,14 +522,6 @@ class ControllerCore:
                 )
 
     # --- questions ---
-
-    def _alive_of(self, groups: Iterable[Group], now_ms: int) -> frozenset[tuple[str, int]]:
-        return frozenset(
-            (group.record.name, each)
-            for group in groups
-            for each in group.record.members
-            if self.alive(group, each, now_ms)
-        )
 
     def _on_replica_info(self, event: ReplicaInfo, now_ms: int, effects: list[Effect]) -> None:
         group = self.groups.get(event.group)

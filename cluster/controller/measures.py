@@ -7,7 +7,8 @@ from typing import Final
 
 from cluster.controller.server import Controller
 from cluster.metrics import Reader
-from replication.election import NOBODY, Group
+from replication.evidence import Group
+from replication.group import NOBODY
 
 Series = Iterator[tuple[tuple[str, ...], float]]
 _NO_LABELS: Final = ()

@@ -35,6 +35,7 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import HeaderProblem
 from replication import ControllerCore, GroupRecord
 from replication import election as e
+from replication.evidence import Group
 from storage import Clock, jsonfile
 
 log = logging.getLogger(__name__)
@@ -372,7 +373,7 @@ class Controller:
         stats.elections[name] += 1
         log.info("master elected broker=%s epoch=%d why=%s", name, effect.epoch, effect.text)
 
-    def alive(self, group: e.Group) -> int:
+    def alive(self, group: Group) -> int:
         """How many of a group's replicas are alive, for metrics."""
         if self.reign is None:
             return 0

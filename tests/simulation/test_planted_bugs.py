@@ -20,8 +20,9 @@ from replication import election as e
 from replication import masterevents as m
 from replication import slave as s
 from replication.config import Mode
-from replication.election import ControllerCore, Group
+from replication.election import ControllerCore
 from replication.epochs import EpochHistory
+from replication.evidence import Group
 from replication.master import MasterCore, Slave
 from replication.replica import ReplicaCore
 from replication.slave import SlaveCore
