@@ -4,7 +4,7 @@ The file `controller.json` holds every record, replaced as a whole:
 
     line   content
     1      {"format":1,"crc":CRC-32 of the second line without its line end}
-    2      the records of all groups, a JSON array of replication.election.GroupRecord
+    2      the records of all groups, a JSON array of replication.group.GroupRecord
 
 It is never read in parts and has no older generation: a controller that forgot a decision could give an epoch twice.
 """
