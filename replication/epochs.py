@@ -23,9 +23,9 @@ from replication.errors import CorruptEpochFile
 EPOCH_MAX: Final = (1 << 31) - 1
 OFFSET_MAX: Final = (1 << 63) - 1
 NO_OFFSET: Final = -1  # what a stock master with an empty log sends in heartbeats
-ENTRIES_MAX: Final = (
-    10_000  # a failover every second for three hours; a file with more is no epoch file
-)
+#: no history of ours has more, so neither a file nor a frame with more is one. Retention keeps most far below; where
+#: nothing is ever deleted, this is a failover an hour for more than a year
+ENTRIES_MAX: Final = 10_000
 
 _ENTRY: Final = re.compile(r"(\d{1,10})-(\d{1,19})")
 
@@ -41,6 +41,8 @@ class Epoch(NamedTuple):
 class EpochHistory:
     """The reigns a log has seen, oldest first. Immutable: a change is a new history, persisted before it is used.
 
+    An entry says that the log up to the entry's end is what its master wrote and had taken over; so who shares an
+    entry with us shares all that lies below its end.
     INV-20 epochs strictly increase, starts never decrease, and no entry but the last is empty.
     """
 
@@ -64,12 +66,19 @@ class EpochHistory:
         """This history with a new reign. An empty reign that starts at the same offset is replaced, not kept.
 
         Keeping it would give two masters' bytes one (epoch, start), and equal entries must mean equal bytes.
+        One entry too many, and the oldest two become one, with the later number and the earlier start: true of the log
+        as the later one was, equal to no other entry than one that was made of the same reigns. A replica that parted
+        from us in there finds nothing in common but the beginning. Forgetting the oldest outright would move the
+        beginning, below which bytes are taken on trust.
         """
         assert number > self.last or not self.entries, f"epoch {number} after {self.last}"
         kept = self.entries
         while kept and kept[-1].start >= start:
             assert kept[-1].start == start, f"epoch {number} starts at {start}, inside {kept[-1]}"
             kept = kept[:-1]
+        if len(kept) >= ENTRIES_MAX:
+            oldest, following, *later = kept
+            kept = (Epoch(following.number, oldest.start), *later)
         return EpochHistory((*kept, Epoch(number, start)))
 
     def cut(self, end: int) -> EpochHistory:
@@ -80,11 +89,19 @@ class EpochHistory:
         return self if len(kept) == len(self.entries) else EpochHistory(kept)
 
     def drop_before(self, start: int) -> EpochHistory:
-        """This history for a log whose retention removed everything before `start`."""
+        """This history for a log whose retention removed everything before `start`.
+
+        A reign that ends right at `start` stays: a log may part there, without lacking a byte.
+        A dropped reign ended below `start`, so two logs that part in it part where one of them has no bytes left, and
+        one of the two must be seeded anew in any case; the suffix that both kept finds every other common point. What
+        is first after a drop keeps its true start, which lies below `start` too: where common_end() falls back on equal
+        first starts, or a slave without reigns on trust, the point found is one that either log refuses.
+        """
         entries = self.entries
-        while len(entries) > 1 and entries[1].start <= start:
-            entries = entries[1:]
-        return self if len(entries) == len(self.entries) else EpochHistory(entries)
+        dropped = 0
+        while dropped + 1 < len(entries) and entries[dropped + 1].start < start:
+            dropped += 1
+        return EpochHistory(entries[dropped:]) if dropped else self
 
     def at(self, offset: int) -> Epoch | None:
         """Whose reign wrote the byte at `offset`; None before the first entry."""

@@ -215,6 +215,7 @@ class MasterCore:
     def _on_trimmed(self, event: Trimmed, now_ms: int, effects: list[Effect]) -> None:
         assert self.start <= event.start <= self.end
         self.start = event.start
+        self.history = self.history.drop_before(event.start)  # ReplicaCore has it persisted
 
     # --- slaves ---
 

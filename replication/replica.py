@@ -231,7 +231,9 @@ class ReplicaCore:
     _resigned: bool = False
 
     def __post_init__(self) -> None:
-        self.epoch = self.slave.epoch = max(self.slave.epoch, self.slave.history.last)
+        slave = self.slave
+        self.epoch = slave.epoch = max(slave.epoch, slave.history.last)
+        slave.history = slave.history.drop_before(slave.start)  # the file may say more: as true
 
     # --- what others ask ---
 
@@ -444,6 +446,17 @@ class ReplicaCore:
 
     # --- the two halves ---
 
+    def _on_trimmed(self, event: m.Trimmed, now_ms: int, effects: list[Effect]) -> None:
+        """Retention. A master half knows of no file, and in classic HA there is none."""
+        core = self.master
+        if core is None:
+            self._slave(event, now_ms, effects)
+            return
+        before = core.history
+        self._from_master(core.step(event, now_ms), now_ms, effects)
+        if core.history is not before:
+            effects.append(PersistHistory(core.history))
+
     def _from_master(self, found: list[m.Effect], now_ms: int, effects: list[Effect]) -> None:
         for effect in found:
             effects.append(effect)
@@ -485,12 +498,19 @@ OWN: Final[dict[type, str]] = {
     SwitchAsked: "_on_switch_asked",
     Prepared: "_on_prepared",
     WritesClosed: "_on_writes_closed",
+    m.Trimmed: "_on_trimmed",
     Tick: "_on_tick",
 }
 TO_MASTER: Final[frozenset[type]] = frozenset(HANDLERS) - {
     m.Tick,
+    m.Trimmed,
     m.Resign,
     m.LeaseRenewed,
     m.SetLearned,
 }
-TO_SLAVE: Final[frozenset[type]] = frozenset(s.HANDLERS) - {m.Tick, s.Follow, s.Unfollow}
+TO_SLAVE: Final[frozenset[type]] = frozenset(s.HANDLERS) - {
+    m.Tick,
+    m.Trimmed,
+    s.Follow,
+    s.Unfollow,
+}

@@ -87,7 +87,10 @@ class StreamHeard(msgspec.Struct, frozen=True):
 
 
 class MasterGreeted(msgspec.Struct, frozen=True):
-    """The master's history. Its epoch may be above the history's last when that reign has not begun to write."""
+    """The master's history. Its epoch may be above the history's last when that reign has not begun to write.
+
+    start  of its log; 0 where the dialect does not say
+    """
 
     connection: int
     epoch: int
@@ -379,6 +382,12 @@ class SlaveCore:
         if point is None or point < self.start:
             reason = f"no reign in common with replica {self.master}: must be seeded anew"
             self._stop(reason, now_ms, effects)
+        elif 0 < point < event.start:  # it would refuse us, and we had cut for nothing
+            reason = (
+                f"one log with replica {self.master} up to {point}, which now starts at {event.start}: "
+                "must be seeded anew"
+            )
+            self._stop(reason, now_ms, effects)
         elif point < self.confirmed and self.lossy_epoch <= self.confirmed_epoch:  # INV-27
             reason = (
                 f"following replica {self.master} would cut [{point}, {self.end}), confirmed up to {self.confirmed} "
@@ -476,6 +485,10 @@ class SlaveCore:
     def _on_trimmed(self, event: Trimmed, now_ms: int, effects: list[Effect]) -> None:
         """Retention: who parted from us before this start has nothing in common with us any more."""
         self.start = max(self.start, min(event.start, self.end))
+        history = self.history.drop_before(self.start)
+        if history is not self.history:
+            self.history = history
+            effects.append(PersistHistory(history))
 
     def _on_append_failed(self, event: AppendFailed, now_ms: int, effects: list[Effect]) -> None:
         assert event.end <= self.end, (event, self.end)

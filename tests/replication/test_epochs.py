@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication import epochs
 from replication.epochs import (
+    ENTRIES_MAX,
     Epoch,
     EpochHistory,
     common_end,
@@ -90,8 +92,12 @@ def test_cutting_forgets_the_reigns_behind_and_retention_those_before() -> None:
     assert THREE.cut(4096) == history((1, 0))
     assert THREE.cut(4097) == history((1, 0), (2, 4096))
     assert THREE.cut(0) == EpochHistory()
-    assert THREE.drop_before(4096) == history((2, 4096), (5, 10240))
+    assert THREE.drop_before(4096) is THREE, (
+        "a log may end right there, and says who wrote its last byte"
+    )
+    assert THREE.drop_before(4097) == history((2, 4096), (5, 10240))
     assert THREE.drop_before(99_999) == history((5, 10240))
+    assert EpochHistory().drop_before(7) == EpochHistory()
     assert THREE.at(4095) == Epoch(1, 0)
     assert THREE.at(4096) == Epoch(2, 4096)
     assert EpochHistory().at(0) is None
@@ -156,6 +162,69 @@ def test_the_common_end_is_that_of_the_bytes(
         common += 1
     found = common_end(history_of_log(mine), len(mine), history_of_log(theirs), len(theirs))
     assert (found or 0) == common
+
+
+def point_both_accept(
+    mine: EpochHistory, my_log: range, theirs: EpochHistory, their_log: range
+) -> int | None:
+    """Where I go on as their slave; None when one of us refuses (SlaveCore, MasterCore)."""
+    point = common_end(mine, my_log.stop, theirs, their_log.stop)
+    refused = point is None or point < my_log.start or 0 < point < their_log.start
+    return None if refused else point
+
+
+@given(lineages(), st.data())
+def test_trimmed_histories_find_the_same_point_or_it_is_before_a_log(
+    logs: tuple[list[tuple[int, str]], list[tuple[int, str]]], data: st.DataObject
+) -> None:
+    mine, theirs = logs
+    common = 0
+    while common < min(len(mine), len(theirs)) and mine[common] == theirs[common]:
+        common += 1
+    starts = [data.draw(st.integers(0, len(log))) for log in logs]
+    halves = [
+        history_of_log(log).drop_before(start) for log, start in zip(logs, starts, strict=True)
+    ]
+    my_log, their_log = (range(start, len(log)) for log, start in zip(logs, starts, strict=True))
+    found = point_both_accept(halves[0], my_log, halves[1], their_log)
+    if common and common >= max(starts):
+        assert found == common
+    else:  # at 0 nothing is cut that could not be sent again
+        assert not found
+
+
+@given(lineages(), st.integers(2, 4), st.data())
+def test_a_history_at_its_limit_never_claims_more_in_common_than_there_is(
+    logs: tuple[list[tuple[int, str]], list[tuple[int, str]]], limit: int, data: st.DataObject
+) -> None:
+    whole = [history_of_log(log) for log in logs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epochs, "ENTRIES_MAX", limit)
+        folded = [history_of_log(log) for log in logs]
+    assert all(len(each.entries) <= limit for each in folded)
+    # one of the two may have been there before the limit, and crashes take the ends of both
+    mine, theirs = (data.draw(st.sampled_from(pair)) for pair in zip(whole, folded, strict=True))
+    ends = [data.draw(st.integers(0, len(log))) for log in logs]
+    logs = (logs[0][: ends[0]], logs[1][: ends[1]])
+    common = 0
+    while common < min(ends) and logs[0][common] == logs[1][common]:
+        common += 1
+    found = common_end(mine.cut(ends[0]), ends[0], theirs.cut(ends[1]), ends[1])
+    assert (found or 0) <= common
+    kept = set(mine.cut(ends[0]).entries) & set(theirs.cut(ends[1]).entries)
+    if common and any(common > entry.start for entry in kept):
+        assert found == common
+
+
+def test_ten_thousand_failovers_and_one_more_leave_a_history_that_can_be_read() -> None:
+    full = EpochHistory(tuple(Epoch(number, number * 10) for number in range(1, ENTRIES_MAX + 1)))
+    more = full.begin(ENTRIES_MAX + 1, ENTRIES_MAX * 10 + 10)
+    assert more.entries[:2] == (Epoch(2, 10), Epoch(3, 30)), "the two oldest are one"
+    assert decode_epochs(encode_epochs(more)) == more
+    followed = full.begin(ENTRIES_MAX + 1, ENTRIES_MAX * 10 + 10)  # by a slave, frame by frame
+    assert common_end(followed, 10**6, more, 10**6) == 10**6
+    parted = EpochHistory(full.entries[:1])  # it was away since the first reign
+    assert common_end(parted, 15, more, 10**6) == 10
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), max_size=20))

@@ -12,6 +12,15 @@ from replication.epochs import Epoch, EpochHistory
 from replication.master import MasterCore, MasterState, Refusal
 
 REPLICAS = st.integers(2, 4)
+REIGNS = EpochHistory(
+    (Epoch(1, 0), Epoch(2, 40), Epoch(3, 90))
+)  # the log as it was taken over ends at 120
+
+
+def writer(end: int) -> int:
+    """Whose reign a log's last byte is of."""
+    entry = REIGNS.at(end - 1) if end else None
+    return entry.number if entry else 0
 
 
 class MasterMachine(RuleBasedStateMachine):
@@ -22,10 +31,11 @@ class MasterMachine(RuleBasedStateMachine):
         self.mode = mode
         self.now_ms = 0
         self.core = MasterCore(
-            replica=1, mode=mode, rules=StreamRules(), history=EpochHistory((Epoch(1, 0),)),
+            replica=1, mode=mode, rules=StreamRules(), history=REIGNS, end=120, flushed=120,
             granted=frozenset({1}), number=1, lease_until_ms=1000,
         )  # fmt: skip
         self.connections: dict[int, int] = {}
+        self.fresh: set[int] = set()  # connections without a report
         self.reported: dict[int, tuple[int, int]] = {}
         self.possible: set[frozenset[int]] = {frozenset({1})}
         self.number = 1
@@ -73,10 +83,17 @@ class MasterMachine(RuleBasedStateMachine):
     def flush(self, share: float) -> None:
         self.feed(m.Flushed(int(self.core.end * share)))
 
+    @rule(share=st.floats(0, 1))
+    def trim(self, share: float) -> None:
+        start = int(self.core.confirmed * share)
+        if start > self.core.start:
+            self.feed(m.Trimmed(start))
+
     @rule(replica=REPLICAS)
     def connect(self, replica: int) -> None:
         self.connections[replica] = self.next_connection
         self.reported.pop(replica, None)
+        self.fresh.add(self.next_connection)
         self.feed(m.SlaveGreeted(self.next_connection, replica, replica * 10))
         self.next_connection += 1
 
@@ -89,9 +106,11 @@ class MasterMachine(RuleBasedStateMachine):
         received = max(before[0], int(self.core.end * share))
         durable = max(before[1], int(received * flushed))
         self.reported[replica] = (received, durable)
-        self.feed(
-            m.SlaveReported(connection, received, durable, 1 if received else 0, self.core.end)
-        )
+        behind = connection in self.fresh and 0 < received < self.core.start
+        self.fresh.discard(connection)
+        report = m.SlaveReported(connection, received, durable, writer(received), self.core.end)
+        self.feed(report)
+        assert (replica in self.connections) != behind, "only who is before our start is refused"
 
     @rule(replica=REPLICAS)
     def lie(self, replica: int) -> None:
@@ -135,6 +154,14 @@ class MasterMachine(RuleBasedStateMachine):
     @rule(successor=REPLICAS)
     def resign(self, successor: int) -> None:
         self.feed(m.Resign(successor))
+
+    @invariant()
+    def the_history_speaks_of_all_the_log_holds_and_of_no_more(self) -> None:
+        core = self.core
+        assert core.epoch == 3
+        for offset in range(max(core.start - 1, 0), min(core.end, 130)):
+            assert core.history.at(offset) == REIGNS.at(offset)
+        assert len(core.history.entries) == 1 or core.history.entries[1].start >= core.start
 
     @invariant()
     def nothing_falls(self) -> None:
