@@ -8,7 +8,7 @@ import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ from cluster.broker.config import (
     is_loopback,
 )
 from cluster.broker.delay import DelayLevels, DelaySchedule
-from cluster.broker.duplicates import ASK_MS, refuse_second
+from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
 from cluster.broker.fastpath import SendPath
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.admin_config import ConfigAdminHandlers
@@ -114,8 +114,10 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         membership: Membership | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        """membership: with a controller, which replica of its group this is."""
+        """membership: with a controller, which replica of its group this is. claim: without one, to
+        its name and id."""
         self.config = config
         self.store = store
         self.clock = clock
@@ -161,6 +163,7 @@ class Broker:
         self.standing.changes.watch(self._role_changed)
         self.on_master = OnMaster(self.standing, {"schedule": self.schedule.run})
         self.registration = Registration(config, self.topics, self.standing, rng)
+        self.claim = claim
         self._rng = rng
         self._store_host = packed_host(config)
         self.slave_reads = SlaveReads(config, store, self.standing, clock)
@@ -286,6 +289,9 @@ class Broker:
             for code, handler in part.table().items():
                 assert code not in table, f"two handlers for request {code}"
                 table[code] = handler
+        if self.claim is not None:
+            asked = RequestCode.GET_BROKER_CONFIG
+            table[asked] = self.claim.answering(table[asked])
         return guarded(table, self.standing)
 
     def _appended(self) -> None:
@@ -406,35 +412,82 @@ class Broker:
 
 @asynccontextmanager
 async def serving(broker: Broker) -> AsyncIterator[None]:
-    """Everything up inside the body. Top-down is start order, bottom-up is stop order."""
+    """Everything up inside the body. Top-down is start order, bottom-up is stop order.
+
+    Raises NameTaken, also in the body's place when that raised it.
+    """
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(running(**broker.jobs()))
-        for server in broker.listening:
-            await stack.enter_async_context(_listening(server))
-        if broker.config.metrics_exporter is MetricsExporter.PROM:
-            # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
-            from cluster.broker.measures import exposing
+        with _sends_waiting(broker):
+            await stack.enter_async_context(running(**broker.jobs()))
+            for server in broker.listening:
+                await stack.enter_async_context(_listening(server))
+            if broker.config.metrics_exporter is MetricsExporter.PROM:
+                # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
+                from cluster.broker.measures import exposing
 
-            await stack.enter_async_context(exposing(broker))
-        if broker.config.http_port:
-            from cluster.broker.httpplane import serving_http  # as above
+                await stack.enter_async_context(exposing(broker))
+            if broker.config.http_port:
+                from cluster.broker.httpplane import serving_http  # as above
 
-            await stack.enter_async_context(
-                serving_http(broker.config, broker.store, broker.standing, broker.clock)
-            )
-        await stack.enter_async_context(_settled(broker))
-        stack.push_async_callback(broker.registration.close)
-        await stack.enter_async_context(running(registration=broker.registration.run))
-        await broker.registration.first_round()
+                await stack.enter_async_context(
+                    serving_http(broker.config, broker.store, broker.standing, broker.clock)
+                )
+            await stack.enter_async_context(_settled(broker))
+            if broker.claim is not None:
+                await broker.claim.last_look()
+            await stack.enter_async_context(_parting(broker.registration))
+            await stack.enter_async_context(running(registration=broker.registration.run))
+            await broker.registration.first_round()
+            if broker.claim is not None:
+                await broker.claim.open(broker.registration)
         yield
+
+
+@contextmanager
+def _sends_waiting(broker: Broker) -> Iterator[None]:
+    """While the body runs sends wait; then they are taken, or refused if it failed.
+
+    So a broker that must give up its name has acknowledged nothing.
+    """
+    standing = broker.standing
+    if broker.claim is None or not isinstance(standing, ClassicMaster):
+        yield
+        return
+    standing.unproven = True
+    standing.changes.pause = pause = asyncio.get_running_loop().create_future()
+    try:
+        yield
+        standing.unproven = False
+    finally:
+        standing.changes.pause = None
+        pause.set_result(None)
 
 
 @asynccontextmanager
 async def _settled(broker: Broker) -> AsyncIterator[None]:
     """Leaving in good order answers everybody who waits; after a failure nobody is promised more."""
-    yield
+    refused: NameTaken | None = None
+    try:
+        yield
+    except NameTaken as problem:
+        refused = problem
     await broker.log_flush.settle()
     broker.pulls.held.release_all()
+    if refused is not None:
+        raise refused
+
+
+@asynccontextmanager
+async def _parting(registration: Registration) -> AsyncIterator[None]:
+    """Name servers are told when we leave, but not to forget who has our name."""
+    goodbye = True
+    try:
+        yield
+    except NameTaken:
+        goodbye = False
+        raise
+    finally:
+        await registration.close(goodbye=goodbye)
 
 
 @asynccontextmanager
@@ -462,6 +515,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     suspect = SuspectMark(config.storage)
     if config.controller_mode:
         suspect.look()
+    refused: NameTaken | None = None
     with open_store(config.storage, clock) as store, stop_signals() as stop:
         membership = None
         if config.controller_mode:
@@ -469,36 +523,49 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             if membership is None:
                 log.info("stop requested before this replica was given an id")
                 return
-        else:
-            await _alone(config)
-        broker = Broker(config, store, clock, rng, membership)
-        broker.load()
-        settle_memory()
+        pool = ChannelPool(connect_timeout_ms=ASK_MS)
+        claim = Claim(config, pool) if membership is None else None
         try:
-            async with serving(broker):
-                log.info("broker started name=%s address=%s", config.name, config.address)
-                ready(broker.started_text)
-                log.info("stop requested signal=%s", await stop)
-                if isinstance(broker.standing, Replica):
-                    await broker.standing.hand_over()
-        except BaseExceptionGroup as failures:
-            # Several jobs notice a failing disk at once; which of them first does not matter.
-            flush_failures = failures.subgroup(FlushFailed)
-            if flush_failures is None:
-                raise
-            raise first_of(flush_failures) from failures
-        broker.standing.closing()
-        broker.save()
+            if claim is not None:
+                await claim.first_look()
+            broker = Broker(config, store, clock, rng, membership, claim)
+            await _serve(broker, stop, ready)
+        except NameTaken as problem:
+            refused = problem  # no harm to the store: it is closed as after any stop
+        finally:
+            await pool.close()
+    if refused is not None:
+        raise refused
     log.info("broker stopped name=%s", config.name)
 
 
-async def _alone(config: BrokerConfig) -> None:
-    """Raises ConfigError when another broker has our name and id."""
-    pool = ChannelPool(connect_timeout_ms=ASK_MS)
+async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None]) -> None:
+    """From loading tables to saving them. Raises NameTaken when that is why it ended."""
+    config, claim = broker.config, broker.claim
+    broker.load()
+    settle_memory()
+    refused: NameTaken | None = None
     try:
-        await refuse_second(config, pool)
-    finally:
-        await pool.close()
+        async with serving(broker):
+            log.info("broker started name=%s address=%s", config.name, config.address)
+            ready(broker.started_text)
+            if claim is not None:
+                await unless(stop, claim.settle(broker.registration))
+            log.info("stop requested signal=%s", await stop)
+            if isinstance(broker.standing, Replica):
+                await broker.standing.hand_over()
+    except NameTaken as problem:
+        refused = problem
+    except BaseExceptionGroup as failures:
+        # Several jobs notice a failing disk at once; which of them first does not matter.
+        flush_failures = failures.subgroup(FlushFailed)
+        if flush_failures is None:
+            raise
+        raise first_of(flush_failures) from failures
+    broker.standing.closing()
+    broker.save()
+    if refused is not None:
+        raise refused
 
 
 async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T | None:

@@ -18,7 +18,7 @@ import msgspec
 from cluster.broker import hastatus
 from cluster.broker.acks import Acks, Overdue
 from cluster.broker.config import BrokerConfig, Role
-from cluster.broker.errors import BrokerError, TooFewReplicas
+from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.standing import MASTER_ID, RoleChanges, slave_refusal
 from cluster.config import ConfigError
@@ -45,7 +45,8 @@ class ClassicMaster:
     A slave is waited for from its first report on. One that let a sender wait for slaveTimeout is
     not waited for again before it has caught up, so a frozen slave holds up senders once. A slave
     that is further behind than haMaxGapNotInSync is not waited for either.
-    wake  have what is confirmed by now dispatched
+    wake      have what is confirmed by now dispatched
+    unproven  another broker may have our name and id: no send is taken
     """
 
     broker_id = MASTER_ID
@@ -62,6 +63,7 @@ class ClassicMaster:
         wake: Callable[[], None],
     ) -> None:
         self.changes = RoleChanges()
+        self.unproven = False
         self.role = config.role
         self._config = config
         self._store = store
@@ -106,6 +108,8 @@ class ClassicMaster:
 
     def refusal(self) -> BrokerError | None:
         """A group that wants several copies may rather refuse than store one: minInSyncReplicas."""
+        if self.unproven:
+            return NotYetServing("broker unable to service, until its name is known to be its own")
         rules = self.core.rules
         if rules.copies_min < 2 or not self.core.mode.waits_for_slaves:
             return None

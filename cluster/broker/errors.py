@@ -12,7 +12,8 @@ class BrokerError(Exception):
 
 
 class NotYetServing(BrokerError):
-    """The broker accepts sends only from a later time (startAcceptSendRequestTimeStamp)."""
+    """The broker accepts sends only from a later time: startAcceptSendRequestTimeStamp, or when it
+    has made sure that no other has its name and id."""
 
 
 class BrokerBusy(BrokerError):

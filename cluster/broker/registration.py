@@ -281,6 +281,10 @@ class Registration:
             if link.address == address:
                 link.lost()
 
+    def reached(self) -> list[str]:
+        """The addresses of the name servers that know us."""
+        return [link.address for link in self.links if link.registered]
+
     def topics_changed(self, changed: list[TopicConfig]) -> None:
         names = [topic.topic_name for topic in changed]
         for link in self.links:
@@ -329,10 +333,12 @@ class Registration:
             if not self.links:
                 await asyncio.get_running_loop().create_future()
 
-    async def close(self) -> None:
+    async def close(self, *, goodbye: bool = True) -> None:
         """Unregister everywhere at once, then close the connections.
 
-        Call it when run() has ended.
+        Call it when run() has ended. goodbye=False: only close, and name servers forget this
+        address; RocketMQ 4's take a goodbye for everybody who has our name and id.
         """
-        await asyncio.gather(*(link.unregister() for link in self.links if link.registered))
+        if goodbye:
+            await asyncio.gather(*(link.unregister() for link in self.links if link.registered))
         await self._pool.close()

@@ -26,7 +26,8 @@ class Standing(Protocol):
     and flush, serves its jobs, and lets clients see what it confirms.
 
     holds_answers  whether the answers of sends wait in Acks until reached() lets them go. Fixed for
-                   the life of the process; where it is False, refusal() of a master is always None
+                   the life of the process; where it is False, a master's refusal() that was None once
+                   stays None
     """
 
     @property
@@ -105,7 +106,8 @@ class RoleChanges:
     """Those who must follow a change of role, told one after the other, in the order they came.
 
     pause  set while a send that is refused is better judged again in a moment, when this is done:
-           a planned change of role is under way. Wait for it with asyncio.wait, for others do too
+           a planned change of role is under way, or a start. Wait for it with asyncio.wait, for
+           others do too
     """
 
     def __init__(self) -> None:

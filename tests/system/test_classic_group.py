@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import Broker, NameServer, ask, registered, wait_until
+from cluster_processes import GET_CLUSTER, Broker, NameServer, ask, registered, wait_until
 from command_line import run
 from raw_wire import (
     SEND,
@@ -29,6 +29,8 @@ from raw_wire import (
     send_ext,
     topic_names,
 )
+
+from tandemmq.exits import ExitCode
 
 pytestmark = pytest.mark.system
 
@@ -432,3 +434,59 @@ def test_second_broker_of_one_identity_or_one_directory_does_not_start(tmp_path:
         first.kill()  # its place is free
         same_name.start()
         assert send(same_name).code == 0
+
+
+def test_of_two_brokers_of_one_identity_started_at_once_exactly_one_serves(tmp_path: Path) -> None:
+    """Both ask before either is registered; whoever has to leave has not taken a message yet."""
+    with ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path)).start()
+        for number in range(5):
+            name = f"broker-{number}"
+            both = [
+                stack.enter_context(Broker(tmp_path / f"{name}-{each}", names.address, name=name))
+                for each in "xy"
+            ]
+            for broker in both:
+                broker.launch()
+            wait_until(lambda both=both: not all(each.alive for each in both), 10, "one gives up")
+            (left,) = [broker for broker in both if not broker.alive]
+            (stayed,) = [broker for broker in both if broker.alive]
+            stayed.wait_ready(lambda stayed=stayed: "boot success" in stayed.output(), 10)
+            assert left.code == ExitCode.BAD_CONFIG
+            refusal = f"brokerId=0: {name} has a broker with this id already, at {stayed.address}"
+            assert refusal in left.output()
+            assert "boot success" not in left.output() and "Traceback" not in left.output()
+            assert not (left.store / "abort").exists(), "its store was closed in good order"
+            wait_until(
+                lambda stayed=stayed: addresses(names, stayed.broker_name) == {stayed.address},
+                5, "routes show the one that stayed",
+            )  # fmt: skip
+            assert send(stayed).code == 0
+            assert list(bodies(stayed.address, TOPIC).values()) == [b"one"]
+            assert stayed.stop() == 0
+
+
+def test_sends_that_come_before_a_name_is_sure_wait_a_moment(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path)).start()
+        broker = stack.enter_context(Broker(tmp_path / "b", names.address))
+        broker.launch()
+        wait_until(lambda: can_connect(broker.address), 10, "it listens")
+        assert send(broker).code == 0
+        assert "boot success" in broker.output()
+
+
+def addresses(names: NameServer, broker_name: str) -> set[str]:
+    """Where a name server says that brokers of this name are."""
+    _, _, body = ask(names.address, GET_CLUSTER)
+    group = json.loads(body)["brokerAddrTable"].get(broker_name, {"brokerAddrs": {}})
+    return set(group["brokerAddrs"].values())
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from brokerkit import HandClock
 
@@ -252,6 +253,25 @@ async def test_goodbye_is_as_recorded_and_survives_a_dead_name_server(
     linked.link._requests = Listening()
     await linked.link.unregister()
     assert [(command.code, command.ext) for command in seen] == [(104, ext)]
+
+
+async def test_goodbye_goes_to_those_who_know_us_and_only_when_wanted(
+    config: BrokerConfig, topics: TopicTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = msgspec.structs.replace(config, namesrv="n1:1;n2:1")
+    told: list[str] = []
+
+    async def unregister(link: NameServerLink) -> None:
+        told.append(link.address)
+
+    monkeypatch.setattr(NameServerLink, "unregister", unregister)
+    found = Registration(named, topics, OfBroker(named), random.Random(1))
+    found.links[1].registered = True
+    assert found.reached() == ["n2:1"]
+    await found.close(goodbye=False)
+    assert told == []
+    await found.close()
+    assert told == ["n2:1"]
 
 
 async def test_slave_hears_where_its_master_is_and_that_there_is_none(
