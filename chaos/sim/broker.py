@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -102,8 +103,8 @@ class Broker:
         self.incarnation += 1
         disk = self.disk
         slave = self.make_slave(
-            rules=self.world.plan.rules, history=disk.history, end=disk.end, flushed=disk.flushed,
-            confirmed=disk.confirmed, confirmed_epoch=disk.history.last,
+            rules=self.world.plan.rules, history=disk.history, start=disk.start, end=disk.end,
+            flushed=disk.flushed, confirmed=disk.confirmed, confirmed_epoch=disk.history.last,
         )  # fmt: skip
         self.core = self.make_replica(
             replica=self.replica, incarnation=self.incarnation, mode=self.world.plan.mode, times=self.world.times,
@@ -151,6 +152,21 @@ class Broker:
 
     def local_ms(self) -> int:
         return int((self.clock_us + self.world.now_us * (1 + self.drift)) / 1000)
+
+    def retain(self, rng: random.Random) -> None:
+        """Files at the front of the log have expired. Old as they are, they are flushed and confirmed."""
+        if not self.up or self.paused:
+            return
+        starts = self.disk.file_starts(min(self.visible(), self.disk.flushed))
+        if not starts:
+            return
+        start = rng.choice(starts)
+        disk = self.disk
+        disk.queues = self.next_offsets(disk.queues, disk.cells[disk.start : start])
+        self.world.deleted(self, start)
+        disk.drop_before(start)
+        self.burn()
+        self.feed(m.Trimmed(start))
 
     # --- the core ---
 
@@ -391,6 +407,14 @@ class Broker:
         end = core.master.end
         confirmed = self.visible()
         history = core.master.history
+        start = self.disk.start
+        for number, stream in self.streams.items():
+            if 0 <= stream.cursor < start:
+                self.world.mark("stream overtaken by retention")
+                del self.streams[number]
+                self._close_link(stream.link)
+                self.feed(m.SlaveLost(number))  # and on with whoever is left
+                return
         for number, stream in self.streams.items():
             while (
                 0 <= stream.cursor < end
@@ -500,16 +524,24 @@ class Broker:
 
     def recompute_queue_offsets(self) -> None:
         """From the whole log, not from what is confirmed: no queue offset is ever given out twice."""
-        records = self.world.records
-        self.queue_offsets = {}
-        for cell in self.disk.cells:
+        disk = self.disk
+        self.queue_offsets = self.next_offsets(disk.queues, disk.cells[disk.start :])
+
+    def next_offsets(self, known: dict[int, int], cells: list[int]) -> dict[int, int]:
+        """The next queue offset of each queue, behind these cells and what was known before them."""
+        records, found = self.world.records, dict(known)
+        for cell in cells:
             if not cell & 7:
                 record = records[cell >> 3]
-                self.queue_offsets[record.queue] = record.queue_offset + 1
+                found[record.queue] = record.queue_offset + 1
+        return found
 
     def _persist_history(self, effect: s.PersistHistory) -> None:
         self.burn()
         if self.up:
+            before, after = self.disk.history.entries, effect.history.entries
+            if before and after and before[0].start < after[0].start:
+                self.world.mark("history trimmed")
             self.disk.history = effect.history
             self.burn()
 
@@ -554,6 +586,7 @@ class Broker:
         stream = self.streams.get(effect.connection)
         if stream is not None:
             stream.cursor = effect.offset
+            stream.acked = max(stream.acked, effect.offset)  # nothing is under way
 
     def _drop(self, effect: m.Drop) -> None:
         stream = self.streams.pop(effect.connection, None)
@@ -600,6 +633,10 @@ class Broker:
         if not self.up:
             return
         self.world.check_append(self, effect.offset, self.body)
+        if not self.disk.end and effect.offset:
+            assert self.core is not None
+            before = self.world.brokers[self.core.slave.master].disk.log[: effect.offset]
+            self.disk.begin(before, self.next_offsets({}, before))
         assert effect.offset == self.disk.end, (effect, self.disk.end)
         self.disk.cells.extend(self.body)
         self._flush_soon()
@@ -612,6 +649,12 @@ class Broker:
     def _alarm(self, effect: s.Alarm) -> None:
         self.alarms.append(effect.reason)
         self.world.alarmed(self, effect.reason)
+
+    @property
+    def stopped_by_retention(self) -> bool:
+        """Whether a person must seed us anew."""
+        core = self.core
+        return core is not None and core.slave.stopped_why.endswith("must be seeded anew")
 
     @property
     def reigning(self) -> bool:

@@ -77,7 +77,7 @@ class Checks:
         disk = broker.disk
         if (disk.flushed if durable else disk.end) < record.end:
             return False
-        return disk.cells[record.end - 1] == (record.number << 3) + record.size - 1
+        return disk.had(record.end - 1) == (record.number << 3) + record.size - 1
 
     def _present(self, record: Record) -> int:
         """Copies, those included that a power cut destroyed since their replica spoke of them."""
@@ -124,6 +124,10 @@ class Checks:
         records = self.world.records
         for position in (0, len(cells) - 1):
             cell = cells[position]
+            if cell < 0:
+                raise Violation(
+                    f"replica {broker.replica} is sent what was deleted at {offset + position}"
+                )
             record = records[cell >> 3]
             if record.offset + (cell & 7) != offset + position:
                 raise Violation(
@@ -133,7 +137,7 @@ class Checks:
     def confirmed(self, broker: Broker, offset: int) -> None:
         """Same offset below a confirmed one: same bytes, for ever, on every replica."""
         cells, canon = broker.disk.cells, self.canon
-        start = min(self.checked.get(broker.replica, 0), offset)
+        start = max(min(self.checked.get(broker.replica, 0), offset), broker.disk.start)
         known = min(offset, len(canon))
         if start < known and cells[start:known] != canon[start:known]:
             at = next(i for i in range(start, known) if cells[i] != canon[i])
@@ -143,7 +147,7 @@ class Checks:
                     + self.world.describe()
                 )
             del canon[at:]
-        if offset > len(canon):
+        if offset > len(canon) >= broker.disk.start:
             canon.extend(cells[len(canon) : offset])
         self.checked[broker.replica] = offset
 
@@ -176,13 +180,41 @@ class Checks:
         if core.view.lossy_epoch > self.lossy_seen:
             self.lossy_seen = core.view.lossy_epoch
             cells, canon = broker.disk.cells, self.canon
-            departs = min(len(cells), len(canon))
-            if cells[:departs] != canon[:departs]:
-                departs = next(at for at in range(departs) if cells[at] != canon[at])
+            departs, start = min(len(cells), len(canon)), broker.disk.start
+            if cells[start:departs] != canon[start:departs]:
+                departs = next(at for at in range(start, departs) if cells[at] != canon[at])
             del canon[departs:]
             self.lossy_ends.append(departs)
             for replica in self.checked:
                 self.checked[replica] = min(self.checked[replica], departs)
+
+    # --- retention ---
+
+    def deleted(self, broker: Broker, start: int) -> None:
+        """What goes is what was confirmed, but on a replica that has not heard of a loss yet."""
+        cells, canon = broker.disk.cells, self.canon
+        for at in range(broker.disk.start, start):
+            if (at >= len(canon) or cells[at] != canon[at]) and not self._forked(at):
+                raise Violation(f"replica {broker.replica} deletes what was not confirmed at {at}")
+
+    def needs_seeding(self, broker: Broker) -> bool:
+        """Whether this replica and its master parted where one of them has no bytes any more.
+
+        Else they have, or had, the byte before both logs' starts in common: no two appends make the same one, and
+        whoever took it took all before it. Who was seeded from there on does not know whose that byte was.
+        """
+        core = broker.core
+        assert core is not None
+        mine, theirs = broker.disk, self.world.brokers[core.slave.master].disk
+        first = max(mine.start, theirs.start)
+        shared = 0 < first <= min(mine.end, theirs.end) and first not in (mine.begun, theirs.begun)
+        return not shared or mine.had(first - 1) != theirs.had(first - 1)
+
+    def emptied(self, broker: Broker) -> None:
+        """Its copies are gone, which excuses no loss: they had been durable."""
+        self.truncated(broker, 0)
+        end = broker.disk.end
+        self.destroyed.setdefault(broker.replica, []).append((self.world.now_us, 0, end, end))
 
     def elected(self, epoch: int) -> None:
         """Nobody is elected while an older master may still acknowledge, however the clocks drift."""
@@ -207,6 +239,12 @@ class Checks:
             raise Violation(
                 f"replica {broker.replica} thinks it ends at {half.end}, it ends at {disk.end}"
             )
+        entries = half.history.entries
+        known = not entries or entries[0].start <= half.start
+        if half.start > disk.start or not known or (entries[1:] and entries[1].start < half.start):
+            raise Violation(
+                f"replica {broker.replica} knows {entries} from {half.start}, it starts at {disk.start}"
+            )
         if half.flushed > disk.flushed:
             raise Violation(
                 f"replica {broker.replica} claims {half.flushed} flushed of {disk.flushed}"
@@ -219,9 +257,10 @@ class Checks:
         world = self.world
         master = world._master()
         assert master is not None
-        cells = master.disk.cells
+        cells = master.disk.log
         for broker in world.brokers.values():
-            if broker.disk.cells != cells:
+            start = broker.disk.start
+            if broker.disk.cells[start:] != cells[start:]:
                 raise Violation(f"replicas differ after healing\n{world.describe()}")
             self._check_history(broker)
         self._check_queues(cells)
@@ -245,8 +284,8 @@ class Checks:
 
     def _check_history(self, broker: Broker) -> None:
         """The epoch file says who wrote each byte."""
-        records, history = self.world.records, broker.disk.history
-        for offset, cell in enumerate(broker.disk.cells):
+        records, history, start = self.world.records, broker.disk.history, broker.disk.start
+        for offset, cell in enumerate(broker.disk.cells[start:], start):
             if cell & 7 == 0:
                 writer = history.at(offset)
                 if writer is None or writer.number != records[cell >> 3].epoch:

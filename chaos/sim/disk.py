@@ -1,5 +1,7 @@
 """One replica's disk and page cache. What is below `flushed` is durable; the rest survives a crash, not a power cut.
 
+Retention takes whole files from the front: cells stay where they are in the list, those that are gone read GONE.
+
 The log is a list of *cells*, the simulator's bytes: a record takes 1 to 6 cells, a cell is record number * 8 + position
 in the record. So the content of two logs is compared with ==, and a torn record is one whose cells are not all there.
 """
@@ -13,18 +15,28 @@ from typing import Final
 from replication.epochs import EpochHistory
 
 PAGE_CELLS: Final = 4
+FILE_CELLS: Final = 12
 LOST: Final = -1
+GONE: Final = -2
 
 
 @dataclass(slots=True)
 class Disk:
     """What a restart finds.
 
+    start    of the log: retention took what was before
+    begun    where the log began when it was empty: it never knew who wrote the byte before
+    deleted  what was before `start`, in our log or our first master's: for the judge
+    queues   next queue offset of each queue at `start`, as queue files keep it
     holes    ranges that a failed sync left clean but not durable
     suspect  the mark of a power cut that the controller has not heard of
     """
 
     cells: list[int] = field(default_factory=list)
+    start: int = 0
+    begun: int = 0
+    deleted: list[int] = field(default_factory=list)
+    queues: dict[int, int] = field(default_factory=dict)
     flushed: int = 0
     history: EpochHistory = field(default_factory=EpochHistory)
     confirmed: int = 0
@@ -40,17 +52,55 @@ class Disk:
     def end(self) -> int:
         return len(self.cells)
 
+    def had(self, at: int) -> int:
+        """The cell at an offset, also when it was deleted."""
+        return self.cells[at] if at >= self.start else self.deleted[at]
+
     def boundary(self, offset: int) -> int:
         """The largest record boundary at or below an offset: where an incomplete record would be cut."""
-        if offset == 0:
-            return 0
+        if offset <= self.start:
+            return self.start
         last = self.cells[offset - 1]
         position = last & 7
         return offset if position + 1 == self.sizes[last >> 3] else offset - position - 1
 
+    def begin(self, deleted: list[int], queues: dict[int, int]) -> None:
+        """An empty log begins where that of its master does by now."""
+        start = len(deleted)
+        self.cells, self.deleted, self.queues = [GONE] * start, deleted, queues
+        self.begun = self.start = self.flushed = self.confirmed = start
+
+    @property
+    def log(self) -> list[int]:
+        """All that ever was."""
+        return self.deleted + self.cells[self.start :]
+
+    def file_starts(self, end: int) -> list[int]:
+        """Where files begin, the first one left out, that lie below `end`: each with a whole record."""
+        places = range(self.start // FILE_CELLS + 1, end // FILE_CELLS + 1)
+        starts = {self.boundary(place * FILE_CELLS) for place in places}
+        return sorted(start for start in starts if self.start < start < len(self.cells))
+
+    def drop_before(self, start: int) -> None:
+        """Retention. What was there was durable, and confirmed."""
+        assert self.start < start <= self.flushed, (self.start, start, self.flushed)
+        self.deleted += self.cells[self.start : start]
+        self.cells[self.start : start] = [GONE] * (start - self.start)
+        self.start = start
+        self.confirmed = max(self.confirmed, start)
+
+    def empty(self) -> None:
+        """A person moves the store away, and says so to the controller."""
+        self.set_aside.append((0, tuple(self.log)))
+        self.cells, self.deleted, self.holes, self.queues = [], [], [], {}
+        self.begun = self.start = self.flushed = self.confirmed = 0
+        self.history = EpochHistory()
+        self.suspect = True
+        self.cuts += 1
+
     def truncate(self, end: int) -> None:
         """Durable: the mark is synced before this returns."""
-        assert end <= len(self.cells), (end, len(self.cells))
+        assert self.start <= end <= len(self.cells), (self.start, end, len(self.cells))
         del self.cells[end:]
         self.cuts += 1
         self.flushed = min(self.flushed, end)
@@ -83,7 +133,7 @@ class Disk:
     def recover(self) -> None:
         """Keep what is whole from the start on; a record behind a hole is not used, however whole it looks."""
         cells = self.cells
-        at = 0
+        at = self.start
         while at < len(cells):
             first = cells[at]
             if first == LOST or first & 7:

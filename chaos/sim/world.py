@@ -21,6 +21,8 @@ from replication.config import Mode
 QUIET_EVENTS_MAX: Final = 40_000
 OPERATOR_PATIENCE_US: Final = 1_500_000
 PRODUCER_PATIENCE_US: Final = 300_000
+RETENTION_US: Final = (50_000, 400_000, 2_000_000)  # between two files that expire anywhere
+SEEDING_US: Final = 200_000  # until a person empties the store of a replica that says it needs that
 CELLS_MAX: Final = 6
 CALM_PUT_RATE: Final = 5.0
 
@@ -80,7 +82,15 @@ class Outcome:
 class World:
     """Everything of one seed. step() performs the next event; run() a whole schedule."""
 
-    def __init__(self, seed: int, *, mode: Mode | None = None, parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        mode: Mode | None = None,
+        parts: Parts | None = None,
+        retention: bool = True,
+    ) -> None:
+        """retention False: no log ever loses its front, and all else of the seed is drawn as with it."""
         parts = parts or Parts()
         self.seed = seed
         self.rng = random.Random(seed)
@@ -119,6 +129,10 @@ class World:
         for producer in self.producers:
             self.after(self.rng.randrange(10_000, 90_000), self._produce, producer)
         self.after(30_000, self._consume)
+        self._expiry = random.Random(~seed)  # so that it moves no other draw
+        self._retention_us = self._expiry.choice(RETENTION_US) if retention else 0
+        if self._expiry.random() < 0.5 and retention:
+            self.after(self._retention_us, self._expire)
         if self.plan.fault_kinds:
             self.after(self._fault_gap() + 100_000, self._fault)
 
@@ -180,7 +194,8 @@ class World:
             role = core.role.value if core else "down"
             state = core.slave.state.value if core else "-"
             lines.append(
-                f"  replica {broker.replica}: {role} {state} epoch {core.epoch if core else 0} end {broker.disk.end} "
+                f"  replica {broker.replica}: {role} {state} epoch {core.epoch if core else 0} "
+                f"start {broker.disk.start} end {broker.disk.end} "
                 f"flushed {broker.disk.flushed} confirmed {broker.visible()} {list(broker.disk.history.entries)}"
             )
         return "\n".join(lines)
@@ -286,6 +301,9 @@ class World:
 
     def alarmed(self, broker: Broker, reason: str) -> None:
         self.note("alarm", broker.replica, reason)
+        if broker.stopped_by_retention and self.checks.needs_seeding(broker):
+            self.after(SEEDING_US, self._empty, broker)
+            return
         raise Violation(f"replica {broker.replica} alarms: {reason}\n{self.describe()}")
 
     def announced(self, event: e.Announce) -> None:
@@ -300,6 +318,29 @@ class World:
 
     def host_powered(self, host: int) -> bool:
         return host == 0 or self.brokers[host].powered
+
+    # --- retention ---
+
+    def _expire(self) -> None:
+        if self.faulty:
+            self.brokers[self._expiry.randint(1, self.plan.replicas)].retain(self._expiry)
+            self.after(self._expiry.randrange(1, 2 * self._retention_us), self._expire)
+
+    def deleted(self, broker: Broker, start: int) -> None:
+        """The front of a log is about to go, up to `start`."""
+        self.mark("retention")
+        self.note("deleted", broker.replica, start)
+        self.checks.deleted(broker, start)
+
+    def _empty(self, broker: Broker) -> None:
+        """What a person does about a replica that must be seeded anew, if it still must."""
+        if broker.up and broker.stopped_by_retention:
+            self.note("emptied", broker.replica)
+            self.mark("replica seeded anew")
+            broker.crash(power=False)
+            self.checks.emptied(broker)
+            broker.disk.empty()
+            self.after(1000, self._restart, broker)
 
     # --- faults ---
 
@@ -504,7 +545,12 @@ class World:
 
 
 def simulate(
-    seed: int, events: int = 2000, *, mode: Mode | None = None, parts: Parts | None = None
+    seed: int,
+    events: int = 2000,
+    *,
+    mode: Mode | None = None,
+    parts: Parts | None = None,
+    retention: bool = True,
 ) -> Outcome:
     """Run one seed. Raises Violation or AssertionError when something is wrong."""
-    return World(seed, mode=mode, parts=parts).run(events)
+    return World(seed, mode=mode, parts=parts, retention=retention).run(events)

@@ -121,6 +121,51 @@ class KeepsEmptyReigns(EpochHistory):
         return KeepsEmptyReigns(super().cut(end + 1).entries)
 
 
+@dataclass(frozen=True)
+class MovesTheFirstStart(EpochHistory):
+    """Lets the first reign begin where the log begins, once retention took its first bytes."""
+
+    def begin(self, number: int, start: int) -> EpochHistory:
+        return MovesTheFirstStart(super().begin(number, start).entries)
+
+    def cut(self, end: int) -> EpochHistory:
+        return MovesTheFirstStart(super().cut(end).entries)
+
+    def drop_before(self, start: int) -> EpochHistory:
+        kept = super().drop_before(start).entries
+        return MovesTheFirstStart((kept[0]._replace(start=start), *kept[1:]) if kept else kept)
+
+
+@dataclass(frozen=True)
+class ForgetsWhoWroteTheLastByte(EpochHistory):
+    """Drops a reign that ends right at the log's start: a log may end there, too."""
+
+    def begin(self, number: int, start: int) -> EpochHistory:
+        return ForgetsWhoWroteTheLastByte(super().begin(number, start).entries)
+
+    def cut(self, end: int) -> EpochHistory:
+        return ForgetsWhoWroteTheLastByte(super().cut(end).entries)
+
+    def drop_before(self, start: int) -> EpochHistory:
+        return ForgetsWhoWroteTheLastByte(super().drop_before(start + 1).entries)
+
+
+class KeepsAllReigns(MasterCore):
+    """Lets a history outlive its log."""
+
+    def _on_trimmed(self, event: m.Trimmed, now_ms: int, effects: list[m.Effect]) -> None:
+        self.start = event.start
+
+
+class FollowsWhoCannotLead(SlaveCore):
+    """Cuts its log to where the master's no longer reaches back."""
+
+    def _on_master_greeted(
+        self, event: s.MasterGreeted, now_ms: int, effects: list[s.Effect]
+    ) -> None:
+        super()._on_master_greeted(replace(event, start=0), now_ms, effects)
+
+
 class BelievesOldNews(ReplicaCore):
     """Believes the news of the group before this process is registered."""
 
@@ -283,6 +328,13 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...]]] = {
         (Mode.S0, Mode.S1),
     ),
     "keeps an empty reign": (with_history(KeepsEmptyReigns()), (Mode.S0, Mode.A0)),
+    "moves the start of a trimmed reign": (with_history(MovesTheFirstStart()), (Mode.A0, Mode.S0)),
+    "forgets who wrote the last byte": (
+        with_history(ForgetsWhoWroteTheLastByte()),
+        (Mode.S0, Mode.S1),
+    ),
+    "keeps the reigns of deleted bytes": (with_master(KeepsAllReigns), (Mode.S0, Mode.S1)),
+    "follows who cannot lead it": (with_slave(FollowsWhoCannotLead), (Mode.A0, Mode.S0)),
     "keeps epochs in memory": (Parts(broker=KeepsEpochsInMemory), (Mode.S0, Mode.S1)),
     "trusts a replica that lost power": (with_controller(TrustsTheSuspect), (Mode.S0,)),
     "elects outside the set": (with_controller(Unclean), (Mode.S0, Mode.S1)),
