@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 import statistics
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,6 +25,7 @@ OTHERS_SHARE_MAX: Final = 0.1
 #: generator busier than this while the server is not: the figure is a lower bound
 GENERATOR_BUSY: Final = 0.95
 DISPATCH_TIMEOUT_S: Final = 30.0
+MELT_STEPS: Final = 40
 
 Mode = Literal["send", "pull", "wake"]
 Header = Literal["json", "binary"]
@@ -118,6 +123,10 @@ class Timing:
     seconds: float
     core: int | None
     count: int = 0
+
+    @property
+    def whole_s(self) -> float:
+        return self.warmup_s + self.seconds
 
 
 def blaster_command(
@@ -249,8 +258,36 @@ def warm_memory(scratch: Path, size: int) -> None:
     A host takes the memory back that a virtual machine has not used for a few seconds; who touches it
     next waits for the host, page by page.
     """
+    _fill(scratch, size)
+    scratch.unlink()
+
+
+@contextlib.contextmanager
+def memory_kept_warm(scratch: Path, size: int, seconds: float) -> Iterator[None]:
+    """As warm_memory(), for a body that takes so many seconds: what it needs is freed bit by bit."""
+    _fill(scratch, size)
+    stop = threading.Event()
+
+    def melt() -> None:
+        left = size
+        while left > 0:
+            left = max(left - size // MELT_STEPS, 0)
+            os.truncate(scratch, left)
+            if stop.wait(seconds / MELT_STEPS):
+                return
+
+    thread = threading.Thread(target=melt, name="melt")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        scratch.unlink()
+
+
+def _fill(scratch: Path, size: int) -> None:
     piece = bytes(1 << 20)
     with scratch.open("wb", buffering=0) as file:
         for _ in range(0, size, len(piece)):
             file.write(piece)
-    scratch.unlink()

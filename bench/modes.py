@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from bench.accounting import cpu_ns
 from bench.build import CACHE, BuildFailed
-from bench.load import Load, Run, RunRefused, Timing, run_load, settle, warm_memory
+from bench.load import Load, Run, RunRefused, Timing, memory_kept_warm, run_load, settle
 from bench.measure import progress
 from bench.servers import Server, ServerFailed, free_port, running, write_conf
 from bench.wire import Line, RequestRefused
@@ -38,7 +38,7 @@ REQUIRED: Final = {"send-8x64-1k-json": 0.85, "send-64x1-1k-json": 0.90}
 MODES: Final = {"async": "ASYNC_MASTER", "sync": "SYNC_MASTER"}
 LAG_MS_MAX: Final = 10.0
 LAG_SECONDS: Final = 10.0
-WARM_BYTES: Final = 1 << 30  # about what a pair stores in one run
+WARM_BYTES: Final = 2 << 30  # about what a pair stores in one run
 SAMPLE_S: Final = 0.002
 FOLLOWED_S: Final = 20.0
 
@@ -154,9 +154,9 @@ def measure_modes(given: argparse.Namespace, data_dir: Path) -> tuple[list[Row],
             settle(data_dir)
             with pair(directory, row.mode, places) as (master, slave):
                 master.create_topic(row.load.topic)
-                warm_memory(data_dir / "warm", WARM_BYTES)
                 used = cpu_ns(slave.pid)
-                run, _ = run_load(master, row.load, timing)
+                with memory_kept_warm(data_dir / "warm", WARM_BYTES, timing.whole_s):
+                    run, _ = run_load(master, row.load, timing)
                 wait_followed(master)
                 spent = (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total
             shutil.rmtree(directory)  # else the page cache fills up, and who comes later pays
@@ -229,12 +229,12 @@ def main(arguments: list[str]) -> int:
         description="Synchronous against asynchronous replication, and how far a slave is behind.",
         epilog="example: python -m bench.modes --runs 15 --require",
     )
-    parser.add_argument("--runs", type=int, default=9, help="rounds (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="rounds (default %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=1.5, help="measured per run (default %(default)s)"
+        "--seconds", type=float, default=3.0, help="measured per run (default %(default)s)"
     )
     parser.add_argument(
-        "--warmup", type=float, default=0.5, help="seconds before each run (default %(default)s)"
+        "--warmup", type=float, default=1.5, help="seconds before each run (default %(default)s)"
     )
     parser.add_argument("--json", metavar="FILE", help="also as JSON; - is stdout")
     parser.add_argument("--require", action="store_true", help="exit 3 when a figure is missed")
