@@ -523,8 +523,11 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
             if membership is None:
                 log.info("stop requested before this replica was given an id")
                 return
-        pool = ChannelPool(connect_timeout_ms=ASK_MS)
-        claim = Claim(config, pool) if membership is None else None
+        claim = None
+        if membership is None:
+            claim = Claim(
+                config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config)
+            )
         try:
             if claim is not None:
                 await claim.first_look()
@@ -533,7 +536,8 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         except NameTaken as problem:
             refused = problem  # no harm to the store: it is closed as after any stop
         finally:
-            await pool.close()
+            if claim is not None:
+                await claim.close()
     if refused is not None:
         raise refused
     log.info("broker stopped name=%s", config.name)
@@ -578,6 +582,13 @@ async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T |
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+def channels_to_rivals(config: BrokerConfig) -> ChannelPool:
+    """How a broker is asked that may have our name: as its clients have to. Nothing secret is said,
+    and it may be we ourselves under a former address, so its certificate is not checked."""
+    tls = client_context(verify=False) if config.tls_mode is TlsMode.ENFORCING else None
+    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS)
 
 
 def channels_to_master(config: BrokerConfig) -> ChannelPool:

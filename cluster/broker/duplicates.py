@@ -98,13 +98,15 @@ class Claim:
     def __init__(
         self,
         config: BrokerConfig,
-        requests: Requests,
+        names: Requests,
+        brokers: Requests,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """requests: closed when it is needed no more."""
+        """names, brokers: how name servers and brokers are asked; closed when needed no more."""
         self.stage = Stage.STARTING
         self._config = config
-        self._requests = requests
+        self._names = names
+        self._brokers = brokers
         self._sleep = sleep
         self._answering: list[str] = []  # name servers that answered the first look
         self._told: set[Member] = set()
@@ -150,7 +152,8 @@ class Claim:
         await self.close()
 
     async def close(self) -> None:
-        await self._requests.close()
+        await self._names.close()
+        await self._brokers.close()
 
     async def _look_again(self, names: NameServers) -> None:
         if not await self._look(names.reached()):
@@ -244,7 +247,7 @@ class Claim:
     async def _members_at(self, name_server: str) -> list[Member] | None:
         command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         try:
-            answer = await self._requests.request(name_server, command, ASK_MS)
+            answer = await self._names.request(name_server, command, ASK_MS)
             table = msgspec.convert(fastjson.loads(answer.body or b"{}"), _Groups, strict=False)
         except (RemotingError, ValueError) as problem:
             log.info("not asked who else has our name nameserver=%s why=%s", name_server, problem)
@@ -257,7 +260,7 @@ class Claim:
         command = Command(RequestCode.GET_BROKER_CONFIG, introduction)
         answer: Command | None
         try:
-            answer = await self._requests.request(member.address, command, ASK_MS)
+            answer = await self._brokers.request(member.address, command, ASK_MS)
         except (ConnectFailed, ValueError):
             answer = None
         except RemotingError:

@@ -466,6 +466,31 @@ def test_of_two_brokers_of_one_identity_started_at_once_exactly_one_serves(tmp_p
             assert stayed.stop() == 0
 
 
+def test_of_two_brokers_that_only_speak_tls_exactly_one_serves_too(tmp_path: Path) -> None:
+    """They ask each other as their clients have to."""
+    encrypted = {"tls.server.mode": "enforcing"}
+    with ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path)).start()
+        for number in range(5):
+            name = f"broker-{number}"
+            both = [
+                stack.enter_context(
+                    Broker(
+                        tmp_path / f"{name}-{each}", names.address, name=name, settings=encrypted
+                    )
+                )
+                for each in "xy"
+            ]
+            for broker in both:
+                broker.launch()
+            wait_until(lambda both=both: not all(each.alive for each in both), 10, "one gives up")
+            (left,) = [broker for broker in both if not broker.alive]
+            (stayed,) = [broker for broker in both if broker.alive]
+            assert left.code == ExitCode.BAD_CONFIG
+            assert f"has a broker with this id already, at {stayed.address}" in left.output()
+            assert stayed.stop() == 0
+
+
 def test_sends_that_come_before_a_name_is_sure_wait_a_moment(tmp_path: Path) -> None:
     with ExitStack() as stack:
         names = stack.enter_context(NameServer(tmp_path)).start()

@@ -55,7 +55,7 @@ class Network:
 
 async def refuse_second(config: BrokerConfig, network: Network) -> None:
     """What a start does before anybody can reach it."""
-    await Claim(config, network).first_look()
+    await Claim(config, network, network).first_look()
 
 
 def says(name: str = "broker-a", broker_id: int = 0, cluster: str = "C") -> Command:
@@ -222,7 +222,7 @@ class Starting:
     def __init__(self, world: World, config: BrokerConfig) -> None:
         self.world = world
         self.config = config
-        self.claim = Claim(config, world, world.time.sleep)
+        self.claim = Claim(config, world, world, world.time.sleep)
         self.handle = self.claim.answering(lambda command, connection: says())
         self.listening = False
         self.served = False
@@ -375,7 +375,7 @@ async def test_later_stage_stays_and_then_the_smaller_address(
     config: BrokerConfig, ours: Stage, theirs: Command | Exception, at: str, leaves: bool
 ) -> None:
     found = Network()
-    claim, names = Claim(config, found, Sleeps()), At(NAMES)
+    claim, names = Claim(config, found, found, Sleeps()), At(NAMES)
     if ours is Stage.OPEN:
         found.table["broker-a"] = ("C", 0, config.address)
         await claim.open(names)
@@ -394,7 +394,7 @@ async def test_later_stage_stays_and_then_the_smaller_address(
 
 async def test_healthy_start_looks_three_times_and_never_again(config: BrokerConfig) -> None:
     found, sleeps = network(at=config.address), Sleeps()
-    claim, names = Claim(config, found, sleeps), At(NAMES)
+    claim, names = Claim(config, found, found, sleeps), At(NAMES)
     await claim.first_look()
     await claim.last_look()
     await claim.open(names)
@@ -406,7 +406,7 @@ async def test_healthy_start_looks_three_times_and_never_again(config: BrokerCon
 
 async def test_start_without_name_servers_waits_for_nothing(config: BrokerConfig) -> None:
     sleeps = Sleeps()
-    claim = Claim(config, Network(), sleeps)
+    claim = Claim(config, Network(), Network(), sleeps)
     await claim.open(At())
     assert (claim.stage, sleeps.ms) == (Stage.OPEN, [])
 
@@ -422,7 +422,7 @@ async def test_name_server_that_was_silent_is_not_asked_right_before_registering
             raise RequestTimedOut(address, 106, timeout_ms)
 
     silent = Silent()
-    claim = Claim(config, silent)
+    claim = Claim(config, silent, silent)
     await claim.first_look()
     await claim.last_look()
     assert silent.asked == 1
@@ -443,7 +443,7 @@ async def test_told_of_a_rival_that_no_name_server_shows_it_is_judged(
 ) -> None:
     found = network(at=config.address)
     found.brokers[SMALLER] = of_stage(Stage.STARTING)
-    claim = Claim(config, found, Sleeps())
+    claim = Claim(config, found, found, Sleeps())
     assert (tell(claim).ext or {})[STAGE] == "0"
     with pytest.raises(NameTaken, match=f"already, at {SMALLER}"):
         await claim.open(At())
@@ -462,7 +462,7 @@ async def test_who_tells_of_something_else_is_answered_and_not_judged(
 ) -> None:
     found = network(at=config.address)
     found.brokers[SMALLER] = of_stage(Stage.SETTLED)
-    claim = Claim(config, found, Sleeps())
+    claim = Claim(config, found, found, Sleeps())
     assert STAGE in (tell(claim, **told).ext or {})
     await claim.open(At(NAMES))
     assert claim.stage is Stage.OPEN
@@ -480,7 +480,7 @@ async def test_own_former_address_that_still_leads_here_is_no_rival(config: Brok
             return answer
 
     found = Mirror(**{"broker-a": ("C", 0, SMALLER)})
-    claim = Claim(config, found, Sleeps())
+    claim = Claim(config, found, found, Sleeps())
     await claim.open(At(NAMES))
     assert claim.stage is Stage.OPEN
 
@@ -488,7 +488,7 @@ async def test_own_former_address_that_still_leads_here_is_no_rival(config: Brok
 async def test_liar_on_another_address_makes_nobody_leave(config: BrokerConfig) -> None:
     """What it says is asked for where it says to live; and only so many are listened to."""
     found = network(at=config.address)
-    claim = Claim(config, found, Sleeps())
+    claim = Claim(config, found, found, Sleeps())
     for number in range(100):
         tell(claim, brokerAddr=f"10.9.9.9:{number + 1}")
     await claim.open(At(NAMES))
@@ -499,7 +499,7 @@ async def test_liar_on_another_address_makes_nobody_leave(config: BrokerConfig) 
 
 
 def test_who_only_asks_for_settings_is_answered_as_before(config: BrokerConfig) -> None:
-    claim = Claim(config, Network())
+    claim = Claim(config, Network(), Network())
     answer: Any = claim.answering(lambda command, connection: says())(Command(26), None)
     assert answer == says()
 
