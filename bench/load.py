@@ -266,6 +266,7 @@ def warm_memory(scratch: Path, size: int) -> None:
 def memory_kept_warm(scratch: Path, size: int, seconds: float) -> Iterator[None]:
     """As warm_memory(), for a body that takes so many seconds: what it needs is freed bit by bit."""
     _fill(scratch, size)
+    settle(scratch.parent)  # else the disk writes it while we measure
     stop = threading.Event()
 
     def melt() -> None:

@@ -12,8 +12,10 @@ class BrokerError(Exception):
 
 
 class NotYetServing(BrokerError):
-    """The broker accepts sends only from a later time: startAcceptSendRequestTimeStamp, or when it
-    has made sure that no other has its name and id."""
+    """The broker accepts sends only later: startAcceptSendRequestTimeStamp, or its name is not sure.
+
+    For a moment after its start it makes sure that no other broker has its name and id.
+    """
 
 
 class BrokerBusy(BrokerError):
