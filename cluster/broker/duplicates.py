@@ -26,6 +26,7 @@ from storage import fastjson
 log = logging.getLogger(__name__)
 
 ASK_MS: Final = 1_000
+QUICK_MS: Final = 300  # for a name server while sends wait: one that takes longer is asked later
 #: when a broker looks again, after its first registrations. Up to the first it takes no sends: so
 #: long another may take from not finding us to having registered, and we still see it in time
 LOOKS_MS: Final = (100, 1_000, 3_000)
@@ -123,7 +124,7 @@ class Claim:
         asked = [
             f"[{at}]:{port}" if ":" in at else f"{at}:{port}" for at, port in config.name_servers
         ]
-        found = await self._members(asked)
+        found = await self._members(asked, ASK_MS)
         self._answering = list(found)  # the others shall not cost a second wait
         for member in {member for members in found.values() for member in members}:
             if self._is_rival(member) and await self._stage_of(member, {}) is not None:
@@ -131,7 +132,7 @@ class Claim:
 
     async def last_look(self) -> None:
         """Reachable, and right before the first registration. Raises NameTaken."""
-        await self._look(self._answering)
+        await self._look(self._answering, QUICK_MS)
 
     async def open(self, names: NameServers) -> None:
         """After the first registrations, and before the first send. Raises NameTaken.
@@ -140,14 +141,14 @@ class Claim:
         """
         if names.reached() or self._told:
             await self._sleep(LOOKS_MS[0] / 1000)
-            await self._look_again(names)
+            await self._look_again(names, QUICK_MS)
         self.stage = Stage.OPEN
 
     async def settle(self, names: NameServers) -> None:
         """The rest of the start. Raises NameTaken."""
         for before_ms, at_ms in pairwise(LOOKS_MS):
             await self._sleep((at_ms - before_ms) / 1000)
-            await self._look_again(names)
+            await self._look_again(names, ASK_MS)
         self.stage = Stage.SETTLED
         await self.close()
 
@@ -155,17 +156,17 @@ class Claim:
         await self._names.close()
         await self._brokers.close()
 
-    async def _look_again(self, names: NameServers) -> None:
-        if not await self._look(names.reached()):
+    async def _look_again(self, names: NameServers, within_ms: int) -> None:
+        if not await self._look(names.reached(), within_ms):
             names.all_changed()
 
-    async def _look(self, names: Collection[str]) -> bool:
+    async def _look(self, names: Collection[str], within_ms: int) -> bool:
         """Judge every rival that is seen, or has told us of itself. Raises NameTaken.
 
         Whether the name servers show us under our id, all that answered. When it returns nobody
         waits to be judged.
         """
-        found = await self._members(names)
+        found = await self._members(names, within_ms)
         me = Member(self._config.cluster, self._config.broker_id, self._config.address)
         rivals = {member for members in found.values() for member in members}
         while rivals or self._told:
@@ -236,18 +237,18 @@ class Claim:
 
     # -- asking
 
-    async def _members(self, names: Iterable[str]) -> dict[str, list[Member]]:
+    async def _members(self, names: Iterable[str], within_ms: int) -> dict[str, list[Member]]:
         """The brokers of our name, by the name servers that say so."""
         asked = list(names)
-        found = await asyncio.gather(*(self._members_at(each) for each in asked))
+        found = await asyncio.gather(*(self._members_at(each, within_ms) for each in asked))
         return {
             name: members for name, members in zip(asked, found, strict=True) if members is not None
         }
 
-    async def _members_at(self, name_server: str) -> list[Member] | None:
+    async def _members_at(self, name_server: str, within_ms: int) -> list[Member] | None:
         command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         try:
-            answer = await self._names.request(name_server, command, ASK_MS)
+            answer = await self._names.request(name_server, command, within_ms)
             table = msgspec.convert(fastjson.loads(answer.body or b"{}"), _Groups, strict=False)
         except (RemotingError, ValueError) as problem:
             log.info("not asked who else has our name nameserver=%s why=%s", name_server, problem)
