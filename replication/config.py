@@ -46,7 +46,7 @@ class Mode(enum.Enum):
     S1 = "S1"
 
     def __init__(self, name: str) -> None:
-        # asked for with every batch: an attribute costs a fifth of a property
+        # asked for with every batch: attributes, no properties
         self.waits_for_slaves = name[0] == "S"
         self.waits_for_disk = name[1] == "1"
 

@@ -1,6 +1,6 @@
 """What a MasterCore is told, and what it has its shell do: events and effects, each a fact or an order.
 
-They are made for every batch of a stream: structs, because a frozen dataclass costs seven times as much to make.
+They are made for every batch of a stream: structs, which are cheaper to make than frozen dataclasses.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from cluster.broker.broker import channels_to_rivals
+from cluster.broker.config import BrokerConfig
 from cluster.remoting import (
     ChannelPool,
     Command,
@@ -30,6 +32,7 @@ from cluster.remoting import (
 )
 from cluster.remoting.frame import FrameSplitter
 from cluster.remoting.tls import TlsUnusable, self_signed_pem, server_context
+from storage import StorageConfig
 
 pytestmark = pytest.mark.system
 
@@ -152,6 +155,22 @@ def test_certificates_are_verified_by_default_and_by_name(on_loop: Any, tmp_path
             await server.reload_tls()
             with pytest.raises(ConnectFailed, match="certificate"):
                 await open_channel("localhost", server.port, tls=trusting)
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("mode", TlsMode)
+def test_a_broker_asks_its_rivals_as_their_clients_have_to(on_loop: Any, mode: TlsMode) -> None:
+    """In plain it would not be heard by those that speak TLS only, and both would stay."""
+
+    async def main() -> None:
+        async with RemotingServer(Listen(tls=mode), {10: echo}) as server:
+            rivals = channels_to_rivals(
+                BrokerConfig(storage=StorageConfig(root="unused"), tls_mode=mode)
+            )
+            answer = await rivals.request(f"{HOST}:{server.port}", Command(10), 5000)
+            assert answer.code == 0
+            await rivals.close()
 
     on_loop(main)
 
