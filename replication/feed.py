@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, get_args
 
 from replication import masterevents as m
@@ -60,6 +60,8 @@ class Feed:
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self.core = core
+        self._replica = core if isinstance(core, ReplicaCore) else None
+        self._classic_master = core if isinstance(core, MasterCore) else None
         self.failure: BaseException | None = None
         self.failed: list[Callable[[], None]] = []
         self.resumed: list[Callable[[], None]] = []
@@ -90,10 +92,7 @@ class Feed:
     @property
     def master(self) -> MasterCore | None:
         """The master half while there is one, for who serves slaves."""
-        core = self.core
-        if isinstance(core, ReplicaCore):
-            return core.master
-        return core if isinstance(core, MasterCore) else None
+        return self._replica.master if self._replica is not None else self._classic_master
 
     @property
     def slave(self) -> SlaveCore | None:
@@ -147,39 +146,35 @@ class Feed:
 
     def _drain(self) -> None:
         self._stepping = True
+        events, effects = self._events, self._effects
         try:
             while True:
-                if self._effects:
-                    self._perform(*self._effects.popleft())
-                    if self._under_way is not None:
+                while effects:
+                    handler, effect = effects.popleft()
+                    try:
+                        pending = handler(effect)
+                    except EffectFailed as failure:
+                        self._leave_out(failure)
+                        continue
+                    if pending is not None:
+                        self._wait_for(pending, effect)
                         return
-                elif self._events:
-                    effects = self.core.step(self._events.popleft(), self.now_ms())
-                    self._take(effects)
-                else:
+                if not events:
                     return
+                for effect in self.core.step(events.popleft(), self._clock.monotonic_ms()):
+                    handlers = self._handlers.get(type(effect))
+                    assert handlers is not None, f"nobody performs {effect}"
+                    for handler in handlers:
+                        effects.append((handler, effect))
         except Exception as error:
             self.fail(error)
         finally:
             self._stepping = False
 
-    def _take(self, effects: Iterable[Any]) -> None:
-        for effect in effects:
-            handlers = self._handlers.get(type(effect))
-            assert handlers is not None, f"nobody performs {effect}"
-            for handler in handlers:
-                self._effects.append((handler, effect))
-
-    def _perform(self, handler: Handler, effect: Any) -> None:
-        try:
-            pending = handler(effect)
-        except EffectFailed as failure:
-            self._leave_out(failure)
-            return
-        if pending is not None:
-            self._under_way = asyncio.get_running_loop().create_task(
-                self._complete(pending), name=f"perform {type(effect).__name__}"
-            )
+    def _wait_for(self, pending: Awaitable[None], effect: Any) -> None:
+        self._under_way = asyncio.get_running_loop().create_task(
+            self._complete(pending), name=f"perform {type(effect).__name__}"
+        )
 
     def _leave_out(self, failure: EffectFailed) -> None:
         self._effects.clear()
