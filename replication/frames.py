@@ -338,6 +338,8 @@ class SlaveFrameReader:
 
         Raises PeerBrokeProtocol; frames before the broken one are lost with the connection.
         """
+        if self.dialect is Dialect.CLASSIC:
+            return _classic_reports(view, start, end)
         frames: list[SlaveFrame] = []
         while (found := self._next(view, start, end)) is not None:
             frame, start = found
@@ -350,10 +352,6 @@ class SlaveFrameReader:
         if self.dialect is Dialect.EXTENDED:
             whole = _extended(view, at, end, _FROM_SLAVE)
             return None if whole is None else (_slave_frame(whole), whole.end)
-        if self.dialect is Dialect.CLASSIC:
-            if end - at < _LONG.size:
-                return None
-            return Report(_position(_LONG.unpack_from(view, at)[0])), at + _LONG.size
         if end - at < _STATE.size:
             return None
         (state,) = _STATE.unpack_from(view, at)
@@ -424,6 +422,11 @@ class MasterFrameReader:
             self.dialect = Dialect.EXTENDED
         whole = _extended(view, at, end, _FROM_MASTER)
         return None if whole is None else (_master_frame(whole), whole.end)
+
+
+def _classic_reports(view: memoryview, start: int, end: int) -> tuple[list[SlaveFrame], int]:
+    stop = end - (end - start) % _LONG.size
+    return [Report(_position(each)) for (each,) in _LONG.iter_unpack(view[start:stop])], stop
 
 
 def _position(value: int) -> int:

@@ -329,9 +329,8 @@ class MasterCore:
             reached = min(reached, position)
         return reached
 
-    def _held_by_copies(self, count: int) -> int:
-        """What `count` different replicas hold, ourselves among them."""
-        own = self._own()
+    def _held_by_copies(self, count: int, own: int) -> int:
+        """What `count` different replicas hold, ourselves, with `own`, among them."""
         if count <= 1:
             return own
         slaves = self.slaves.values()
@@ -370,7 +369,7 @@ class MasterCore:
         else:
             confirmed = acknowledged = self._own()
             if self.mode.waits_for_slaves:
-                acknowledged = self._held_by_copies(self.rules.copies_wanted)
+                acknowledged = self._held_by_copies(self.rules.copies_wanted, confirmed)
         confirmed = self._whole(confirmed)
         if confirmed > self.confirmed:
             self.confirmed = confirmed
@@ -378,7 +377,7 @@ class MasterCore:
         if acknowledged > self.acknowledged:
             self.acknowledged = acknowledged
             held, durable = self.copies(acknowledged)
-            effects.append(Acknowledge(acknowledged, self.epoch, held, durable))
+            effects.append(Acknowledge(acknowledged, self.history.last, held, durable))
         assert self.confirmed <= self.end  # INV-21
         if self.state is MasterState.DRAINING:
             self._resign_when_drained(now_ms, effects)

@@ -181,14 +181,13 @@ class Sender:
         except OSError as error:
             self._lost(number, str(error), logging.INFO)
             return
-        if data is None:
-            return
         if not data:
-            self._lost(number, "closed by the slave", logging.INFO)
+            if data is not None:
+                self._lost(number, "closed by the slave", logging.INFO)
             return
         stream.heard_ms = self._clock.monotonic_ms()
         try:
-            self._take(stream, stream.left + data)
+            self._take(stream, stream.left + data if stream.left else data)
         except PeerBrokeProtocol as problem:
             self._lost(number, str(problem), logging.WARNING)
 
@@ -200,7 +199,7 @@ class Sender:
 
     def _take(self, stream: Stream, data: bytes) -> None:
         view, at = memoryview(data), 0
-        while True:
+        while at < len(data):
             frames, at = stream.reader.read(view, at, len(data))
             if not frames:
                 break
@@ -303,16 +302,16 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
-        # what was gathered goes first: the slave works while we answer
-        problem = self._write(stream) if stream.behind(self._source.end) else None
-        self.pump(but=stream)
-        extended = stream.dialect is Dialect.EXTENDED
+        problem = self._write(
+            stream
+        )  # what was gathered goes first: the slave works while we answer
+        if len(self._streams) > 1:
+            self.pump(but=stream)
+        elif (master := self._feed.master) is not None:
+            self._note_log(master, self._source.end)
         if not stream.greeted:
-            if stream.dialect is not Dialect.CLASSIC:
-                raise PeerBrokeProtocol("a report before the handshake")
-            # classic slaves have no id: a number that no replica has, another per connection
-            stream.greeted = True
-            self._feed.feed(SlaveGreeted(stream.number, -stream.number))
+            self._greet_classic(stream)
+        extended = stream.reader.dialect is Dialect.EXTENDED
         for report in reports:
             self._feed.feed(
                 SlaveReported(
@@ -327,6 +326,13 @@ class Sender:
                 return  # refused
         if problem is not None:
             self._lost(stream.number, *problem)
+
+    def _greet_classic(self, stream: Stream) -> None:
+        """Classic slaves have no id: they get a number that no replica has, another per connection."""
+        if stream.dialect is not Dialect.CLASSIC:
+            raise PeerBrokeProtocol("a report before the handshake")
+        stream.greeted = True
+        self._feed.feed(SlaveGreeted(stream.number, -stream.number))
 
     def _begin(self, effect: StreamFrom) -> None:
         stream = self._streams.get(effect.connection)
@@ -376,11 +382,11 @@ class Sender:
 
     # --- the log ---
 
-    def _note_log(self, master: MasterCore) -> None:
+    def _note_log(self, master: MasterCore, end: int) -> None:
         """Tell the core how far our log reaches: no slave may hold more than it knows of."""
-        end, start = self._source.end, self._source.start
         if end > master.end:
             self._feed.feed(Appended(end))
+        start = self._source.start
         if start > master.start:
             self._feed.feed(Trimmed(start))
 
@@ -404,17 +410,15 @@ class Sender:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
         end = self._source.end
-        for stream in self._behind(end):
-            if stream is but:
-                continue
+        for stream in self._behind(end, but):
             if may_gather and stream.gathers(end):
                 self._gather()
             else:
                 self._ship(stream)
-        self._note_log(master)
+        self._note_log(master, end)
 
-    def _behind(self, end: int) -> list[Stream]:
-        return [each for each in self._streams.values() if each.behind(end)]
+    def _behind(self, end: int, but: Stream | None = None) -> list[Stream]:
+        return [each for each in self._streams.values() if each is not but and each.behind(end)]
 
     def _gather(self) -> None:
         """Ship what waits for a report without one once the loop has nothing more to append."""

@@ -218,7 +218,8 @@ class Stream:
 
     def _transfer(self, log: Shipped, at: int, body: Buffer = b"") -> Transfer:
         self.said_confirmed = log.confirmed
-        number, start = log.history.at(at) or (0, 0)
+        entry = log.history.at(at) if log.history.entries else None
+        number, start = entry or (0, 0)
         return Transfer(at, body, number, start, log.confirmed)
 
     # --- writing ---
@@ -229,6 +230,8 @@ class Stream:
 
         Raises LogGone, OSError.
         """
+        if self._is_brief(log):
+            return self._ship_brief(source, log)
         total = 0
         for _ in range(FILE_WRITES_MAX):
             try:
@@ -246,6 +249,38 @@ class Stream:
                 break
         self.window_bytes += total
         return total
+
+    def _is_brief(self, log: Shipped) -> bool:
+        """Whether all there is to write is one frame that goes from the mapping: nearly always, of
+        a slave that keeps up."""
+        at, size = self.next_offset, log.end - self.next_offset
+        return (
+            self.unfinished is None
+            and 0 < size < FILE_BYTES_MIN
+            and at != NEVER
+            and size <= min(log.batch_bytes, self.hot_bytes)
+            and not (self.ready or self.reading)
+            and at % log.segment_bytes + size <= log.segment_bytes
+            and (
+                self.reader.dialect is Dialect.CLASSIC
+                or (at >= log.history.last_start and not self.compressed)
+            )
+        )
+
+    def _ship_brief(self, source: SourceLog, log: Shipped) -> int:
+        at, stop = self.next_offset, log.end
+        body = source.read(at, stop - at)
+        if body is None:
+            raise self._gone(source, at)
+        with body:
+            head = encode_transfer_head(self._transfer(log, at, body), self.reader.dialect)
+            taken = self.wire.send((head, body))
+        if taken == len(head) + stop - at:
+            self.next_offset = self.sent = stop
+        else:
+            self._account([_Piece(head, at, stop)], taken)
+        self.window_bytes += taken
+        return taken
 
     def _write(self, source: SourceLog, pieces: list[_Piece]) -> int:
         if not pieces:

@@ -92,7 +92,8 @@ class CommitLog:
     @property
     def start(self) -> int:
         """Smallest offset; 0 when the log has no file."""
-        return self.run.start
+        segments = self.run.segments
+        return segments[0].start if segments else 0
 
     @property
     def end(self) -> int:

@@ -11,7 +11,7 @@ import functools
 import logging
 import struct
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -194,21 +194,32 @@ class Acks:
         copies   replicas that hold all of it, this one included; durable: on how many disks
         """
         held = self._held
-        chunks: list[Chunk] = []
-        commits = 0
+        if not held or held[0].end > end:
+            return
+        first = self._pop(held)
+        chunks, commits = first.chunks, 1
         while held and held[0].end <= end:
             chunks += self._pop(held).chunks
             commits += 1
-        safety = Safety(self._epoch, copies, durable)
-        if safety == self.expected:
-            safety = self.expected  # the same object: most chunks say it
-        leaving: Iterable[tuple[Connection, bytes]] = [
-            (connection, answers if said is safety else self._settled(answers, said, safety))
-            for connection, answers, said in chunks
-        ]
+        safety = self.expected  # the same object: most chunks say it
+        if safety != (self._epoch, copies, durable):
+            safety = Safety(self._epoch, copies, durable)
         if commits > 1:  # in one commit a connection is seldom twice
-            leaving = _joined(leaving)
-        for connection, answers in leaving:
+            self._write_joined(chunks, safety)
+            return
+        for connection, answers, said in chunks:
+            connection.write_now(
+                answers if said is safety else self._settled(answers, said, safety)
+            )
+
+    def _write_joined(self, chunks: list[Chunk], safety: Safety) -> None:
+        """What each connection gets, in one piece."""
+        joined: dict[Connection, bytes] = {}
+        for connection, answers, said in chunks:
+            if said is not safety:
+                answers = self._settled(answers, said, safety)
+            joined[connection] = joined[connection] + answers if connection in joined else answers
+        for connection, answers in joined.items():
             connection.write_now(answers)
 
     def _settled(self, answers: bytes, said: Safety, safety: Safety) -> bytes:
@@ -270,14 +281,6 @@ class Acks:
             left += count
         self.unsafe[overdue.code] += left
         return left
-
-
-def _joined(pairs: Iterable[tuple[Connection, bytes]]) -> Iterable[tuple[Connection, bytes]]:
-    """What each connection gets, in one piece."""
-    joined: dict[Connection, bytes] = {}
-    for connection, answers in pairs:
-        joined[connection] = joined.get(connection, b"") + answers
-    return joined.items()
 
 
 def _flush_is_late(end: int, waited_ms: int) -> Overdue | None:

@@ -183,18 +183,29 @@ class ClassicMaster:
         return ResponseCode.SLAVE_NOT_AVAILABLE
 
     def _available(self) -> int:
-        return sum(map(self._is_available, self.core.slaves.values()))
+        slaves = self.core.slaves
+        if not slaves:
+            return 0
+        near = self._store.end - self.core.rules.gap_bytes_max
+        return len(
+            [
+                each
+                for each in slaves.values()
+                if each.received != NEVER
+                and each.received > near
+                and not (self._late and self._is_late(each))
+            ]
+        )
 
-    def _is_available(self, slave: Slave) -> bool:
-        if slave.received == NEVER:
-            return False
+    def _is_late(self, slave: Slave) -> bool:
         since_ms = self._late.get(slave.connection)
-        if since_ms is not None:
-            if slave.caught_up_ms < since_ms:
-                return False
-            del self._late[slave.connection]
-            log.info("slave has caught up, it is waited for again connection=%d", slave.connection)
-        return self._store.end - slave.received < self.core.rules.gap_bytes_max
+        if since_ms is None:
+            return False
+        if slave.caught_up_ms < since_ms:
+            return True
+        del self._late[slave.connection]
+        log.info("slave has caught up, it is waited for again connection=%d", slave.connection)
+        return False
 
     def _holding(self, end: int) -> int:
         return sum(self._position(slave) >= end for slave in self.core.slaves.values())
