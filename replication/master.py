@@ -203,8 +203,11 @@ class MasterCore:
 
     def _on_appended(self, event: Appended, now_ms: int, effects: list[Effect]) -> None:
         assert event.end >= self.end, f"our own log shrank: {event.end} < {self.end}"
-        self.end = event.end
-        self._ends.append(event.end)
+        self._grow(event.end)
+
+    def _grow(self, end: int) -> None:
+        self.end = end
+        self._ends.append(end)
         if len(self._ends) > ENDS_MAX:
             self._ends = deque(list(self._ends)[::-2][::-1])
 
@@ -250,6 +253,8 @@ class MasterCore:
 
     def _on_slave_reported(self, event: SlaveReported, now_ms: int, effects: list[Effect]) -> None:
         slave = self._by_connection.get(event.connection)
+        if event.end > self.end:
+            self._grow(event.end)
         if slave is None:
             return  # dropped while the report was on its way
         problem = self._implausible(slave, event)

@@ -56,6 +56,7 @@ class SlaveReported(msgspec.Struct, frozen=True):
     flushed  None where the dialect does not say: then `received` is all we know
     epoch    who wrote its last byte; None where the dialect does not say
     sent     highest offset written to this connection so far
+    end      where our own log ends, for a core that was not told yet
     """
 
     connection: int
@@ -63,6 +64,7 @@ class SlaveReported(msgspec.Struct, frozen=True):
     flushed: int | None
     epoch: int | None
     sent: int
+    end: int = 0
 
 
 class SlaveLost(msgspec.Struct, frozen=True):

@@ -138,7 +138,7 @@ class Sender:
 
     def wake(self) -> None:
         """The log has grown: ship it once the present callback of the loop is through."""
-        if not self._woken and self._loop is not None:
+        if not (self._woken or self._gathering) and self._loop is not None:
             self._woken = True
             self._loop.call_soon(self._feed.guarded, self._wake_up)
 
@@ -148,7 +148,10 @@ class Sender:
 
     def ship_held(self) -> None:
         """The log has grown and the answers are held: ship it now, the slave is waited for."""
-        self._feed.guarded(self.pump)
+        try:
+            self.pump()
+        except Exception as error:
+            self._feed.fail(error)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -302,13 +305,13 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
-        problem = self._write(
-            stream
-        )  # what was gathered goes first: the slave works while we answer
+        # what was gathered goes first: the slave works while we answer
+        problem = self._write(stream)
         if len(self._streams) > 1:
             self.pump(but=stream)
-        elif (master := self._feed.master) is not None:
-            self._note_log(master, self._source.end)
+        end, master = self._source.end, self._feed.master
+        if stream.next_offset == NEVER and master is not None:
+            self._note_log(master, end)  # where it starts says whether the slave can be served
         if not stream.greeted:
             self._greet_classic(stream)
         extended = stream.reader.dialect is Dialect.EXTENDED
@@ -320,6 +323,7 @@ class Sender:
                     report.flushed if extended else None,
                     report.epoch if extended else None,
                     sent,
+                    end,
                 )
             )
             if stream.number not in self._streams:
@@ -410,15 +414,17 @@ class Sender:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
         end = self._source.end
-        for stream in self._behind(end, but):
+        for stream in list(self._streams.values()):
+            if stream is but or not stream.behind(end):
+                continue
             if may_gather and stream.gathers(end):
                 self._gather()
             else:
                 self._ship(stream)
-        self._note_log(master, end)
-
-    def _behind(self, end: int, but: Stream | None = None) -> list[Stream]:
-        return [each for each in self._streams.values() if each is not but and each.behind(end)]
+        if (
+            not self._gathering or master.controlled
+        ):  # else the core hears of it with the next report
+            self._note_log(master, end)
 
     def _gather(self) -> None:
         """Ship what waits for a report without one once the loop has nothing more to append."""
@@ -439,8 +445,12 @@ class Sender:
         if self._source.end > end:
             self._gather()
             return
-        for stream in self._behind(end):
-            self._ship(stream)
+        for stream in list(self._streams.values()):
+            if stream.behind(end):
+                self._ship(stream)
+        master = self._feed.master
+        if master is not None:
+            self._note_log(master, end)
 
     def _ship(self, stream: Stream) -> None:
         problem = self._write(stream)

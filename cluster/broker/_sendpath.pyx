@@ -650,9 +650,15 @@ cdef class SendPath:
                 if answers:
                     connection.write_now(answers)
             return
-        staged = [chunk for chunk in staged if chunk[1]]
-        if staged:
-            self._acks.hold_all(self._store.end, staged)
+        cdef tuple chunk
+        cdef list waiting = []
+        size = 0
+        for chunk in staged:
+            if chunk[1]:
+                waiting.append(chunk)
+                size += len(<bytes>chunk[1])
+        if waiting:
+            self._acks.hold_all(self._store.end, waiting, size)
 
     cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
         """Admission.open, but asked in full only where its answer can have changed.

@@ -12,8 +12,9 @@ import logging
 import struct
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from cluster.logs import OncePer, once_per
 from cluster.remoting.codes import ResponseCode
@@ -74,8 +75,7 @@ Chunk = tuple[Connection, bytes, Safety]
 """Encoded answers for one connection, and the safety that stands in them."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct):
     """What waits for the same end of the log."""
 
     end: int
@@ -168,11 +168,13 @@ class Acks:
         said   the safety that stands in them; they leave with the true one
         """
         answers = answer.encode() if isinstance(answer, Command) else answer
-        self.hold_all(end, [(connection, answers, said)])
+        self.hold_all(end, [(connection, answers, said)], len(answers))
 
-    def hold_all(self, end: int, chunks: list[Chunk]) -> None:
-        """As hold(), for the answers of everything that one commit made part of the log."""
-        size = sum([len(answers) for _, answers, _ in chunks])
+    def hold_all(self, end: int, chunks: list[Chunk], size: int) -> None:
+        """As hold(), for the answers of everything that one commit made part of the log.
+
+        size   of all of them, in bytes
+        """
         held = _Held(end, chunks, size, self._clock.monotonic_ms())
         lost = self.lost() if self.lost is not None else None
         if lost is None:

@@ -183,19 +183,12 @@ class ClassicMaster:
         return ResponseCode.SLAVE_NOT_AVAILABLE
 
     def _available(self) -> int:
-        slaves = self.core.slaves
-        if not slaves:
-            return 0
-        near = self._store.end - self.core.rules.gap_bytes_max
-        return len(
-            [
-                each
-                for each in slaves.values()
-                if each.received != NEVER
-                and each.received > near
-                and not (self._late and self._is_late(each))
-            ]
-        )
+        core, available = self.core, 0
+        near = max(core.end - core.rules.gap_bytes_max, NEVER)
+        for slave in core.slaves.values():
+            if slave.received > near and not (self._late and self._is_late(slave)):
+                available += 1
+        return available
 
     def _is_late(self, slave: Slave) -> bool:
         since_ms = self._late.get(slave.connection)

@@ -184,7 +184,8 @@ class SendPath:
             for connection, answers, _ in staged:
                 connection.write_now(answers)
         elif staged:
-            self._acks.hold_all(self._store.end, staged)
+            size = sum([len(answers) for _, answers, _ in staged])
+            self._acks.hold_all(self._store.end, staged, size)
 
     def _walk(
         self,
