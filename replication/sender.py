@@ -15,6 +15,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -421,9 +422,7 @@ class Sender:
                 self._gather()
             else:
                 self._ship(stream)
-        if (
-            not self._gathering or master.controlled
-        ):  # else the core hears of it with the next report
+        if master.controlled or not self._gathering:  # else the next report says it, too
             self._note_log(master, end)
 
     def _gather(self) -> None:
@@ -465,6 +464,9 @@ class Sender:
         try:
             if stream.behind(shipped.end) and stream.ship(self._source, shipped):
                 stream.wrote_ms = self._clock.monotonic_ms()
+            if not stream.behind(shipped.end):
+                stream.wire.wait_writable(False)
+                return None
             frames = stream.next_ahead(self._source, shipped)
         except LogGone as problem:
             return str(problem), logging.ERROR
@@ -587,6 +589,6 @@ class Sender:
             wire = SocketWire(connected, self._loop)
             number = self.attach(wire, peer)
             wire.watch(
-                lambda number=number: self._feed.guarded(self.readable, number),  # type: ignore[misc]
-                lambda number=number: self._feed.guarded(self.writable, number),  # type: ignore[misc]
+                partial(self._feed.guarded, self.readable, number),
+                partial(self._feed.guarded, self.writable, number),
             )

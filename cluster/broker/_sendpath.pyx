@@ -658,7 +658,7 @@ cdef class SendPath:
                 waiting.append(chunk)
                 size += len(<bytes>chunk[1])
         if waiting:
-            self._acks.hold_all(self._store.end, waiting, size)
+            self._acks.hold_all(self._tail.segment_start + self._tail.committed, waiting, size)
 
     cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
         """Admission.open, but asked in full only where its answer can have changed.

@@ -84,12 +84,13 @@ class ClassicMaster:
         self.feed.register(Acknowledge, self._acknowledge)
         self.feed.failed.append(self._give_up)
         self._late: dict[int, int] = {}  # connection -> since when it is not waited for
+        self._slaves_wanted = self.core.rules.copies_wanted - 1
         self._confirmed = 0
         self._unmoved: tuple[int, int] | None = None  # our end at a time; not acknowledged since
         self._passages = Passages()
         self._serving = False
         if mode.waits_for_slaves:
-            acks.lost = self._lost
+            acks.lost = self._lost_now
             acks.disk_too = mode.waits_for_disk
         if mode is Mode.S0:
             acks.on_hold = self.sender.ship_held
@@ -172,15 +173,18 @@ class ClassicMaster:
 
     # --- slaves that are waited for ---
 
-    @property
-    def _slaves_wanted(self) -> int:
-        return self.core.rules.copies_wanted - 1
-
     def _lost(self) -> ResponseCode | None:
         """The code of answers while fewer slaves can be waited for than are wanted."""
         if self._available() >= self._slaves_wanted:
             return None
         return ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def _lost_now(self) -> ResponseCode | None:
+        """As _lost(), of what was just appended: consumers may see it then."""
+        code = self._lost()
+        if code is not None and self.core.mode is Mode.S0:
+            self._wake()
+        return code
 
     def _available(self) -> int:
         core, available = self.core, 0
@@ -242,7 +246,7 @@ class ClassicMaster:
     def appended(self) -> None:
         if self.holds_answers or self.core.slaves:
             self.sender.wake()
-        if self.core.mode is Mode.S0 and self._lost() is not None:
+        if not self.core.slaves and self.core.mode is Mode.S0:
             self._wake()  # nobody is waited for
 
     def flushed(self, end: int) -> None:
