@@ -95,13 +95,9 @@ class Link(asyncio.BufferedProtocol):
     # --- what the receiver calls ---
 
     def read(self) -> None:
-        """Find the frames that are whole. done() with each, then make_room(). Raises PeerBrokeProtocol."""
+        """Find the frames that are whole. Take them off, then make_room(). Raises PeerBrokeProtocol."""
         assert not self.frames, "make_room() has to come first: their bodies are in the buffer"
         self.frames, self._start = self._reader.read(self._view, self._start, self._fill)
-
-    def done(self) -> None:
-        """The first frame is not needed any more, nor is its body."""
-        del self.frames[0]
 
     def make_room(self) -> None:
         """Let the frame that has begun fit, and be read in few pieces. Raises PeerBrokeProtocol."""

@@ -229,7 +229,17 @@ class Receiver:
             while link.frames and not link.closed:
                 if not feed.busy:
                     self._taken = link
-                    self._take(link, link.frames[0])
+                    frame = link.frames[0]
+                    if isinstance(frame, Transfer):
+                        self._body = frame.body
+                        feed.feed(
+                            FrameReceived(
+                                link.number, frame.offset, len(frame.body), frame.epoch,
+                                frame.epoch_start, frame.confirmed,
+                            )
+                        )  # fmt: skip
+                    else:
+                        self._shake_hands(link, frame)
                 if feed.busy:
                     self._hold(link)
                     return
@@ -237,7 +247,7 @@ class Receiver:
             if self._report is not None:
                 self._send_report(now_ms)
             if link.closed:
-                self._forget_frames(link)
+                link.frames.clear()
                 return
             link.make_room()
             if link.held:
@@ -247,7 +257,7 @@ class Receiver:
                 self._taken = None
             self._broke(link, str(problem))
             if self._taken is not link:
-                self._forget_frames(link)
+                link.frames.clear()
         finally:
             self._reading = False
             if self._report is not None:
@@ -266,32 +276,20 @@ class Receiver:
         held, self._held = self._held, []
         for link in held:
             if link.closed:
-                self._forget_frames(link)
+                link.frames.clear()
             else:
                 self._go_on(link, self._clock.now_ms())
 
     def _done(self, link: Link) -> None:
         self._taken, self._body = None, b""
-        link.done()
-
-    def _forget_frames(self, link: Link) -> None:
-        while link.frames:
-            link.done()
+        del link.frames[0]
 
     def _broke(self, link: Link, why: str) -> None:
         self._close(link.number, why)
         self._feed.feed(StreamClosed(link.number, why))
 
-    def _take(self, link: Link, frame: MasterFrame) -> None:
-        if isinstance(frame, Transfer):
-            self._body = frame.body
-            self._feed.feed(
-                FrameReceived(
-                    link.number, frame.offset, len(frame.body), frame.epoch, frame.epoch_start,
-                    frame.confirmed,
-                )
-            )  # fmt: skip
-        elif isinstance(frame, Greeting):
+    def _shake_hands(self, link: Link, frame: MasterFrame) -> None:
+        if isinstance(frame, Greeting):
             self._greeted(link, frame)
         elif isinstance(frame, Challenge):
             self._challenged(link, frame)
