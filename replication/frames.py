@@ -212,6 +212,7 @@ _BODY_BYTES_MAX: Final = {
     _Kind.PROGRESS: 0,
     _Kind.TRANSFER: FRAME_BODY_BYTES_MAX,
 }
+_KINDS: Final = {int(kind): kind for kind in _Kind}
 _FROM_SLAVE: Final = frozenset({_Kind.HELLO, _Kind.PROGRESS})
 _FROM_MASTER: Final = frozenset(_Kind) - _FROM_SLAVE
 
@@ -221,7 +222,9 @@ _FROM_MASTER: Final = frozenset(_Kind) - _FROM_SLAVE
 def _sealed(kind: _Kind, head: bytes, body: Buffer = b"", flags: int = 0) -> bytes:
     """Prefix and head of an EXTENDED frame; the body follows as it is."""
     front = _FRAME.pack(_MAGIC, kind, flags, len(head), len(body), 0)[:12]
-    crc = crc32(body, crc32(head, crc32(front)))
+    crc = crc32(head, crc32(front))
+    if body:
+        crc = crc32(body, crc)
     return front + crc.to_bytes(4, "big") + head
 
 
@@ -235,16 +238,21 @@ def encode_slave_frame(frame: SlaveFrame, dialect: Dialect) -> bytes:
         case Handshake():
             first = (_OFFER if frame.offers_extension else 0) | frame.from_last_file
             return _HANDSHAKE.pack(_HANDSHAKING, first, frame.learner, frame.replica)
-        case Report() if dialect is Dialect.CLASSIC:
-            return _LONG.pack(frame.received)
-        case Report() if dialect is Dialect.AUTO_SWITCH:
-            return _REPORT.pack(_TRANSFERRING, frame.received)
         case Report():
             flushed = frame.received if frame.flushed is None else frame.flushed
-            return _sealed(_Kind.PROGRESS, _PROGRESS.pack(frame.received, flushed, frame.epoch))
+            return encode_report(frame.received, flushed, frame.epoch, dialect)
         case Hello():
             head, body = hello_parts(frame)
             return _sealed(_Kind.HELLO, head, body) + body
+
+
+def encode_report(received: int, flushed: int, epoch: int, dialect: Dialect) -> bytes:
+    """A Report, for who sends one per batch and has no other use for the frame."""
+    if dialect is Dialect.CLASSIC:
+        return _LONG.pack(received)
+    if dialect is Dialect.AUTO_SWITCH:
+        return _REPORT.pack(_TRANSFERRING, received)
+    return _sealed(_Kind.PROGRESS, _PROGRESS.pack(received, flushed, epoch))
 
 
 def hello_parts(hello: Hello) -> tuple[bytes, bytes]:
@@ -389,7 +397,13 @@ class MasterFrameReader:
         Transfer bodies are slices of the view. Raises PeerBrokeProtocol.
         """
         frames: list[MasterFrame] = []
-        while (found := self._next(view, start, end)) is not None:
+        while start < end:
+            if self.dialect is Dialect.CLASSIC:
+                found = _classic_transfer(view, start, end)
+            else:
+                found = self._next(view, start, end)
+            if found is None:
+                break
             frame, start = found
             frames.append(frame)
         return frames, start
@@ -412,8 +426,6 @@ class MasterFrameReader:
         return int((_GREETING.size if state == _HANDSHAKING else _TRANSFER.size) + _body_size(body))
 
     def _next(self, view: memoryview, at: int, end: int) -> tuple[MasterFrame, int] | None:
-        if self.dialect is Dialect.CLASSIC:
-            return _classic_transfer(view, at, end)
         if self.dialect is Dialect.AUTO_SWITCH:
             if end - at < _STATE.size:
                 return None
@@ -441,17 +453,15 @@ def _body_size(size: int) -> int:
     return size
 
 
-def _classic_transfer(view: memoryview, at: int, end: int) -> tuple[Transfer, int] | None:
-    if end - at < _CLASSIC.size:
+def _classic_transfer(view: memoryview, at: int, end: int) -> tuple[MasterFrame, int] | None:
+    body = at + _CLASSIC.size
+    if body > end:
         return None
     offset, size = _CLASSIC.unpack_from(view, at)
-    _body_size(size)
+    stop = body + _body_size(size)
     if offset < 0:
         raise PeerBrokeProtocol(f"transfer at offset {offset}")
-    body = at + _CLASSIC.size
-    if end - body < size:
-        return None
-    return Transfer(offset, view[body : body + size]), body + size
+    return None if stop > end else (Transfer(offset, view[body:stop]), stop)
 
 
 def _auto_switch_frame(view: memoryview, at: int, end: int) -> tuple[MasterFrame, int] | None:
@@ -519,10 +529,9 @@ def _extended(view: memoryview, at: int, end: int, allowed: frozenset[_Kind]) ->
     magic, number, flags, head_size, body_size, crc = _FRAME.unpack_from(view, at)
     if magic != _MAGIC:
         raise PeerBrokeProtocol(f"not an extended frame: {bytes(magic).hex()}")
-    try:
-        kind = _Kind(number)
-    except ValueError as problem:
-        raise PeerBrokeProtocol(f"unknown frame kind {number}") from problem
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise PeerBrokeProtocol(f"unknown frame kind {number}")
     if kind not in allowed:
         raise PeerBrokeProtocol(f"{kind.name} from the wrong side")
     if head_size != _HEAD_BYTES[kind] or body_size > _BODY_BYTES_MAX[kind]:
@@ -534,10 +543,10 @@ def _extended(view: memoryview, at: int, end: int, allowed: frozenset[_Kind]) ->
     stop = body_at + body_size
     if end < stop:
         return None
+    if crc32(view[head_at:stop], crc32(view[at : at + 12])) != crc:
+        raise PeerBrokeProtocol(f"{kind.name} with a wrong checksum")
     head = bytes(view[head_at:body_at])
     body = view[body_at:stop]
-    if crc32(body, crc32(head, crc32(view[at : at + 12]))) != crc:
-        raise PeerBrokeProtocol(f"{kind.name} with a wrong checksum")
     if flags & _FLAG_LZ4:
         body = _expanded(body)
     return _Whole(kind, head, body, stop)
@@ -571,15 +580,15 @@ def _slave_frame(whole: _Whole) -> SlaveFrame:
 
 
 def _master_frame(whole: _Whole) -> MasterFrame:
-    if whole.kind is _Kind.CHALLENGE:
-        return Challenge(whole.head)
-    if whole.kind is _Kind.REFUSAL:
-        return Refusal(bytes(whole.body).decode("utf-8", "replace"))
     if whole.kind is _Kind.TRANSFER:
         offset, epoch, epoch_start, confirmed = _EXTENDED_TRANSFER.unpack(whole.head)
         if min(offset, epoch, epoch_start, confirmed) < 0:
             raise PeerBrokeProtocol(f"transfer at {offset}, epoch {epoch} from {epoch_start}")
         return Transfer(offset, whole.body, epoch, epoch_start, confirmed)
+    if whole.kind is _Kind.CHALLENGE:
+        return Challenge(whole.head)
+    if whole.kind is _Kind.REFUSAL:
+        return Refusal(bytes(whole.body).decode("utf-8", "replace"))
     epoch, start, log_end, confirmed, proof = _WELCOME.unpack(whole.head)
     if len(whole.body) % _ENTRY.size or not 0 <= start <= log_end or confirmed < 0 or epoch < 0:
         raise PeerBrokeProtocol(f"welcome of epoch {epoch}, log {start} to {log_end}")

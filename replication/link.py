@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from replication.frames import Challenge, Dialect, Hello, MasterFrame, MasterFrameReader, Transfer
+from replication.frames import (
+    Challenge,
+    Dialect,
+    Hello,
+    MasterFrame,
+    MasterFrameReader,
+    encode_report,
+)
 
 BUFFER_BYTES: Final = (
     1 << 20
@@ -35,6 +42,7 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener, number: int, dialect: Dialect, *, offers: bool) -> None:
         self.number = number
         self.closed = False
+        self.held = False  # nothing is read of it
         self.challenge: Challenge | None = None
         self.hello: Hello | None = None
         self.greeted = False
@@ -47,7 +55,6 @@ class Link(asyncio.BufferedProtocol):
         self._start = 0
         self._fill = 0
         self._paused = False
-        self._held = False
         self._unsent = b""
 
     @property
@@ -65,7 +72,7 @@ class Link(asyncio.BufferedProtocol):
         if self.closed:
             self._start = self._fill = 0  # whatever still comes is not looked at
         assert self._fill < len(self._view)  # make_room() saw to it
-        return self._view[self._fill :]
+        return self._view[self._fill :] if self._fill else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._fill += nbytes
@@ -81,20 +88,16 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._paused = False
         if self._unsent:
-            self.report(self._unsent)
+            assert self._transport is not None
+            self._transport.write(self._unsent)
+            self._unsent = b""
 
     # --- what the receiver calls ---
 
     def read(self) -> None:
-        """Find the frames that are whole. done() with each, then make_room(). Raises PeerBrokeProtocol."""
+        """Find the frames that are whole. Take them off, then make_room(). Raises PeerBrokeProtocol."""
         assert not self.frames, "make_room() has to come first: their bodies are in the buffer"
         self.frames, self._start = self._reader.read(self._view, self._start, self._fill)
-
-    def done(self) -> None:
-        """The first frame's body is not needed any more."""
-        frame = self.frames.pop(0)
-        if isinstance(frame, Transfer) and isinstance(frame.body, memoryview):
-            frame.body.release()
 
     def make_room(self) -> None:
         """Let the frame that has begun fit, and be read in few pieces. Raises PeerBrokeProtocol."""
@@ -114,9 +117,9 @@ class Link(asyncio.BufferedProtocol):
 
     def hold(self, held: bool) -> None:
         """Read nothing more, or again."""
-        if held == self._held or self.closed or self._transport is None:
+        if held == self.held or self.closed or self._transport is None:
             return
-        self._held = held
+        self.held = held
         if held:
             self._transport.pause_reading()
         else:
@@ -127,11 +130,13 @@ class Link(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.write(frame)
 
-    def report(self, frame: bytes) -> None:
-        """Send a report; while the master does not read, the newest one waits."""
+    def report(self, received: int, flushed: int, epoch: int) -> None:
+        """Send a report (see Report); while the master does not read, the newest one waits."""
         assert self._transport is not None
-        self._unsent = frame if self._paused else b""
-        if not self._paused:
+        frame = encode_report(received, flushed, epoch, self._reader.dialect)
+        if self._paused:
+            self._unsent = frame
+        else:
             self._transport.write(frame)
 
     def close(self) -> None:

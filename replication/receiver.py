@@ -30,7 +30,6 @@ from replication.frames import (
     Hello,
     MasterFrame,
     Refusal,
-    Report,
     Transfer,
     Welcome,
     encode_slave_frame,
@@ -72,7 +71,7 @@ class ReplicaStore(Protocol):
     def end(self) -> int:
         """Log offset of the next byte."""
 
-    def append_raw(self, data: memoryview, offset: int) -> int:
+    def append_raw(self, data: Buffer, offset: int) -> int:
         """Write bytes that continue the log, count them and have them dispatched; its new end.
 
         Raises StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
@@ -207,39 +206,62 @@ class Receiver:
 
     def received(self, link: Link, count: int) -> None:
         """Bytes came in: take what is whole."""
-        self.stats.received_bytes += count
-        self.stats.last_read_ms = self._clock.now_ms()
-        self._feed.guarded(self._go_on, link)
+        stats = self.stats
+        stats.received_bytes += count
+        stats.last_read_ms = now_ms = self._clock.now_ms()
+        try:
+            self._go_on(link, now_ms)
+        except Exception as error:  # the loop would log it and go on
+            self._feed.fail(error)
 
-    def _go_on(self, link: Link) -> None:
-        """Feed the frames that are there, one after the other; while the feed is busy, hold."""
+    def _go_on(self, link: Link, now_ms: int) -> None:
+        """Feed the frames that are there, one after the other; while the feed is busy, hold.
+
+        A master may wait for the report: it leaves as soon as the last frame is taken.
+        """
+        feed = self._feed
         self._reading = True
         try:
             if not link.frames:
                 link.read()
                 if not link.frames:
-                    self._feed.feed(StreamHeard(link.number))  # a large frame takes its time
+                    feed.feed(StreamHeard(link.number))  # a large frame takes its time
             while link.frames and not link.closed:
-                if not self._feed.busy:
+                if not feed.busy:
                     self._taken = link
-                    self._take(link, link.frames[0])
-                if self._feed.busy:
+                    frame = link.frames[0]
+                    if isinstance(frame, Transfer):
+                        self._body = frame.body
+                        feed.feed(
+                            FrameReceived(
+                                link.number, frame.offset, len(frame.body), frame.epoch,
+                                frame.epoch_start, frame.confirmed,
+                            )
+                        )  # fmt: skip
+                    else:
+                        self._shake_hands(link, frame)
+                if feed.busy:
                     self._hold(link)
                     return
                 self._done(link)
-            self._forget_frames(link)
-            if not link.closed:
-                link.make_room()
+            if self._report is not None:
+                self._send_report(now_ms)
+            if link.closed:
+                link.frames.clear()
+                return
+            link.make_room()
+            if link.held:
                 link.hold(False)
         except PeerBrokeProtocol as problem:
-            if not self._feed.busy:
+            if not feed.busy:
                 self._taken = None
             self._broke(link, str(problem))
             if self._taken is not link:
-                self._forget_frames(link)
+                link.frames.clear()
         finally:
             self._reading = False
-            self._send_report()
+            if self._report is not None:
+                self._send_report(now_ms)
 
     def _hold(self, link: Link) -> None:
         """Read no more of it until the effect under way is done: its frames are needed as they are."""
@@ -254,32 +276,20 @@ class Receiver:
         held, self._held = self._held, []
         for link in held:
             if link.closed:
-                self._forget_frames(link)
+                link.frames.clear()
             else:
-                self._go_on(link)
+                self._go_on(link, self._clock.now_ms())
 
     def _done(self, link: Link) -> None:
-        self._taken = None
-        link.done()
-
-    def _forget_frames(self, link: Link) -> None:
-        while link.frames:
-            link.done()
+        self._taken, self._body = None, b""
+        del link.frames[0]
 
     def _broke(self, link: Link, why: str) -> None:
         self._close(link.number, why)
         self._feed.feed(StreamClosed(link.number, why))
 
-    def _take(self, link: Link, frame: MasterFrame) -> None:
-        if isinstance(frame, Transfer):
-            self._body = frame.body
-            self._feed.feed(
-                FrameReceived(
-                    link.number, frame.offset, len(frame.body), frame.epoch, frame.epoch_start,
-                    frame.confirmed,
-                )
-            )  # fmt: skip
-        elif isinstance(frame, Greeting):
+    def _shake_hands(self, link: Link, frame: MasterFrame) -> None:
+        if isinstance(frame, Greeting):
             self._greeted(link, frame)
         elif isinstance(frame, Challenge):
             self._challenged(link, frame)
@@ -352,23 +362,23 @@ class Receiver:
     # --- effects ---
 
     def _append(self, effect: Append) -> None:
-        with memoryview(self._body) as body:
-            assert len(body) == effect.size
-            try:
-                self._store.append_raw(body, effect.offset)
-            except (StoreIsFull, SegmentUnavailable) as error:
-                raise EffectFailed(AppendFailed(self._store.end, str(error))) from error
+        assert len(self._body) == effect.size
+        try:
+            self._store.append_raw(self._body, effect.offset)
+        except (StoreIsFull, SegmentUnavailable) as error:
+            raise EffectFailed(AppendFailed(self._store.end, str(error))) from error
         self.stats.appended_bytes += effect.size
 
     def _note_report(self, effect: ReportProgress) -> None:
         self._report = effect
         if not self._reading:  # else the read may earn more, and the last speaks for all
-            self._send_report()
+            self._send_report(self._clock.now_ms())
 
-    def _send_report(self) -> None:
+    def _send_report(self, now_ms: int) -> None:
         report, self._report = self._report, None
-        link = self._links.get(report.connection) if report is not None else None
-        if report is None or link is None:
+        assert report is not None
+        link = self._links.get(report.connection)
+        if link is None:
             return
         received = report.received
         if self._durable and link.dialect is Dialect.CLASSIC:
@@ -376,9 +386,8 @@ class Receiver:
                 return
             link.reported = True
             received = report.flushed
-        frame = Report(received, report.flushed, report.epoch)
-        link.report(encode_slave_frame(frame, link.dialect))
-        self.stats.last_write_ms = self._clock.now_ms()
+        link.report(received, report.flushed, report.epoch)
+        self.stats.last_write_ms = now_ms
 
     def _close_stream(self, effect: CloseStream) -> None:
         self._close(effect.connection, effect.reason)

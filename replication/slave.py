@@ -442,7 +442,11 @@ class SlaveCore:
             return
         self._retry_ms = RETRY_MS_MIN  # it speaks to us, and of our log
         if event.size:
-            if event.epoch > self.history.last and event.offset >= event.epoch_start:
+            if (
+                not self.classic
+                and event.epoch > self.history.last
+                and event.offset >= event.epoch_start
+            ):
                 # durable before the first byte: else a restart would count those bytes to the reign before
                 self.history = self.history.begin(event.epoch, event.epoch_start)
                 effects.append(PersistHistory(self.history))
@@ -505,7 +509,8 @@ class SlaveCore:
 
     def _report(self, now_ms: int, effects: list[Effect]) -> None:
         self._said_ms = now_ms
-        writer = self.history.at(self.end - 1) if self.end else None
+        written = self.end and not self.classic
+        writer = self.history.at(self.end - 1) if written else None
         epoch = writer.number if writer else 0
         effects.append(ReportProgress(self.connection, self.end, self.flushed, epoch))
 

@@ -205,20 +205,18 @@ class CommitLog:
             segment = self._take_next(offset - offset % self.run.segment_bytes)
             segment.wrote = offset - segment.start
             self._continue_in(segment)
-        if offset != self.tail.end:
-            raise ValueError(f"replicated bytes start at {offset}, the log ends at {self.tail.end}")
+        tail = self.tail
+        if offset != tail.end:
+            raise ValueError(f"replicated bytes start at {offset}, the log ends at {tail.end}")
         try:
-            with memoryview(data) as view:
-                at = 0
-                while at < len(view):
-                    if self.tail.position == self.tail.limit:
-                        self.roll()
-                    with view[at : at + self.tail.limit - self.tail.position] as piece:
-                        self.tail.append_raw(piece)
-                        at += len(piece)
+            while len(data) > (room := tail.limit - tail.position):
+                tail.append_raw(data[:room])
+                data = data[room:]
+                self.roll()
+            tail.append_raw(data)
         finally:
-            self.tail.commit()
-        return self.end
+            tail.commit()
+        return tail.end
 
     def commit(self) -> None:
         """Make what was staged through `tail` part of the log. Raises FlushFailed, from then on

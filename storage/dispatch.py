@@ -103,13 +103,17 @@ class Dispatcher:
         error stops
         dispatch for good; the flags say so.
         """
-        assert limit <= self._log.end, f"dispatch up to {limit}, the log ends at {self._log.end}"
         arrivals: list[Arrival] | None = None if self.on_arrivals is None else []
         done = 0
         self.starved = False
         if self.index_position < self.position:
             self._catch_up_index(records_max)
-        while done < records_max and self.position < limit and self._flags.queue_writable:
+        flags = self._flags
+        while (
+            done < records_max
+            and self.position < limit
+            and (flags.writable or flags.queue_writable)
+        ):
             start = self.position
             index = self._index if self.index_position == start and not self.starved else None
             if start < self.index_position:  # recovery: the index was ahead of the queues
@@ -132,8 +136,8 @@ class Dispatcher:
             elif reached == start:
                 break
         self.stats.records += done
-        if not self.starved and self._flags.full:
-            self._flags.clear(Problem.QUEUES_FULL)
+        if not flags.writable and flags.full and not self.starved:
+            flags.clear(Problem.QUEUES_FULL)
         if arrivals and self.on_arrivals is not None:
             self.on_arrivals(arrivals)
         return done
@@ -170,8 +174,10 @@ class Dispatcher:
             assert start < self._log.start, f"dispatch at {start}, the log ends at {self._log.end}"
             return self._log.start, -1, NOTHING
         base = segment.start
+        stop = min(limit - base, segment.size)
+        assert stop <= segment.wrote, f"dispatch up to {limit}, the log ends at {self._log.end}"
         derived = derive(
-            segment.view, start - base, min(segment.wrote, limit - base), base,
+            segment.view, start - base, stop, base,
             queues, index, self._delay_ms_by_level, arrivals, records_max,
         )  # fmt: skip
         last_record = base + derived.last_record

@@ -332,9 +332,8 @@ class MessageStore:
         """Derive queue and index entries of confirmed messages; how many messages were done."""
         done = self.dispatcher.step(records_max, self.confirmed)
         # A slave counts what was replicated here, so nothing "waits" when it becomes the master.
-        self.stats.appended_messages = max(
-            self.stats.appended_messages, self.dispatcher.stats.records
-        )
+        if self.stats.appended_messages < self.dispatcher.stats.records:
+            self.stats.appended_messages = self.dispatcher.stats.records
         return done
 
     @property

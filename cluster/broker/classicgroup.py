@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 REVIEW_MS: Final = 100  # how late a slave may be found to be late
 SEARCH_MS_MIN: Final = 500
 SEARCH_MS_MAX: Final = 30_000
+NO_LIMIT: Final = (1 << 63) - 1  # of what consumers may read
 
 
 class ClassicMaster:
@@ -363,7 +364,7 @@ class ClassicSlave:
         return slave_refusal()
 
     def confirmed(self) -> int:
-        return self._store.end
+        return NO_LIMIT
 
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         return Overdue(ResponseCode.SYSTEM_ERROR, 1, 0)  # a slave answers no send

@@ -421,6 +421,31 @@ async def test_a_master_that_does_not_read_gets_the_newest_report_later() -> Non
     assert slave.wire.reports == [0, 100, 101]
 
 
+async def test_what_was_appended_is_reported_although_the_next_frame_breaks_the_protocol() -> None:
+    slave = Slave()
+    await slave.connect()
+    head = frame(100, b"b" * 50)[:8]
+    slave.hear(frame(0, b"a" * 100) + head)
+    assert slave.wire.reports == [0, 100]
+    slave.hear(b"\x7f\xff\xff\xff")
+    assert slave.wire.aborted and slave.wire.reports == [0, 100]
+    slave.check()
+
+
+async def test_a_report_leaves_before_anything_that_can_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slave = Slave()
+    await slave.connect()
+    seen: list[list[int]] = []
+    make_room = Link.make_room
+    monkeypatch.setattr(
+        Link, "make_room", lambda link: (seen.append(slave.wire.reports[:]), make_room(link))
+    )
+    slave.hear(frame(0, b"a" * 100) + frame(100, b"b"))
+    assert seen == [[0, 101]]
+
+
 async def test_unfollow_leaves_and_what_still_comes_is_not_appended() -> None:
     slave = Slave()
     await slave.connect()

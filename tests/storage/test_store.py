@@ -207,6 +207,14 @@ def test_confirm_limit_holds_messages_back(opened: Opener) -> None:
     assert store.dispatch() == 1
 
 
+def test_dispatching_beyond_the_end_of_the_log_is_a_bug(opened: Opener) -> None:
+    store = opened()
+    store.put(draft())
+    with pytest.raises(AssertionError, match="the log ends at"):
+        store.dispatcher.step(1, store.end + 1)
+    assert store.dispatcher.position == 0
+
+
 def test_arrivals_are_reported_once_per_step(opened: Opener) -> None:
     store = opened()
     seen: list[Any] = []

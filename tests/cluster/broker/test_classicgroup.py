@@ -463,6 +463,18 @@ def test_configured_master_is_followed_whatever_name_servers_say(tmp_path: Path)
         assert slave.master == "10.0.0.1:10911"
 
 
+def test_slave_lets_consumers_read_all_it_has(tmp_path: Path) -> None:
+    with open_kit(tmp_path / "master") as master:
+        master.send()
+        with master.store.log.read(0, master.store.end) as data:  # type: ignore[union-attr]
+            log = bytes(data)
+    with open_kit(tmp_path / "slave", role=Role.SLAVE, broker_id=1) as kit:
+        kit.store.confirm_limit = kit.standing.confirmed
+        kit.store.append_raw(log, 0)
+        assert kit.store.confirmed == kit.store.end == len(log) > 0
+        assert kit.store.dispatch() == 1
+
+
 def test_slave_takes_no_message_and_says_how_it_follows(slave: ClassicSlave) -> None:
     assert slave.refusal() is not None
     status = slave.ha_status()
