@@ -13,6 +13,7 @@ import logging
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -116,7 +117,13 @@ class Sender:
         self._accepting = False
         self._woken = False
         self._telling = False
-        self._gathering = False
+        self._gathering = False  # what is committed, or may be, goes with the next report
+        self._looking = False
+        self._looked_end = NEVER
+        self._commit: Callable[[], None] | None = None
+        self._hearing: Stream | None = (
+            None  # whose report is taken in: it counts before a loss does
+        )
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -153,6 +160,26 @@ class Sender:
             self.pump()
         except Exception as error:
             self._feed.fail(error)
+
+    def commit_later(self, commit: Callable[[], None]) -> None:
+        """Call `commit`, which makes part of the log what is staged, when that can be shipped.
+
+        For who holds the answers until slaves have it: what came in while a shipment is under way
+        is one commit, and the next shipment (decision 0009).
+        """
+        if self._loop is None:
+            asyncio.get_running_loop().call_soon(commit)
+        else:
+            self._commit = commit
+            self._gather()
+
+    def let_go(self) -> None:
+        """Commit and ship what is gathered, now."""
+        commit, self._commit = self._commit, None
+        if commit is not None:
+            commit()
+        self._gathering = False
+        self._pump(may_gather=False)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -306,10 +333,15 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
-        # what was gathered goes first: the slave works while we answer
-        problem = self._write(stream)
-        if len(self._streams) > 1:
-            self.pump(but=stream)
+        self._hearing = stream
+        try:
+            # what was gathered goes first: the slave works while we answer
+            if self._gathering:
+                self.let_go()
+            else:
+                self.pump()
+        finally:
+            self._hearing = None
         end, master = self._source.end, self._feed.master
         if stream.next_offset == NEVER and master is not None:
             self._note_log(master, end)  # where it starts says whether the slave can be served
@@ -329,8 +361,8 @@ class Sender:
             )
             if stream.number not in self._streams:
                 return  # refused
-        if problem is not None:
-            self._lost(stream.number, *problem)
+        if stream.problem is not None:
+            self._lost(stream.number, *stream.problem)
 
     def _greet_classic(self, stream: Stream) -> None:
         """Classic slaves have no id: they get a number that no replica has, another per connection."""
@@ -401,7 +433,7 @@ class Sender:
             self._rules.batch_bytes,
         )  # fmt: skip
 
-    def pump(self, but: Stream | None = None) -> None:
+    def pump(self) -> None:
         """Ship what the log has to every slave whose socket is not full: one write each.
 
         It is shipped before the core hears of it: so not even an asynchronous master that is killed
@@ -409,52 +441,55 @@ class Sender:
         slaves anyway, what was appended since the last shipment goes when that one is reported: a
         group commit, of the size that the slave's own speed makes it.
         """
+        self._pump(may_gather=True)
+
+    def _pump(self, *, may_gather: bool) -> None:
         self._woken = False
         master = self._feed.master
         if master is None:
             return
-        may_gather = self._loop is not None and master.mode is Mode.S0
+        in_groups = self._loop is not None and master.mode is Mode.S0
         end = self._source.end
+        under_way = False
         for stream in list(self._streams.values()):
-            if stream is but or not stream.behind(end):
-                continue
-            if may_gather and stream.gathers(end):
-                self._gather()
-            else:
-                self._ship(stream)
-        if master.controlled or not self._gathering:  # else the next report says it, too
+            if stream.behind(end):
+                if in_groups and may_gather and stream.gathers(end):
+                    self._gather()
+                else:
+                    self._ship(stream)
+            under_way = under_way or stream.sent > stream.acked
+        if master.controlled or not (in_groups and under_way):  # else the next report says it, too
             self._note_log(master, end)
 
     def _gather(self) -> None:
-        """Ship what waits for a report without one once the loop has nothing more to append."""
+        """Wait for a report, or until the loop has nothing more to append."""
         if not self._gathering:
-            assert self._loop is not None
             self._gathering = True
-            self._loop.call_soon(self._feed.guarded, self._look_again)
+            self._looked_end = NEVER
+            self._look_soon()
 
-    def _look_again(self) -> None:
-        """What the loop had read when it came here is appended before it comes to the next look."""
-        if self._loop is not None:
-            self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
+    def _look_soon(self) -> None:
+        if not self._looking and self._loop is not None:
+            self._looking = True
+            self._loop.call_soon(self._feed.guarded, self._look)
 
-    def _ship_gathered(self, end: int) -> None:
-        self._gathering = False
-        if self._loop is None:
+    def _look(self) -> None:
+        """Once in each turn of the loop, behind all that it has read: does it still pay to wait?"""
+        self._looking = False
+        if not self._gathering:
             return
-        if self._source.end > end:
-            self._gather()
-            return
-        for stream in list(self._streams.values()):
-            if stream.behind(end):
-                self._ship(stream)
-        master = self._feed.master
-        if master is not None:
-            self._note_log(master, end)
+        end, looked_end = self._source.staged_end, self._looked_end
+        self._looked_end = end
+        for stream in self._streams.values():
+            if end > looked_end and stream.gathers(end) and self._loop is not None:
+                self._look_soon()
+                return
+        self.let_go()
 
     def _ship(self, stream: Stream) -> None:
-        problem = self._write(stream)
-        if problem is not None:
-            self._lost(stream.number, *problem)
+        stream.problem = self._write(stream)
+        if stream.problem is not None and stream is not self._hearing:
+            self._lost(stream.number, *stream.problem)
 
     def _write(self, stream: Stream) -> tuple[str, int] | None:
         """One write; why the stream ends with it, and how loud to say so. When more is to be done the

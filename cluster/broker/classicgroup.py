@@ -20,7 +20,7 @@ from cluster.broker.acks import Acks, Overdue
 from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
-from cluster.broker.standing import MASTER_ID, RoleChanges, slave_refusal
+from cluster.broker.standing import MASTER_ID, RoleChanges, call_soon, slave_refusal
 from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import ResponseCode
@@ -250,6 +250,12 @@ class ClassicMaster:
         if not self.core.slaves and self.core.mode is Mode.S0:
             self._wake()  # nobody is waited for
 
+    def commit_later(self, commit: Callable[[], None]) -> None:
+        if self.core.mode is Mode.S0:
+            self.sender.commit_later(commit)
+        else:
+            call_soon(commit)
+
     def flushed(self, end: int) -> None:
         if not self.core.mode.waits_for_disk:
             return
@@ -393,6 +399,9 @@ class ClassicSlave:
     def appended(self) -> None:
         if self._synchronous:
             self._flush(self._store.end)
+
+    def commit_later(self, commit: Callable[[], None]) -> None:
+        call_soon(commit)
 
     def flushed(self, end: int) -> None:
         self.feed.feed(Flushed(end))
