@@ -277,6 +277,11 @@ def welcome_parts(welcome: Welcome) -> tuple[bytes, bytes]:
     return head, _entries(welcome.history.entries)
 
 
+def encode_classic_head(offset: int, size: int) -> bytes:
+    """As encode_transfer_head(), of a CLASSIC transfer."""
+    return _CLASSIC.pack(offset, size)
+
+
 def encode_transfer_head(
     frame: Transfer,
     dialect: Dialect,
@@ -291,7 +296,7 @@ def encode_transfer_head(
     """
     size = len(frame.body) if body_bytes is None else body_bytes
     if dialect is Dialect.CLASSIC:
-        return _CLASSIC.pack(frame.offset, size)
+        return encode_classic_head(frame.offset, size)
     if dialect is Dialect.AUTO_SWITCH:
         return _TRANSFER.pack(
             _TRANSFERRING, size, frame.offset, frame.epoch, frame.epoch_start, frame.confirmed
@@ -437,8 +442,11 @@ class MasterFrameReader:
 
 
 def _classic_reports(view: memoryview, start: int, end: int) -> tuple[list[SlaveFrame], int]:
-    stop = end - (end - start) % _LONG.size
-    return [Report(_position(each)) for (each,) in _LONG.iter_unpack(view[start:stop])], stop
+    frames: list[SlaveFrame] = []
+    while end - start >= _LONG.size:
+        frames.append(Report(_position(_LONG.unpack_from(view, start)[0])))
+        start += _LONG.size
+    return frames, start
 
 
 def _position(value: int) -> int:

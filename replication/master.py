@@ -338,13 +338,11 @@ class MasterCore:
         """What `count` different replicas hold, ourselves, with `own`, among them."""
         if count <= 1:
             return own
-        slaves = self.slaves.values()
-        if len(slaves) < count - 1:
+        disk = self.mode.waits_for_disk
+        positions = [slave.flushed if disk else slave.received for slave in self.slaves.values()]
+        if len(positions) < count - 1:
             return 0
-        if self.mode.waits_for_disk:
-            positions = sorted([slave.flushed for slave in slaves])
-        else:
-            positions = sorted([slave.received for slave in slaves])
+        positions.sort()
         return min(own, positions[1 - count])
 
     def _whole(self, reached: int) -> int:

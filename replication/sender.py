@@ -129,7 +129,10 @@ class Sender:
         feed.register(Admit, self._admit)
         feed.register(StreamFrom, self._begin)
         feed.register(Drop, self._drop)
-        feed.register(Confirmed, self._confirmed)
+        if party is None:
+            feed.ignore(Confirmed)  # no classic frame says it
+        else:
+            feed.register(Confirmed, self._confirmed)
         feed.failed.append(lambda: self.close("the broker stops"))
 
     # --- what others ask and say ---
@@ -226,7 +229,7 @@ class Sender:
         """Go on where a slave's socket was full."""
         stream = self._streams.get(number)
         if stream is not None:
-            self._ship(stream)
+            self._ship(stream, self._shipped())
 
     def _take(self, stream: Stream, data: bytes) -> None:
         view, at = memoryview(data), 0
@@ -323,7 +326,7 @@ class Sender:
 
     def _say(self, stream: Stream, frame: MasterFrame) -> None:
         stream.say(frame)
-        self._ship(stream)
+        self._ship(stream, self._shipped())
 
     # --- what slaves report ---
 
@@ -342,8 +345,8 @@ class Sender:
                 self.pump()
         finally:
             self._hearing = None
-        end, master = self._source.end, self._feed.master
-        if stream.next_offset == NEVER and master is not None:
+        end = self._source.end
+        if stream.next_offset == NEVER and (master := self._feed.master) is not None:
             self._note_log(master, end)  # where it starts says whether the slave can be served
         if not stream.greeted:
             self._greet_classic(stream)
@@ -381,7 +384,7 @@ class Sender:
             offset = max(master.end - master.end % self._segment_bytes, self._source.start)
         stream.begin(offset, self._clock.monotonic_ms())
         log.info("slave follows peer=%s from=%d end=%d", stream.peer, offset, master.end)
-        self._ship(stream)
+        self._ship(stream, self._shipped())
 
     def _drop(self, effect: Drop) -> None:
         stream = self._streams.get(effect.connection)
@@ -427,7 +430,10 @@ class Sender:
         if start > master.start:
             self._feed.feed(Trimmed(start))
 
-    def _shipped(self, master: MasterCore) -> Shipped:
+    def _shipped(self) -> Shipped:
+        master = self._feed.master
+        if master is None:
+            return NOTHING
         return Shipped(
             self._source.end, master.confirmed, master.history, self._segment_bytes,
             self._rules.batch_bytes,
@@ -449,14 +455,15 @@ class Sender:
         if master is None:
             return
         in_groups = self._loop is not None and master.mode is Mode.S0
-        end = self._source.end
+        shipped = self._shipped()
+        end = shipped.end
         under_way = False
         for stream in list(self._streams.values()):
             if stream.behind(end):
                 if in_groups and may_gather and stream.gathers(end):
                     self._gather()
                 else:
-                    self._ship(stream)
+                    self._ship(stream, shipped)
             under_way = under_way or stream.sent > stream.acked
         if master.controlled or not (in_groups and under_way):  # else the next report says it, too
             self._note_log(master, end)
@@ -471,7 +478,7 @@ class Sender:
     def _look_soon(self) -> None:
         if not self._looking and self._loop is not None:
             self._looking = True
-            self._loop.call_soon(self._feed.guarded, self._look)
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """Once in each turn of the loop, behind all that it has read: does it still pay to wait?"""
@@ -484,33 +491,29 @@ class Sender:
             if end > looked_end and stream.gathers(end) and self._loop is not None:
                 self._look_soon()
                 return
-        self.let_go()
+        self._feed.guarded(self.let_go)
 
-    def _ship(self, stream: Stream) -> None:
-        stream.problem = self._write(stream)
-        if stream.problem is not None and stream is not self._hearing:
-            self._lost(stream.number, *stream.problem)
-
-    def _write(self, stream: Stream) -> tuple[str, int] | None:
-        """One write; why the stream ends with it, and how loud to say so. When more is to be done the
-        loop calls again as soon as there is room."""
-        master = self._feed.master
-        shipped = self._shipped(master) if master is not None else NOTHING
+    def _ship(self, stream: Stream, shipped: Shipped) -> None:
+        """One write. When more is to be done the loop calls again as soon as there is room."""
         try:
-            if stream.behind(shipped.end) and stream.ship(self._source, shipped):
+            if stream.ship(self._source, shipped):
                 stream.wrote_ms = self._clock.monotonic_ms()
-            if not stream.behind(shipped.end):
+            if stream.behind(shipped.end):
+                frames = stream.next_ahead(self._source, shipped)
+                if frames:
+                    self._read_ahead(stream, frames)
+                stream.wire.wait_writable(stream.waits_for_room(shipped.end))
+            else:
                 stream.wire.wait_writable(False)
-                return None
-            frames = stream.next_ahead(self._source, shipped)
         except LogGone as problem:
-            return str(problem), logging.ERROR
+            self._broken(stream, str(problem), logging.ERROR)
         except OSError as error:
-            return str(error), logging.INFO
-        if frames:
-            self._read_ahead(stream, frames)
-        stream.wire.wait_writable(stream.waits_for_room(shipped.end))
-        return None
+            self._broken(stream, str(error), logging.INFO)
+
+    def _broken(self, stream: Stream, why: str, level: int) -> None:
+        stream.problem = (why, level)
+        if stream is not self._hearing:
+            self._lost(stream.number, why, level)
 
     def _read_ahead(self, stream: Stream, frames: list[Ahead]) -> None:
         """Have a thread read what a lagging slave needs next."""
@@ -555,10 +558,10 @@ class Sender:
     def _heartbeat(self, stream: Stream) -> None:
         master = self._feed.master
         if master is not None and stream.next_offset != NEVER and not stream.behind(master.end):
-            self._say(stream, stream.heartbeat(self._shipped(master)))
+            self._say(stream, stream.heartbeat(self._shipped()))
 
     def _confirmed(self, effect: Confirmed) -> None:
-        if not self._telling and self._loop is not None and self._party is not None:
+        if not self._telling and self._loop is not None:
             self._telling = True
             self._loop.call_later(
                 CONFIRMED_PAUSE_MS / 1000, self._feed.guarded, self.tell_confirmed

@@ -25,6 +25,7 @@ from replication.frames import (
     MasterFrame,
     SlaveFrameReader,
     Transfer,
+    encode_classic_head,
     encode_master_frame,
     encode_transfer_head,
 )
@@ -279,7 +280,10 @@ class Stream:
         if body is None:
             raise self._gone(source, at)
         with body:
-            head = encode_transfer_head(self._transfer(log, at, body), self.reader.dialect)
+            if self.reader.dialect is Dialect.CLASSIC:
+                head = encode_classic_head(at, stop - at)
+            else:
+                head = encode_transfer_head(self._transfer(log, at, body), self.reader.dialect)
             taken = self.wire.send((head, body))
         if taken == len(head) + stop - at:
             self.next_offset = self.sent = stop
