@@ -336,16 +336,17 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
+        end = self._source.end
         self._hearing = stream
         try:
             # what was gathered goes first: the slave works while we answer
             if self._gathering:
                 self.let_go()
-            else:
+                end = self._source.end
+            elif end > stream.next_offset:
                 self.pump()
         finally:
             self._hearing = None
-        end = self._source.end
         if stream.next_offset == NEVER and (master := self._feed.master) is not None:
             self._note_log(master, end)  # where it starts says whether the slave can be served
         if not stream.greeted:
