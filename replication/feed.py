@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, ParamSpec, Protocol, get_args
 
 from replication import masterevents as m
 from replication import replica as r
@@ -17,6 +17,7 @@ from storage import Clock
 
 log = logging.getLogger(__name__)
 
+Arguments = ParamSpec("Arguments")
 Handler = Callable[[Any], Awaitable[None] | None]
 
 TICKS: Final = frozenset({m.Tick, r.Tick})
@@ -137,10 +138,12 @@ class Feed:
         for call in self.failed:
             call()
 
-    def guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+    def guarded(
+        self, call: Callable[Arguments, None], *arguments: Arguments.args, **more: Arguments.kwargs
+    ) -> None:
         """Run a callback of the loop. The loop would log a failure and go on; a bug must end run()."""
         try:
-            call(*arguments)
+            call(*arguments, **more)
         except Exception as error:
             self.fail(error)
 

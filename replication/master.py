@@ -169,8 +169,9 @@ class MasterCore:
         )
 
     def copies(self, end: int) -> tuple[int, int]:
-        """How many replicas hold everything below `end`, and how many of them say on disk; ourselves included."""
-        held = int(self.end >= end)
+        """How many replicas hold everything below `end`, which our log does, and how many of them say on disk;
+        ourselves included."""
+        held = 1
         durable = int(self.flushed >= end)
         for slave in self.slaves.values():
             held += slave.received >= end

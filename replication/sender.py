@@ -13,7 +13,6 @@ import logging
 import secrets
 import socket
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -117,13 +116,7 @@ class Sender:
         self._accepting = False
         self._woken = False
         self._telling = False
-        self._gathering = False  # what is committed, or may be, goes with the next report
-        self._looking = False
-        self._looked_end = NEVER
-        self._commit: Callable[[], None] | None = None
-        self._hearing: Stream | None = (
-            None  # whose report is taken in: it counts before a loss does
-        )
+        self._gathering = False
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -163,26 +156,6 @@ class Sender:
             self.pump()
         except Exception as error:
             self._feed.fail(error)
-
-    def commit_later(self, commit: Callable[[], None]) -> None:
-        """Call `commit`, which makes part of the log what is staged, when that can be shipped.
-
-        For who holds the answers until slaves have it: what came in while a shipment is under way
-        is one commit, and the next shipment (decision 0009).
-        """
-        if self._loop is None:
-            asyncio.get_running_loop().call_soon(commit)
-        else:
-            self._commit = commit
-            self._gather()
-
-    def let_go(self) -> None:
-        """Commit and ship what is gathered, now."""
-        commit, self._commit = self._commit, None
-        if commit is not None:
-            commit()
-        self._gathering = False
-        self._pump(may_gather=False)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -229,7 +202,7 @@ class Sender:
         """Go on where a slave's socket was full."""
         stream = self._streams.get(number)
         if stream is not None:
-            self._ship(stream, self._shipped())
+            self._ship(stream)
 
     def _take(self, stream: Stream, data: bytes) -> None:
         view, at = memoryview(data), 0
@@ -326,7 +299,7 @@ class Sender:
 
     def _say(self, stream: Stream, frame: MasterFrame) -> None:
         stream.say(frame)
-        self._ship(stream, self._shipped())
+        self._ship(stream)
 
     # --- what slaves report ---
 
@@ -336,18 +309,12 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
-        end = self._source.end
-        self._hearing = stream
-        try:
-            # what was gathered goes first: the slave works while we answer
-            if self._gathering:
-                self.let_go()
-                end = self._source.end
-            elif end > stream.next_offset:
-                self.pump()
-        finally:
-            self._hearing = None
-        if stream.next_offset == NEVER and (master := self._feed.master) is not None:
+        # what was gathered goes first: the slave works while we answer
+        problem = self._write(stream)
+        if len(self._streams) > 1:
+            self.pump(but=stream)
+        end, master = self._source.end, self._feed.master
+        if stream.next_offset == NEVER and master is not None:
             self._note_log(master, end)  # where it starts says whether the slave can be served
         if not stream.greeted:
             self._greet_classic(stream)
@@ -365,8 +332,8 @@ class Sender:
             )
             if stream.number not in self._streams:
                 return  # refused
-        if stream.problem is not None:
-            self._lost(stream.number, *stream.problem)
+        if problem is not None:
+            self._lost(stream.number, *problem)
 
     def _greet_classic(self, stream: Stream) -> None:
         """Classic slaves have no id: they get a number that no replica has, another per connection."""
@@ -385,7 +352,7 @@ class Sender:
             offset = max(master.end - master.end % self._segment_bytes, self._source.start)
         stream.begin(offset, self._clock.monotonic_ms())
         log.info("slave follows peer=%s from=%d end=%d", stream.peer, offset, master.end)
-        self._ship(stream, self._shipped())
+        self._ship(stream)
 
     def _drop(self, effect: Drop) -> None:
         stream = self._streams.get(effect.connection)
@@ -431,16 +398,13 @@ class Sender:
         if start > master.start:
             self._feed.feed(Trimmed(start))
 
-    def _shipped(self) -> Shipped:
-        master = self._feed.master
-        if master is None:
-            return NOTHING
+    def _shipped(self, master: MasterCore) -> Shipped:
         return Shipped(
             self._source.end, master.confirmed, master.history, self._segment_bytes,
             self._rules.batch_bytes,
         )  # fmt: skip
 
-    def pump(self) -> None:
+    def pump(self, but: Stream | None = None) -> None:
         """Ship what the log has to every slave whose socket is not full: one write each.
 
         It is shipped before the core hears of it: so not even an asynchronous master that is killed
@@ -448,73 +412,73 @@ class Sender:
         slaves anyway, what was appended since the last shipment goes when that one is reported: a
         group commit, of the size that the slave's own speed makes it.
         """
-        self._pump(may_gather=True)
-
-    def _pump(self, *, may_gather: bool) -> None:
         self._woken = False
         master = self._feed.master
         if master is None:
             return
-        in_groups = self._loop is not None and master.mode is Mode.S0
-        shipped = self._shipped()
-        end = shipped.end
-        under_way = False
+        may_gather = self._loop is not None and master.mode is Mode.S0
+        end = self._source.end
         for stream in list(self._streams.values()):
-            if stream.behind(end):
-                if in_groups and may_gather and stream.gathers(end):
-                    self._gather()
-                else:
-                    self._ship(stream, shipped)
-            under_way = under_way or stream.sent > stream.acked
-        if master.controlled or not (in_groups and under_way):  # else the next report says it, too
+            if stream is but or not stream.behind(end):
+                continue
+            if may_gather and stream.gathers(end):
+                self._gather()
+            else:
+                self._ship(stream)
+        if master.controlled or not self._gathering:  # else the next report says it, too
             self._note_log(master, end)
 
     def _gather(self) -> None:
-        """Wait for a report, or until the loop has nothing more to append."""
+        """Ship what waits for a report without one once the loop has nothing more to append."""
         if not self._gathering:
+            assert self._loop is not None
             self._gathering = True
-            self._looked_end = NEVER
-            self._look_soon()
+            self._loop.call_soon(self._feed.guarded, self._look_again)
 
-    def _look_soon(self) -> None:
-        if not self._looking and self._loop is not None:
-            self._looking = True
-            self._loop.call_soon(self._look)
+    def _look_again(self) -> None:
+        """What the loop had read when it came here is appended before it comes to the next look."""
+        if self._loop is not None:
+            self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
 
-    def _look(self) -> None:
-        """Once in each turn of the loop, behind all that it has read: does it still pay to wait?"""
-        self._looking = False
-        if not self._gathering:
+    def _ship_gathered(self, end: int) -> None:
+        self._gathering = False
+        if self._loop is None:
             return
-        end, looked_end = self._source.staged_end, self._looked_end
-        self._looked_end = end
-        for stream in self._streams.values():
-            if end > looked_end and stream.gathers(end) and self._loop is not None:
-                self._look_soon()
-                return
-        self._feed.guarded(self.let_go)
+        if self._source.end > end:
+            self._gather()
+            return
+        for stream in list(self._streams.values()):
+            if stream.behind(end):
+                self._ship(stream)
+        master = self._feed.master
+        if master is not None:
+            self._note_log(master, end)
 
-    def _ship(self, stream: Stream, shipped: Shipped) -> None:
-        """One write. When more is to be done the loop calls again as soon as there is room."""
+    def _ship(self, stream: Stream) -> None:
+        problem = self._write(stream)
+        if problem is not None:
+            self._lost(stream.number, *problem)
+
+    def _write(self, stream: Stream) -> tuple[str, int] | None:
+        """One write; why the stream ends with it, and how loud to say so. When more is to be done the
+        loop calls again as soon as there is room."""
+        master = self._feed.master
+        shipped = self._shipped(master) if master is not None else NOTHING
         try:
-            if stream.ship(self._source, shipped):
+            if stream.behind(shipped.end) and stream.ship(self._source, shipped):
                 stream.wrote_ms = self._clock.monotonic_ms()
-            if stream.behind(shipped.end):
-                frames = stream.next_ahead(self._source, shipped)
-                if frames:
-                    self._read_ahead(stream, frames)
-                stream.wire.wait_writable(stream.waits_for_room(shipped.end))
-            else:
+            if not stream.behind(shipped.end):
                 stream.wire.wait_writable(False)
+                return None
+            frames = stream.next_ahead(self._source, shipped)
         except LogGone as problem:
-            self._broken(stream, str(problem), logging.ERROR)
+            return str(problem), logging.ERROR
         except OSError as error:
-            self._broken(stream, str(error), logging.INFO)
-
-    def _broken(self, stream: Stream, why: str, level: int) -> None:
-        stream.problem = (why, level)
-        if stream is not self._hearing:
-            self._lost(stream.number, why, level)
+            return str(error), logging.INFO
+        if frames:
+            self._read_ahead(stream, frames)
+        stream.wire.wait_writable(stream.waits_for_room(shipped.end))
+        return None
 
     def _read_ahead(self, stream: Stream, frames: list[Ahead]) -> None:
         """Have a thread read what a lagging slave needs next."""
@@ -559,7 +523,7 @@ class Sender:
     def _heartbeat(self, stream: Stream) -> None:
         master = self._feed.master
         if master is not None and stream.next_offset != NEVER and not stream.behind(master.end):
-            self._say(stream, stream.heartbeat(self._shipped()))
+            self._say(stream, stream.heartbeat(self._shipped(master)))
 
     def _confirmed(self, effect: Confirmed) -> None:
         if not self._telling and self._loop is not None:

@@ -53,10 +53,6 @@ class SourceLog(Protocol):
     def end(self) -> int:
         """Offset behind the last whole record."""
 
-    @property
-    def staged_end(self) -> int:
-        """As end, with what is on its way into the log."""
-
     def read(self, offset: int, size: int) -> memoryview | None:
         """A view of [offset, offset + size), all of it in one file; None when it is not there."""
 
@@ -103,12 +99,11 @@ class Stream:
     ready        frames that were read ahead, the first of them at next_offset
     reading      more of them are on their way
     hot_bytes    so far behind the log's end nothing is read ahead
-    problem      why it ends, and how loud to say so, once a write has failed
     """
 
     __slots__ = (
         "_bodies", "_file", "_file_start", "acked", "admitted", "bytes_per_second", "challenge", "greeted",
-        "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "problem", "reader",
+        "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "reader",
         "reading", "ready", "replica", "said_confirmed", "sent", "unfinished", "window_bytes",
         "window_ms", "wire", "wrote_ms",
     )  # fmt: skip
@@ -133,7 +128,6 @@ class Stream:
         self.unfinished: _Piece | None = None
         self.ready: deque[Ready] = deque()
         self.reading = False
-        self.problem: tuple[str, int] | None = None
         self.hot_bytes = HOT_BYTES
         self.heard_ms = self.wrote_ms = self.window_ms = now_ms
         self.window_bytes = 0

@@ -103,11 +103,6 @@ class CommitLog:
         return segments[-1].start + segments[-1].wrote if segments else 0
 
     @property
-    def staged_end(self) -> int:
-        """As end, with what is staged."""
-        return self.tail.end if self.run.segments else 0
-
-    @property
     def failure(self) -> str:
         """Why a commit failed, or "". From then on nothing may be acknowledged."""
         return self.tail.failure

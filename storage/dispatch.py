@@ -103,6 +103,7 @@ class Dispatcher:
         error stops
         dispatch for good; the flags say so.
         """
+        assert limit <= self._log.end, f"dispatch up to {limit}, the log ends at {self._log.end}"
         arrivals: list[Arrival] | None = None if self.on_arrivals is None else []
         done = 0
         self.starved = False
@@ -174,10 +175,8 @@ class Dispatcher:
             assert start < self._log.start, f"dispatch at {start}, the log ends at {self._log.end}"
             return self._log.start, -1, NOTHING
         base = segment.start
-        stop = min(limit - base, segment.size)
-        assert stop <= segment.wrote, f"dispatch up to {limit}, the log ends at {self._log.end}"
         derived = derive(
-            segment.view, start - base, stop, base,
+            segment.view, start - base, min(segment.wrote, limit - base), base,
             queues, index, self._delay_ms_by_level, arrivals, records_max,
         )  # fmt: skip
         last_record = base + derived.last_record

@@ -187,7 +187,7 @@ class Broker:
             held=self.standing.holds_answers,
             store_host=self._store_host,
             rng=rng,
-            later=self.standing.commit_later,
+            later=_call_soon,
         )
         self.listening = self.servers()
         store.confirm_limit = self.standing.confirmed
@@ -600,6 +600,10 @@ def channels_to_master(config: BrokerConfig) -> ChannelPool:
         return ChannelPool()
     roots = config.tls_trust_path
     return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)))
+
+
+def _call_soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

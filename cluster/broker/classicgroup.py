@@ -20,7 +20,7 @@ from cluster.broker.acks import Acks, Overdue
 from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
-from cluster.broker.standing import MASTER_ID, RoleChanges, call_soon, slave_refusal
+from cluster.broker.standing import MASTER_ID, RoleChanges, slave_refusal
 from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import ResponseCode
@@ -91,7 +91,7 @@ class ClassicMaster:
         self._passages = Passages()
         self._serving = False
         if mode.waits_for_slaves:
-            acks.lost = self._lost_now
+            acks.lost = self._lost
             acks.disk_too = mode.waits_for_disk
         if mode is Mode.S0:
             acks.on_hold = self.sender.ship_held
@@ -180,16 +180,9 @@ class ClassicMaster:
             return None
         return ResponseCode.SLAVE_NOT_AVAILABLE
 
-    def _lost_now(self) -> ResponseCode | None:
-        """As _lost(), of what was just appended: consumers may see it then."""
-        code = self._lost()
-        if code is not None and self.core.mode is Mode.S0:
-            self._wake()
-        return code
-
     def _available(self) -> int:
         core, available = self.core, 0
-        near = max(core.end - core.rules.gap_bytes_max, NEVER)
+        near = max(self._store.log.end - core.rules.gap_bytes_max, NEVER)
         for slave in core.slaves.values():
             if slave.received > near and not (self._late and self._is_late(slave)):
                 available += 1
@@ -226,6 +219,7 @@ class ClassicMaster:
         """Find slaves that are late although no sender waits, and show consumers what follows."""
         now_ms, end = self._clock.monotonic_ms(), self._store.end
         self._passages.note(end, now_ms)
+        self._note()
         if not self.core.mode.waits_for_slaves:
             return
         for gone in self._late.keys() - {each.connection for each in self.core.slaves.values()}:
@@ -238,8 +232,7 @@ class ClassicMaster:
         elif now_ms - self._unmoved[1] >= self.core.rules.slave_timeout_ms:
             self._mark_late(self._unmoved[0])
             self._unmoved = None
-        before = self._confirmed
-        if self.confirmed() > before:
+        if self.confirmed() > self._store.dispatcher.position:
             self._wake()
 
     # --- what happens to our log ---
@@ -247,20 +240,18 @@ class ClassicMaster:
     def appended(self) -> None:
         if self.holds_answers or self.core.slaves:
             self.sender.wake()
-        if not self.core.slaves and self.core.mode is Mode.S0:
+        if self.core.mode is Mode.S0 and self._lost() is not None:
             self._wake()  # nobody is waited for
 
-    def commit_later(self, commit: Callable[[], None]) -> None:
-        if self.core.mode is Mode.S0:
-            self.sender.commit_later(commit)
-        else:
-            call_soon(commit)
+    def _note(self) -> None:
+        """Let the core know of all of our log: the sender tells it what was shipped."""
+        if self._store.end > self.core.end:
+            self.feed.feed(Appended(self._store.end))
 
     def flushed(self, end: int) -> None:
         if not self.core.mode.waits_for_disk:
             return
-        if self._store.end > self.core.end:
-            self.feed.feed(Appended(self._store.end))
+        self._note()
         self.feed.feed(Flushed(end))
         self._acks.on_disk(end)
         if self.core.mode.waits_for_slaves:
@@ -399,9 +390,6 @@ class ClassicSlave:
     def appended(self) -> None:
         if self._synchronous:
             self._flush(self._store.end)
-
-    def commit_later(self, commit: Callable[[], None]) -> None:
-        call_soon(commit)
 
     def flushed(self, end: int) -> None:
         self.feed.feed(Flushed(end))

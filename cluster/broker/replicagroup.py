@@ -24,7 +24,7 @@ from cluster.broker.controllerlink import ControllerLink
 from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.membership import Membership
-from cluster.broker.standing import MASTER_ID, RoleChanges, call_soon
+from cluster.broker.standing import MASTER_ID, RoleChanges
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -32,7 +32,6 @@ from cluster.remoting.connection import Connection, Handler
 from replication import (
     EpochHistory,
     GroupView,
-    Mode,
     Refusal,
     ReplicaCore,
     SlaveCore,
@@ -339,7 +338,6 @@ class Replica:
         What a connection has staged is in the log one turn later; were the core asked before, it
         would hand over without it, and its sender would be told to send again what is stored.
         """
-        self.feed.guarded(self._sender.let_go)
         if self._open and self._store.log.tail.end != self._store.end:
             asyncio.get_running_loop().call_soon(self._begin_switch, event)
             return
@@ -389,12 +387,6 @@ class Replica:
             self._noting = True
             self._loop.call_soon(self._note)
 
-    def commit_later(self, commit: Callable[[], None]) -> None:
-        if self._config.mode is Mode.S0:
-            self._sender.commit_later(commit)
-        else:
-            call_soon(commit)
-
     def _note(self) -> None:
         """Tell the core once per turn of the loop how far the log has grown, and ship it.
 
@@ -436,8 +428,8 @@ class Replica:
         self._open = False
         self._store.flags.set(Problem.FENCED)
         self._gentle_until_ms = self._clock.monotonic_ms() + GENTLE_MS
-        while self._store.log.tail.end != self._store.end:  # noqa: ASYNC110 - a turn or two
-            await asyncio.sleep(0)  # nothing more is staged, so what is becomes part of the log
+        while self._store.log.tail.end != self._store.end:  # noqa: ASYNC110 - one turn at most
+            await asyncio.sleep(0)  # what a connection has staged is part of the log in the next
         await self.changes.tell(self.role)
         # Stored here, and whether it stays is for the next reign to say: not a success, and no
         # status that a client takes for one. It sends again.

@@ -70,10 +70,6 @@ class Standing(Protocol):
         come after them is left to a later turn of the loop. Where answers are held the standing
         itself wakes who derives queues, when more is confirmed."""
 
-    def commit_later(self, commit: Callable[[], None]) -> None:
-        """Call `commit`, which makes part of the log what sends have staged: once the loop has read
-        from all connections what is there now, or when it can be shipped."""
-
     def flushed(self, end: int) -> None:
         """Our own log is on the disk up to `end`."""
 
@@ -99,11 +95,6 @@ class Standing(Protocol):
 
     def ha_status(self) -> dict[str, Any]:
         """Body of the answer to GET_BROKER_HA_STATUS: hastatus.of_master or of_slave."""
-
-
-def call_soon(call: Callable[[], None]) -> None:
-    """commit_later() where no slave is waited for."""
-    asyncio.get_running_loop().call_soon(call)
 
 
 def slave_refusal() -> BrokerError:

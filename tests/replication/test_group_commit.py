@@ -59,8 +59,9 @@ async def test_a_loop_without_work_ships_what_it_gathered() -> None:
         master.grow(b"b" * 100)
         await asyncio.sleep(0)
         master.grow(b"c" * 100)  # more was read in that turn: once more
-        await asyncio.sleep(0)
-        assert shipped(wire) == [10, 110]
+        for _ in range(2):
+            await asyncio.sleep(0)
+            assert shipped(wire) == [10, 110]
         await asyncio.sleep(0)
         assert shipped(wire) == [10, 110, 310]
 

@@ -45,17 +45,7 @@ class MemoryLog:
         self.start = 0
         self.end = len(data)
         self.segment_bytes = segment_bytes
-        self.staged = bytearray()
         self.out: list[memoryview] = []
-
-    @property
-    def staged_end(self) -> int:
-        return self.end + len(self.staged)
-
-    def commit(self) -> None:
-        self.data += self.staged
-        self.end = len(self.data)
-        self.staged.clear()
 
     def read(self, offset: int, size: int) -> memoryview | None:
         if offset < self.start or offset + size > self.end:
