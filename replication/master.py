@@ -161,13 +161,6 @@ class MasterCore:
         members = max(len(self.granted), len(self._proposed))
         return Refusal.NOT_ENOUGH_COPIES if members < self.rules.copies_min else None
 
-    def slave_available(self) -> bool:
-        """Whether any slave is near enough to be waited for: else 4.x answers SLAVE_NOT_AVAILABLE at once."""
-        return any(
-            each.received >= 0 and self.end - each.received < self.rules.gap_bytes_max
-            for each in self.slaves.values()
-        )
-
     def copies(self, end: int) -> tuple[int, int]:
         """How many replicas hold everything below `end`, which our log does, and how many of them say on disk;
         ourselves included."""

@@ -301,7 +301,7 @@ class Broker:
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         if self.topics.following:
-            self.table_sync.noticed({topic for topic, *_ in arrivals})
+            self.table_sync.noticed({arrival[0] for arrival in arrivals})
         self.pulls.held.arrived(arrivals)
 
     def _flushed(self, end: int) -> None:
