@@ -1,8 +1,9 @@
 """What waiting for a slave costs: `python -m bench.modes`.
 
-Pairs of a master and a slave take turns, an asynchronous one and a synchronous one, each over new
-stores: both ship the log, only the second waits for it before it answers. Then the asynchronous pair
-is loaded to half of its best rate, and how far its slave is behind is looked at every few ms.
+Two pairs of a master and a slave run side by side, an asynchronous one and a synchronous one, and are
+loaded in turns of a second: both ship the log, only the second waits for it before it answers. What
+else a machine does, or its host, lasts longer than a turn and so meets both. Then an asynchronous pair
+is loaded to half of its rate, and how far its slave is behind is looked at every few ms.
 
 The master has the first core; the slave shares the second with the load generator.
 """
@@ -38,7 +39,8 @@ REQUIRED: Final = {"send-8x64-1k-json": 0.85, "send-64x1-1k-json": 0.90}
 MODES: Final = {"async": "ASYNC_MASTER", "sync": "SYNC_MASTER"}
 LAG_MS_MAX: Final = 10.0
 LAG_SECONDS: Final = 10.0
-WARM_BYTES: Final = 2 << 30  # about what a pair stores in one run
+WARM_BYTES: Final = 4 << 30  # about what two pairs store in their turns
+TURN_WARMUP_S: Final = 0.2
 SAMPLE_S: Final = 0.002
 FOLLOWED_S: Final = 20.0
 
@@ -145,29 +147,45 @@ def measure_modes(given: argparse.Namespace, data_dir: Path) -> tuple[list[Row],
     """(rows, lags in ms, the rate they were measured at)."""
     cores = sorted(os.sched_getaffinity(0))
     places = (cores[0], cores[-1])
-    timing = Timing(given.warmup, given.seconds, places[1])
-    rows = [Row(load, mode) for load in LOADS for mode in MODES]
+    rows = {(load, mode): Row(load, mode) for load in LOADS for mode in MODES}
     serial = itertools.count(1)
     for _ in range(given.runs):
-        for row in rows:
-            directory = data_dir / f"pair-{next(serial)}"
+        for load in LOADS:
+            directory = data_dir / f"pairs-{next(serial)}"
             settle(data_dir)
-            with pair(directory, row.mode, places) as (master, slave):
-                master.create_topic(row.load.topic)
-                used = cpu_ns(slave.pid)
-                with memory_kept_warm(data_dir / "warm", WARM_BYTES, timing.whole_s):
-                    run, _ = run_load(master, row.load, timing)
-                wait_followed(master)
-                spent = (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total
+            take_turns({mode: rows[load, mode] for mode in MODES}, given, directory, places)
             shutil.rmtree(directory)  # else the page cache fills up, and who comes later pays
-            row.runs.append(run)
-            row.slave_cpu_us.append(spent)
-            progress(
-                f"  {row.load.name:20} {row.mode:6} {run.rate:10,.0f}/s"
-                f"  master {run.cpu_us_per_message:5.2f} us  slave {spent:5.2f} us"
-            )
-    lags, rate = measure_lag(given, data_dir, places, rows[0].median_rate)
-    return rows, lags, rate
+    found = list(rows.values())
+    lags, rate = measure_lag(given, data_dir, places, found[0].median_rate)
+    return found, lags, rate
+
+
+def take_turns(
+    rows: dict[str, Row], given: argparse.Namespace, directory: Path, places: tuple[int, int]
+) -> None:
+    """Load a new pair of each mode in turns, each as often first as the other."""
+    timing = Timing(TURN_WARMUP_S, given.seconds, places[1])
+    whole_s = len(rows) * (given.warmup + given.turns * timing.whole_s)
+    with contextlib.ExitStack() as stack:
+        pairs = {mode: stack.enter_context(pair(directory / mode, mode, places)) for mode in rows}
+        stack.enter_context(memory_kept_warm(directory / "warm", WARM_BYTES, whole_s))
+        for mode, (master, _) in pairs.items():
+            master.create_topic(rows[mode].load.topic)
+            run_load(master, rows[mode].load, Timing(TURN_WARMUP_S, given.warmup, places[1]))
+            wait_followed(master)
+        for turn in range(given.turns):
+            for mode in sorted(rows, reverse=turn % 2 == 1):
+                row, (master, slave) = rows[mode], pairs[mode]
+                used = cpu_ns(slave.pid)
+                run, _ = run_load(master, row.load, timing)
+                wait_followed(master)  # else it goes on in the other's turn
+                spent = (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total
+                row.runs.append(run)
+                row.slave_cpu_us.append(spent)
+                progress(
+                    f"  {row.load.name:20} {row.mode:6} {run.rate:10,.0f}/s"
+                    f"  master {run.cpu_us_per_message:5.2f} us  slave {spent:5.2f} us"
+                )
 
 
 def measure_lag(
@@ -229,12 +247,13 @@ def main(arguments: list[str]) -> int:
         description="Synchronous against asynchronous replication, and how far a slave is behind.",
         epilog="example: python -m bench.modes --runs 15 --require",
     )
-    parser.add_argument("--runs", type=int, default=5, help="rounds (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="new pairs (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=6, help="of each pair (default %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=3.0, help="measured per run (default %(default)s)"
+        "--seconds", type=float, default=1.0, help="measured per turn (default %(default)s)"
     )
     parser.add_argument(
-        "--warmup", type=float, default=1.5, help="seconds before each run (default %(default)s)"
+        "--warmup", type=float, default=1.0, help="seconds before the first (default %(default)s)"
     )
     parser.add_argument("--json", metavar="FILE", help="also as JSON; - is stdout")
     parser.add_argument("--require", action="store_true", help="exit 3 when a figure is missed")

@@ -189,7 +189,7 @@ class RemotingServer:
 class _Accepted(Connection):
     """A connection of a server's: admitted by it, plain or TLS by its first byte."""
 
-    __slots__ = ("_server", "_undecided")
+    __slots__ = ("_server",)
 
     def __init__(self, server: RemotingServer) -> None:
         super().__init__(server.endpoint, mirrors=True)
@@ -210,13 +210,10 @@ class _Accepted(Connection):
         super().connection_lost(problem)
         self._server._dismiss(self)
 
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._undecided and nbytes:
-            self._undecided = False
-            choice = self._server._tls_for(self._endpoint.receive_buffer[0])
-            if isinstance(choice, str):
-                self._endpoint.stats.protocol_violations += 1
-                self.abort(choice)
-                return
+    def _decide(self, first_byte: int) -> None:
+        choice = self._server._tls_for(first_byte)
+        if isinstance(choice, str):
+            self._endpoint.stats.protocol_violations += 1
+            self.abort(choice)
+        else:
             self._tls = choice
-        super().buffer_updated(nbytes)

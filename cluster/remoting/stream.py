@@ -104,6 +104,7 @@ class FrameStream(asyncio.BufferedProtocol):
         "_spoke",
         "_tls",
         "_transport",
+        "_undecided",
         "active_ms",
         "close_reason",
         "closed",
@@ -117,6 +118,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
+        self._undecided = False  # whether the first byte says what this is
         self._pending: bytearray | None = None  # a frame that has begun
         self._needed = 0  # bytes until _pending is a whole frame, or its size is known
         self._frame_since_ms = 0
@@ -175,10 +177,22 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def write_now(self, data: bytes) -> None:
         """As write(), and not waiting for the end of this loop iteration."""
-        if not self.closed:
-            self._out.append(data)
-            if not self._chunk_active:
-                self._flush()
+        transport = self._transport
+        if self._out or self._chunk_active or self._tls is not None or transport is None:
+            if not self.closed:
+                self._out.append(data)
+                if not self._chunk_active:
+                    self._flush()
+            return
+        if self.closed:
+            return
+        endpoint = self._endpoint
+        output_bytes = transport.get_write_buffer_size() + len(data)
+        if output_bytes > endpoint.limits.output_bytes_max:
+            self._cut_off(output_bytes)
+            return
+        self.active_ms = endpoint.clock.monotonic_ms()
+        transport.write(data)
 
     def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
         """As write() for many parts: they are copied once, with the rest of the chunk's output."""
@@ -211,13 +225,20 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._endpoint.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._undecided and nbytes:
+            self._undecided = False
+            self._decide(self._endpoint.receive_buffer[0])
         if self.closed:
             return
-        self.active_ms = self._endpoint.clock.monotonic_ms()
+        endpoint = self._endpoint
+        self.active_ms = endpoint.clock.monotonic_ms()
         if self._tls is None:
-            self._received(self._endpoint.receive_buffer, nbytes)
+            self._received(endpoint.receive_buffer, nbytes)
         else:
-            self._received_ciphertext(self._endpoint.receive_buffer[:nbytes])
+            self._received_ciphertext(endpoint.receive_buffer[:nbytes])
+
+    def _decide(self, first_byte: int) -> None:
+        """By the first byte that comes: plain, TLS, or an end. A server's part."""
 
     def _received(self, view: memoryview, end: int) -> None:
         if self._deferred is not None:
@@ -225,7 +246,12 @@ class FrameStream(asyncio.BufferedProtocol):
             return
         self._chunk_active = True
         try:
-            self._take(view, end)
+            # nearly always whole frames
+            start = 0 if self._pending is None else self._complete(self._pending, view, end)
+            if start < end and not self.closed:
+                start = self._take_frames(view, start, end)
+                if start < end and not self.closed:
+                    self._begin_frame(view, start, end)
         except PeerBrokeProtocol as problem:
             self._broken(problem)
         finally:
@@ -233,18 +259,12 @@ class FrameStream(asyncio.BufferedProtocol):
         if self._out:
             self._flush()
 
-    def _take(self, view: memoryview, end: int) -> None:
-        """Feed view[:end] to the frame that has begun, the handlers, and the next beginning."""
-        start = 0
-        if self._pending is not None:
-            start = self._complete(self._pending, view, end)
-        if start < end and not self.closed:
-            start = self._take_frames(view, start, end)
-            if start < end and not self.closed:
-                limits = self._endpoint.limits.frame
-                self._needed = bytes_needed(view, start, end - start, limits)
-                self._pending = bytearray(view[start:end])
-                self._frame_since_ms = self.active_ms
+    def _begin_frame(self, view: memoryview, start: int, end: int) -> None:
+        """Keep the first bytes of a frame until the rest has come."""
+        limits = self._endpoint.limits.frame
+        self._needed = bytes_needed(view, start, end - start, limits)
+        self._pending = bytearray(view[start:end])
+        self._frame_since_ms = self.active_ms
 
     def _complete(self, pending: bytearray, view: memoryview, end: int) -> int:
         """Add to the frame that has begun, act on it when whole; where the next one starts."""

@@ -97,29 +97,41 @@ class MasterMachine(RuleBasedStateMachine):
         self.feed(m.SlaveGreeted(self.next_connection, replica, replica * 10))
         self.next_connection += 1
 
-    @rule(replica=REPLICAS, share=st.floats(0, 1), flushed=st.floats(0, 1))
-    def report(self, replica: int, share: float, flushed: float) -> None:
+    @rule(
+        replica=REPLICAS, share=st.floats(0, 1), flushed=st.floats(0, 1), news=st.integers(-60, 60)
+    )
+    def report(self, replica: int, share: float, flushed: float, news: int) -> None:
+        """With what the shell knows of our own log then: more than the core, or old news."""
         connection = self.connections.get(replica)
         if connection is None:
             return
+        end = self.end_told_by_a_report(news)
         before = self.reported.get(replica, (0, 0))
-        received = max(before[0], int(self.core.end * share))
+        reached = max(end, self.core.end)
+        received = max(before[0], int(reached * share))
         durable = max(before[1], int(received * flushed))
         self.reported[replica] = (received, durable)
         behind = connection in self.fresh and 0 < received < self.core.start
         self.fresh.discard(connection)
-        report = m.SlaveReported(connection, received, durable, writer(received), self.core.end)
+        report = m.SlaveReported(connection, received, durable, writer(received), reached, end)
         self.feed(report)
+        assert self.core.end == reached
         assert (replica in self.connections) != behind, "only who is before our start is refused"
 
-    @rule(replica=REPLICAS)
-    def lie(self, replica: int) -> None:
+    def end_told_by_a_report(self, news: int) -> int:
+        if news > 0 and self.core.refusal(self.now_ms) is not None:
+            return 0  # nothing is appended then
+        return max(0, self.core.end + news)
+
+    @rule(replica=REPLICAS, stale=st.integers(0, 200))
+    def lie(self, replica: int, stale: int) -> None:
         connection = self.connections.get(replica)
         if connection is not None:
-            confirmed = self.core.confirmed
-            self.feed(m.SlaveReported(connection, self.core.end + 1, 0, 1, self.core.end))
+            end, confirmed = self.core.end, self.core.confirmed
+            told = min(stale, end)
+            self.feed(m.SlaveReported(connection, end + 1, 0, 1, end, told))
             assert replica not in self.core.slaves
-            assert self.core.confirmed == confirmed
+            assert (self.core.end, self.core.confirmed) == (end, confirmed)
 
     @rule(replica=REPLICAS)
     def disconnect(self, replica: int) -> None:
