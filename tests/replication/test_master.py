@@ -1,0 +1,62 @@
+"""A classic MasterCore whose shell tells it of its own log late: with the reports that it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.config import Mode, StreamRules
+from replication.master import MasterCore
+from replication.masterevents import Acknowledge, Appended, Confirmed, Effect, Flushed, SlaveGreeted
+from replication.masterevents import SlaveReported as Reported
+
+CONNECTION = 7
+
+
+@pytest.fixture
+def core() -> MasterCore:
+    """A synchronous master whose log is known up to 100, with a slave that holds all of that."""
+    rules = StreamRules(copies_wanted=2)
+    core = MasterCore(0, Mode.S0, rules, controlled=False, end=100, flushed=60)
+    core.step(SlaveGreeted(CONNECTION, -1), 0)
+    core.step(Reported(CONNECTION, 100, None, None, 100), 0)
+    assert core.acknowledged == 100
+    return core
+
+
+def report(core: MasterCore, received: int, end: int, connection: int = CONNECTION) -> list[Effect]:
+    """A slave's report, as a shell passes it on whose log ends at `end`."""
+    return core.step(Reported(connection, received, None, None, max(received, end), end), 1)
+
+
+def test_copies_count_ourselves_for_an_answer_whose_end_the_core_was_not_told_of(
+    core: MasterCore,
+) -> None:
+    assert core.copies(200) == (1, 0)
+    assert core.copies(100) == (2, 0)
+    assert core.copies(60) == (2, 1), "how much is on a classic slave's disk nobody says"
+
+
+def test_a_report_tells_the_core_how_far_our_own_log_reaches(core: MasterCore) -> None:
+    assert report(core, 150, end=200) == [Confirmed(200), Acknowledge(150, 0, 2, 0)]
+    assert core.end == 200
+    assert report(core, 200, end=200) == [Acknowledge(200, 0, 2, 0)]
+
+
+def test_a_report_with_a_stale_end_takes_nothing_back(core: MasterCore) -> None:
+    core.step(Appended(200), 1)
+    report(core, 100, end=150)
+    assert core.end == 200
+    assert report(core, 200, end=0) == [Acknowledge(200, 0, 2, 0)]
+    assert core.end == core.confirmed == core.acknowledged == 200
+
+
+def test_the_last_report_of_a_slave_that_is_gone_still_tells_of_our_log(core: MasterCore) -> None:
+    report(core, 200, end=200, connection=CONNECTION + 1)
+    assert core.end == 200 and core.acknowledged == 100
+    core.step(Flushed(200), 1)
+    assert core.copies(200) == (1, 1)
+
+
+def test_a_report_beyond_the_end_that_came_with_it_is_a_lie(core: MasterCore) -> None:
+    report(core, 201, end=200)
+    assert core.slaves == {} and core.acknowledged == 100
