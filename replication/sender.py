@@ -433,7 +433,7 @@ class Sender:
         if not self._gathering:
             assert self._loop is not None
             self._gathering = True
-            self._loop.call_soon(self._feed.guarded, self._look_again)
+            self._loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
         """What the loop had read when it came here is appended before it comes to the next look."""

@@ -254,10 +254,10 @@ class MessageStore:
         if not self.flags.writable:
             kind = StoreIsFull if self.flags.full else StoreNotWritable
             return kind(f"the store refuses writes: {self.flags.why()}")
-        if self.dispatch_behind:
+        waiting = self.stats.appended_messages - self.dispatcher.stats.records
+        if waiting > WAITING_RECORDS_MAX:
             return StoreNotWritable(
-                f"{self.waiting_records} messages wait for their queues, "
-                f"more than {WAITING_RECORDS_MAX}"
+                f"{waiting} messages wait for their queues, more than {WAITING_RECORDS_MAX}"
             )
         return None
 
