@@ -219,8 +219,7 @@ class Stream:
 
     def _transfer(self, log: Shipped, at: int, body: Buffer = b"") -> Transfer:
         self.said_confirmed = log.confirmed
-        entry = log.history.at(at) if log.history.entries else None
-        number, start = entry or (0, 0)
+        number, start = log.history.at(at) or (0, 0)
         return Transfer(at, body, number, start, log.confirmed)
 
     # --- writing ---

@@ -99,8 +99,11 @@ class CommitLog:
     def end(self) -> int:
         """Where the log ends: the offset behind the last committed byte. Staged bytes do not count,
         so nobody who goes by it can read, dispatch, flush or acknowledge them."""
-        segments = self.run.segments  # run.end, asked many times per batch
-        return segments[-1].start + segments[-1].wrote if segments else 0
+        segments = self.run.segments  # as run.end, which is a call more, many times per batch
+        if not segments:
+            return 0
+        last = segments[-1]  # once: threads ask too, while the log rolls
+        return last.start + last.wrote
 
     @property
     def failure(self) -> str:

@@ -315,7 +315,7 @@ class TableSync:
     def noticed(self, topics: Iterable[str]) -> None:
         """The log has messages of these topics: one that the table lacks was made a moment ago."""
         known = self._tables.topics
-        if not [topic for topic in topics if topic not in known]:
+        if all(topic in known for topic in topics):
             return
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._noticed_ms >= NEW_TOPIC_MS:
