@@ -159,6 +159,45 @@ async def test_answers_beyond_the_limit_are_dropped_and_never_copied_together() 
     assert peer.endpoint.stats.slow_readers == 1
 
 
+async def test_what_is_written_now_leaves_now_and_behind_what_was_queued() -> None:
+    peer = Peer()
+    connection, transport = peer.connection, peer.transport
+    connection.write_now(b"one")
+    assert transport.writes == [b"one"]
+    connection.write(b"two")
+    connection.write_now(b"three")
+    assert transport.writes == [b"one", b"twothree"]
+    await asyncio.sleep(0)
+    assert transport.writes == [b"one", b"twothree"]
+    connection.close("done")
+    connection.write_now(b"four")
+    assert transport.writes == [b"one", b"twothree"]
+
+
+async def test_what_a_handler_writes_now_leaves_with_the_answers_of_its_chunk() -> None:
+    def say_and_echo(request: Command, connection: Connection) -> Command:
+        connection.write_now(Command(99, opaque=request.opaque + 10).encode())
+        return echo(request, connection)
+
+    peer = Peer({10: say_and_echo})
+    peer.sends(b"".join(Command(10, opaque=opaque).encode() for opaque in (1, 2)))
+    assert len(peer.transport.writes) == 1
+    assert [each.opaque for each in peer.transport.commands()] == [11, 1, 12, 2]
+
+
+async def test_what_is_written_now_counts_as_activity_and_against_the_limit() -> None:
+    peer = Peer(limits=ConnectionLimits(output_bytes_max=1000))
+    peer.clock.ms += 100_000
+    peer.connection.write_now(b"x")
+    assert peer.connection.active_ms == peer.clock.ms
+    peer.transport.buffered = 998
+    peer.connection.write_now(b"xy")
+    assert not peer.connection.closed
+    peer.connection.write_now(b"xyz")
+    assert peer.transport.ended == "aborted" and peer.endpoint.stats.slow_readers == 1
+    assert peer.transport.writes == [b"x", b"xy"]
+
+
 # ---- peers that are slow
 
 
