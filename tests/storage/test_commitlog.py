@@ -426,14 +426,15 @@ def test_next_segment_that_cannot_be_opened_leaves_no_file(
 # --- replicated bytes ---
 
 
-def test_replicated_bytes_make_the_same_files(open_log: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [777, SEGMENT - 1, SEGMENT, SEGMENT + 1, 5000, 3 * SEGMENT])
+def test_replicated_bytes_make_the_same_files(open_log: Open, tmp_path: Path, size: int) -> None:
     log = open_log()
-    for size in (1000, 3000, 500, 3700, 100):
-        append(log, size)
+    for record_bytes in (1000, 3000, 500, 3700, 100):
+        append(log, record_bytes)
     stream = b"".join(bytes(segment.read(0, segment.wrote)) for segment in log.run.segments)
     copy = open_log(StorageConfig(root=str(tmp_path / "slave"), segment_bytes=SEGMENT))
-    for at in range(0, len(stream), 777):
-        assert copy.append_raw(stream[at : at + 777], at) == min(at + 777, len(stream))
+    for at in range(0, len(stream), size):
+        assert copy.append_raw(stream[at : at + size], at) == min(at + size, len(stream))
     assert files(tmp_path / "slave") == files(tmp_path)
     assert offsets(copy) == offsets(log)
     for one, other in zip(log.run.segments, copy.run.segments, strict=True):
