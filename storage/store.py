@@ -167,7 +167,7 @@ class MessageStore:
             pass
         complete = self.dispatcher.position == self.log.end and not self.dispatcher.starved
         self.flush_queues(0)
-        self.flush_checkpoint()
+        self.flush_checkpoint(self.confirmed)
         if self.flags.sound and complete:
             self._mark.clear()
         else:
@@ -488,9 +488,12 @@ class MessageStore:
         up to what was dispatched. [thread]"""
         self.durability.flush_queues(pages_min)
 
-    def flush_checkpoint(self) -> None:
-        """Write the checkpoint when it changed. [thread]"""
-        self.durability.flush_checkpoint(self.confirmed)
+    def flush_checkpoint(self, confirmed: int) -> None:
+        """Write the checkpoint when it changed. [thread]
+
+        confirmed   what `confirmed` said on the store's own thread: what it asks is not ours to lock
+        """
+        self.durability.flush_checkpoint(confirmed)
 
     def prepare_next_segment(self) -> None:
         """Make the next log file. [thread]

@@ -141,7 +141,7 @@ class QueueFlush:
             if now_ms - thorough_ms >= config.queue_flush_thorough_interval_ms:
                 thorough_ms, pages_min = now_ms, 0
             await asyncio.to_thread(self._store.flush_queues, pages_min)
-            await asyncio.to_thread(self._store.flush_checkpoint)
+            await asyncio.to_thread(self._store.flush_checkpoint, self._store.confirmed)
 
 
 class Dispatch:

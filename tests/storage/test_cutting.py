@@ -70,7 +70,7 @@ def opened(tmp_path: Path) -> Iterator[MessageStore]:
 def settled(store: MessageStore) -> None:
     store.flush_log()
     store.flush_queues(0)
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 17, 30, 59, 60])
@@ -200,7 +200,7 @@ def test_flushing_threads_wait_for_a_cut_and_say_nothing_of_what_is_gone(
             while not done.is_set():
                 opened.flush_log()
                 opened.flush_queues(0)
-                opened.flush_checkpoint()
+                opened.flush_checkpoint(opened.confirmed)
                 opened.prepare_next_segment()
         except BaseException as error:
             failures.append(error)

@@ -615,16 +615,16 @@ def test_checkpoint_speaks_only_of_what_was_flushed(
 ) -> None:
     store = opened()
     put(store)
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
     path = tmp_path / "store" / "checkpoint"
     assert struct.unpack_from(">qqq", path.read_bytes()) == (0, 0, 0)
     store.flush_log()
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
     assert struct.unpack_from(">qqq", path.read_bytes()) == (T0, 0, 0)
     clock.ms += 7
     store.put(draft(KEYS="k"))
     store.flush_queues(0)
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
     assert struct.unpack_from(">qqq", path.read_bytes()) == (T0 + 7, T0, T0)
 
 
@@ -632,15 +632,15 @@ def test_checkpoint_that_cannot_be_written_leaves_the_older_one(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = opened()
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
     put(store)
     store.flush_log()
     with monkeypatch.context() as patched:
         patched.setattr("storage.durability.save_checkpoint", fail_with(errno.ENOSPC))
         patched.setattr("storage.durability.save_queue_state", fail_with(errno.ENOSPC))
-        store.flush_checkpoint()
+        store.flush_checkpoint(store.confirmed)
         store.flush_queues(0)
     assert not (tmp_path / "store" / "queuestate").exists()
     assert (tmp_path / "store" / "checkpoint").read_bytes()[:8] == bytes(8)
-    store.flush_checkpoint()
+    store.flush_checkpoint(store.confirmed)
     assert (tmp_path / "store" / "checkpoint").read_bytes()[:8] != bytes(8)

@@ -166,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.flush_queues(pages)
         if pages == 0:
             self.saved_index = self.index_files()
-        self.store.flush_checkpoint()
+        self.store.flush_checkpoint(self.store.confirmed)
 
     @rule()
     def next_segment(self) -> None:

@@ -43,7 +43,7 @@ def test_flushing_beside_appends_promises_only_what_is_there(tmp_path: Path) -> 
         threads = [
             again_and_again(store.flush_log),
             again_and_again(lambda: store.flush_queues(0)),
-            again_and_again(store.flush_checkpoint),
+            again_and_again(lambda: store.flush_checkpoint(store.confirmed)),
             again_and_again(store.prepare_next_segment),
         ]
         flushed_before = 0

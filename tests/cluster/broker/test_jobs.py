@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -167,9 +168,17 @@ async def test_queues_and_checkpoint_reach_the_disk(make_broker: MakeBroker) -> 
     asker.put("T")
     asker.broker.store.flush_log(0)
     checkpoint = Path(asker.broker.config.storage.root) / "checkpoint"
+    asked_on: set[int] = set()
+
+    def confirmed() -> int:
+        asked_on.add(threading.get_ident())
+        return asker.broker.store.end
+
+    asker.broker.store.confirm_limit = confirmed
     async with job(QueueFlush(asker.broker.store, asker.clock).run):
         asker.clock.advance(10)
         await until(lambda: checkpoint.exists() and any(checkpoint.read_bytes()))
+    assert asked_on == {threading.get_ident()}, "what replication confirms is the loop's to say"
 
 
 async def test_next_segment_is_made_before_it_is_needed(asker: Asker) -> None:

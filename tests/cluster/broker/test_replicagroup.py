@@ -460,7 +460,7 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
             confirmed = kit.replica.confirmed()
             assert confirmed == kit.store.end
             kit.store.flush_log()
-            kit.store.flush_checkpoint()
+            kit.store.flush_checkpoint(kit.store.confirmed)
             kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             kit.replica.feed.feed(m.SlaveReported(7, confirmed, 0, 1, confirmed))
             await turns()
