@@ -124,16 +124,18 @@ def test_consumer_progress_shows_how_far_a_group_is(
 ) -> None:
     topic, _ = filled
     group = clients.fresh("ProgressGroup")
-    consumer = clients.push(topic, group=group)
-    clients.driver.wait_messages(consumer, 12)
-    clients.stop(consumer)  # writes its offsets
-    clients.send(topic, ["behind"] * 4)
-    clients.wait_stored(topic, 16)
 
     def rows() -> list[list[str]]:
         printed = table(admin(clients, "consumerProgress", "-g", group))
         return [r for r in printed if r[0] == topic]
 
+    consumer = clients.push(topic, group=group)
+    clients.driver.wait_messages(consumer, 12)
+    # every 5 s; when it stops, it may not have counted the last one yet
+    wait_until(lambda: sum(int(r[5]) for r in rows()) == 0, 20, "it has written its offsets")
+    clients.stop(consumer)
+    clients.send(topic, ["behind"] * 4)
+    clients.wait_stored(topic, 16)
     wait_until(lambda: sum(int(r[5]) for r in rows()) == 4, 15, "four behind")
     assert [r[1:6] for r in rows()] == [["broker-a", str(q), "4", "3", "1"] for q in range(4)]
     printed = admin(clients, "consumerProgress", "-g", group)

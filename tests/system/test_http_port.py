@@ -33,6 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
     with audited_group(tmp_path_factory.mktemp("http")) as group:
         group.fill(1_500)
         group.wait_caught_up()
+        wait_until(lambda: group.master.json("/healthz")["flushed"], 20, "a flush, twice a second")
         yield group.master
 
 
