@@ -269,7 +269,11 @@ def test_a_group_goes_on_where_it_stopped(clients: Clients) -> None:
     clients.send(topic, numbered(20, "later"))
     second = clients.push(topic, group=group)
     got = texts(clients.driver.wait_messages(second, 20))
-    assert sorted(got) == numbered(20, "later")
+    again = set(got) & set(numbered(20))
+    if again:  # at least once: the client had not counted it yet when it was stopped
+        got = texts(clients.driver.wait_messages(second, 20 + len(again)))
+    assert len(again) <= 1
+    assert sorted(set(got) - again) == numbered(20, "later")
 
 
 def test_broadcasting_gives_every_member_every_message(clients: Clients) -> None:
