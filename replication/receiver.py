@@ -209,10 +209,7 @@ class Receiver:
         stats = self.stats
         stats.received_bytes += count
         stats.last_read_ms = now_ms = self._clock.now_ms()
-        try:
-            self._go_on(link, now_ms)
-        except Exception as error:  # the loop would log it and go on
-            self._feed.fail(error)
+        self._feed.guarded(self._go_on, link, now_ms)
 
     def _go_on(self, link: Link, now_ms: int) -> None:
         """Feed the frames that are there, one after the other; while the feed is busy, hold.

@@ -152,10 +152,7 @@ class Sender:
 
     def ship_held(self) -> None:
         """The log has grown and the answers are held: ship it now, the slave is waited for."""
-        try:
-            self.pump()
-        except Exception as error:
-            self._feed.fail(error)
+        self._feed.guarded(self.pump)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
