@@ -342,7 +342,7 @@ class Broker:
             _, received, flushed, epoch = message
             stream.acked = received
             sent = max(stream.cursor, 0)
-            self.feed(m.SlaveReported(number, received, flushed, epoch, sent))
+            self.feed(m.SlaveReported(number, received, flushed, epoch, sent, self.disk.end))
         elif kind == "hello":
             _, replica, incarnation, epoch = message
             self.streams[number] = Stream(link)
