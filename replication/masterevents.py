@@ -64,7 +64,7 @@ class SlaveReported(msgspec.Struct, frozen=True):
     flushed: int | None
     epoch: int | None
     sent: int
-    end: int = 0
+    end: int
 
 
 class SlaveLost(msgspec.Struct, frozen=True):
