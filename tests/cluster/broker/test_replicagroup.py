@@ -124,13 +124,13 @@ def test_a_message_waits_for_the_slave_in_the_set_and_consumers_do_too(
         async with reigning(tmp_path) as kit:
             feed = kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, 0))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             first = kit.store.put(draft())
             connection = hold(kit, first.end)
             await turns()
             assert answered(connection) is None, "the slave counts before the controller knows"
             assert kit.store.max_offset("T", 0) == 0
-            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, 0))
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
             answer = answered(connection)
             assert answer is not None and (answer.ext or {})["copies"] == "2"
             assert kit.replica.readable_elsewhere(first.end)
@@ -228,7 +228,7 @@ def test_who_waits_when_a_reign_ends_is_told_to_send_again(
         async with reigning(tmp_path) as kit:
             feed = kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, 0))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             placed = kit.store.put(draft())
             connection = hold(kit, placed.end)
             await turns()
@@ -298,7 +298,7 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
         async with reigning(tmp_path) as kit:
             replica, feed = kit.replica, kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, 0))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             kit.store.put(draft())  # the slave never gets it
             await turns()
             assert replica.changes.pause is None
@@ -328,7 +328,7 @@ def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_r
             first = store.put(draft())
             await turns()
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, 0))
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
             staged = store.log.tail.append(draft(), 1, 0)
             heard(r.SwitchAsked(replica.epoch, 2))
             master = replica.core.master
@@ -337,7 +337,7 @@ def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_r
             connection = hold(kit, store.end)
             await turns(3)
             assert master.state is MasterState.DRAINING and not store.flags.writable
-            feed.feed(m.SlaveReported(7, store.end, 0, 1, store.end, 0))
+            feed.feed(m.SlaveReported(7, store.end, 0, 1, store.end, kit.store.end))
             assert master.state is MasterState.RESIGNED
             answer = answered(connection)
             assert answer is not None and answer.code == ResponseCode.SUCCESS
@@ -371,7 +371,7 @@ def test_a_master_that_stops_asks_for_the_member_that_has_most_and_does_not_wait
             await turns()
             for replica, received in ((2, 0), (3, placed.end), (4, placed.end)):
                 feed.feed(m.SlaveGreeted(connection=replica, replica=replica, incarnation=5))
-                feed.feed(m.SlaveReported(replica, received, 0, 1, placed.end, 0))
+                feed.feed(m.SlaveReported(replica, received, 0, 1, placed.end, kit.store.end))
             members = frozenset({1, 2, 3})
             feed.feed(r.RoleNotified(GroupView(1, 1, "", "", members, 100)))
             began = asyncio.get_running_loop().time()
@@ -462,7 +462,7 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
             kit.store.flush_log()
             kit.store.flush_checkpoint(kit.store.confirmed)
             kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            kit.replica.feed.feed(m.SlaveReported(7, confirmed, 0, 1, confirmed, 0))
+            kit.replica.feed.feed(m.SlaveReported(7, confirmed, 0, 1, confirmed, kit.store.end))
             await turns()
             kit.store.put(draft(b"never confirmed"))
             kit.store.put(draft(b"never confirmed", topic="New"))
@@ -488,7 +488,7 @@ def test_queue_offsets_of_unconfirmed_messages_are_never_given_out_again(
         controllers.add()
         async with reigning(tmp_path) as kit:
             kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            kit.replica.feed.feed(m.SlaveReported(7, 0, 0, 0, 0, 0))
+            kit.replica.feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             for _ in range(5):
                 kit.store.put(draft())
             await turns()
@@ -601,7 +601,7 @@ def test_a_member_that_was_lost_still_lags_by_what_it_lacks(
             first = kit.store.put(draft())
             await turns()
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, 0))
+            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
             master = kit.replica.core.master
             assert master is not None and controller.record.sync_set == (1,)
             view = GroupView(1, 1, "", "", frozenset({1, 2}), master.number + 1)
