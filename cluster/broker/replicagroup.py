@@ -338,7 +338,7 @@ class Replica:
         What a connection has staged is in the log one turn later; were the core asked before, it
         would hand over without it, and its sender would be told to send again what is stored.
         """
-        if self._open and self._store.log.tail.end != self._store.end:
+        if self._open and self._gathering:
             asyncio.get_running_loop().call_soon(self._begin_switch, event)
             return
         if self._open:
@@ -351,6 +351,13 @@ class Replica:
         """Where no switchover is under way, because the core would not have it or gave it up."""
         if self._open and not self._is_switching and not self.feed.busy:
             self._store.flags.clear(Problem.FENCED)
+
+    @property
+    def _gathering(self) -> bool:
+        """Whether a connection has staged what becomes part of the log in the loop's next turn. After
+        a commit that failed it never does."""
+        log = self._store.log
+        return log.tail.end != log.end and not log.failure
 
     # --- sends that wait ---
 
@@ -428,8 +435,8 @@ class Replica:
         self._open = False
         self._store.flags.set(Problem.FENCED)
         self._gentle_until_ms = self._clock.monotonic_ms() + GENTLE_MS
-        while self._store.log.tail.end != self._store.end:  # noqa: ASYNC110 - one turn at most
-            await asyncio.sleep(0)  # what a connection has staged is part of the log in the next
+        while self._gathering:  # noqa: ASYNC110 - one turn at most
+            await asyncio.sleep(0)
         await self.changes.tell(self.role)
         # Stored here, and whether it stays is for the next reign to say: not a success, and no
         # status that a client takes for one. It sends again.

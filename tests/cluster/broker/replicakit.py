@@ -6,30 +6,33 @@ import asyncio
 import itertools
 import random
 import selectors
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
+from messagekit import FakeConnection
 
 from cluster import controlanswers, controlplane
 from cluster.broker import controllerlink, identity
-from cluster.broker.acks import Acks
-from cluster.broker.config import BrokerConfig
+from cluster.broker.acks import UNSETTLED, Acks
+from cluster.broker.config import BrokerConfig, Role
 from cluster.broker.membership import find_membership
 from cluster.broker.replicagroup import Replica
 from cluster.broker.suspicion import SuspectMark
+from cluster.process import running
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
+from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
 from replication import ControllerCore, LeaseTimes
 from replication import election as e
-from storage import MessageStore, SystemClock, open_store
+from storage import Draft, MessageStore, SystemClock, open_store, pack_host
 
 Result = TypeVar("Result")
 TIMES = LeaseTimes()
+HOST = pack_host("127.0.0.1", 1)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -352,3 +355,43 @@ async def until(holds: Callable[[], object], what: str, within_ms: int = 10_000)
     while not holds():
         assert loop.time() < deadline, f"not within {within_ms} ms: {what}"
         await asyncio.sleep(0.005)
+
+
+def draft(body: bytes = b"x", topic: str = "T", queue_id: int = 0) -> Draft:
+    return Draft(
+        topic=topic, queue_id=queue_id, body=body, properties=b"", born_host=HOST, store_host=HOST
+    )
+
+
+@asynccontextmanager
+async def joined(root: Path, **settings: str) -> AsyncIterator[Kit]:
+    """A replica that runs; its HA port is left out."""
+    with open_kit(root, **settings) as kit:
+        jobs = dict((await kit.join()).jobs())
+        del jobs["slaves"]
+        async with running(**jobs):
+            yield kit
+
+
+@asynccontextmanager
+async def reigning(root: Path, **settings: str) -> AsyncIterator[Kit]:
+    async with joined(root, **settings) as kit:
+        await until(lambda: kit.replica.role is not Role.SLAVE, "no master")
+        yield kit
+
+
+def hold(kit: Kit, end: int) -> FakeConnection:
+    connection = FakeConnection()
+    answer = Command(310, opaque=9).reply(ext=dict(UNSETTLED))
+    kit.acks.hold(end, cast(Connection, connection), answer)
+    return connection
+
+
+def answered(connection: FakeConnection) -> Command | None:
+    answers = connection.answers()
+    return answers[0] if answers else None
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)

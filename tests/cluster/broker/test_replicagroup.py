@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from messagekit import FakeConnection
-from replicakit import Controllers, Kit, controllers, open_kit, run, until
+from replicakit import (
+    Controllers,
+    answered,
+    controllers,
+    draft,
+    hold,
+    joined,
+    open_kit,
+    reigning,
+    run,
+    turns,
+    until,
+)
 
-from cluster.broker.acks import UNSETTLED
 from cluster.broker.config import Role
 from cluster.broker.errors import NotMaster, TooFewReplicas
 from cluster.config import ConfigError
-from cluster.process import running
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection
@@ -26,52 +34,9 @@ from replication import election as e
 from replication import masterevents as m
 from replication import replica as r
 from replication.epochs import Epoch, EpochHistory
-from replication.master import MasterState
-from storage import Draft, Problem, fastjson, pack_host
+from storage import Problem, fastjson
 
 __all__ = ["controllers"]
-
-HOST = pack_host("127.0.0.1", 1)
-
-
-def draft(body: bytes = b"x", topic: str = "T", queue_id: int = 0) -> Draft:
-    return Draft(
-        topic=topic, queue_id=queue_id, body=body, properties=b"", born_host=HOST, store_host=HOST
-    )
-
-
-@asynccontextmanager
-async def joined(root: Path, **settings: str) -> AsyncIterator[Kit]:
-    """A replica that runs; its HA port is left out."""
-    with open_kit(root, **settings) as kit:
-        jobs = dict((await kit.join()).jobs())
-        del jobs["slaves"]
-        async with running(**jobs):
-            yield kit
-
-
-@asynccontextmanager
-async def reigning(root: Path, **settings: str) -> AsyncIterator[Kit]:
-    async with joined(root, **settings) as kit:
-        await until(lambda: kit.replica.role is not Role.SLAVE, "no master")
-        yield kit
-
-
-def hold(kit: Kit, end: int) -> FakeConnection:
-    connection = FakeConnection()
-    answer = Command(310, opaque=9).reply(ext=dict(UNSETTLED))
-    kit.acks.hold(end, cast(Connection, connection), answer)
-    return connection
-
-
-def answered(connection: FakeConnection) -> Command | None:
-    answers = connection.answers()
-    return answers[0] if answers else None
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 # -- taking part --------------------------------------------------------------------------------
@@ -207,193 +172,6 @@ def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_rene
             assert kit.store.max_offset("T", 0) == 0
             controller.silent = False
             await until(lambda: answered(connection), "not acknowledged by the same master")
-
-    run(main())
-
-
-# -- the end of a reign -------------------------------------------------------------------------
-
-
-def later_reign(kit: Kit) -> GroupView:
-    return GroupView(
-        kit.replica.epoch + 1, 2, "10.0.0.2:10911", "10.0.0.2:10912", frozenset({2}), 9
-    )
-
-
-def test_who_waits_when_a_reign_ends_is_told_to_send_again(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            feed = kit.replica.feed
-            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            placed = kit.store.put(draft())
-            connection = hold(kit, placed.end)
-            await turns()
-            feed.feed(r.RoleNotified(later_reign(kit)))
-            assert isinstance(kit.replica.refusal(), NotMaster), "at once"
-            await turns()
-            answer = answered(connection)
-            assert answer is not None and answer.code == ResponseCode.SYSTEM_ERROR
-            assert kit.replica.core.role is ReplicaRole.FOLLOWING
-            assert kit.replica.broker_id == 1 and kit.told[-1] == "SLAVE"
-            assert Problem.FENCED in kit.store.flags.problems
-            assert kit.replica.core.slave.end == placed.end
-
-    run(main())
-
-
-def test_what_a_connection_has_staged_when_the_reign_ends_is_part_of_the_log_that_is_handed_over(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            kit.store.put(draft())  # makes the first file
-            tail = kit.store.log.tail
-            staged = tail.append(draft(), 1, 0)
-            assert staged == kit.store.end < tail.end
-            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
-            asyncio.get_running_loop().call_soon(kit.store.commit, 1, tail.end - staged)
-            await turns()
-            assert kit.replica.core.role is ReplicaRole.FOLLOWING
-            assert kit.replica.core.slave.end == kit.store.end == tail.end
-
-    run(main())
-
-
-def test_single_jobs_end_before_the_next_role_begins(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            stopped = asyncio.get_running_loop().create_future()
-
-            async def stop(role: Role) -> None:
-                if role is Role.SLAVE and not stopped.done():
-                    await stopped
-
-            kit.replica.changes.watch(stop)
-            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
-            await asyncio.sleep(1)
-            assert kit.replica.core.role is ReplicaRole.SETTLING
-            stopped.set_result(None)
-            await turns()
-            assert kit.replica.core.role is ReplicaRole.FOLLOWING
-
-    run(main())
-
-
-# -- planned switchover -------------------------------------------------------------------------
-
-
-def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            replica, feed = kit.replica, kit.replica.feed
-            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            kit.store.put(draft())  # the slave never gets it
-            await turns()
-            assert replica.changes.pause is None
-            replica.link._feed(r.SwitchAsked(replica.epoch, 2))
-            assert isinstance(replica.refusal(), NotMaster)
-            pause = replica.changes.pause
-            assert pause is not None
-            began = asyncio.get_running_loop().time()
-            await asyncio.wait((pause,))
-            drain_ms = kit.config.rules.drain_ms_max
-            waited_ms = (asyncio.get_running_loop().time() - began) * 1000
-            assert drain_ms <= waited_ms <= drain_ms + 100
-            assert replica.refusal() is None and replica.changes.pause is None
-            assert kit.store.flags.writable
-
-    run(main())
-
-
-def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_rest(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            replica, store = kit.replica, kit.store
-            feed, heard = replica.feed, replica.link._feed
-            first = store.put(draft())
-            await turns()
-            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
-            feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
-            staged = store.log.tail.append(draft(), 1, 0)
-            heard(r.SwitchAsked(replica.epoch, 2))
-            master = replica.core.master
-            assert master is not None and master.state is MasterState.SERVING
-            store.commit(1, store.log.tail.end - staged)
-            connection = hold(kit, store.end)
-            await turns(3)
-            assert master.state is MasterState.DRAINING and not store.flags.writable
-            feed.feed(m.SlaveReported(7, store.end, 0, 1, store.end, kit.store.end))
-            assert master.state is MasterState.RESIGNED
-            answer = answered(connection)
-            assert answer is not None and answer.code == ResponseCode.SUCCESS
-            assert replica.refusal() is not None and replica.changes.pause is not None
-
-    run(main())
-
-
-def test_a_switchover_to_nobody_we_know_changes_nothing(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            kit.replica.link._feed(r.SwitchAsked(kit.replica.epoch, 9))
-            assert kit.replica.refusal() is None and kit.store.flags.writable
-
-    run(main())
-
-
-def test_a_master_that_stops_asks_for_the_member_that_has_most_and_does_not_wait_for_ever(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controller = controllers.add()
-        async with reigning(tmp_path) as kit:
-            await kit.replica.hand_over()
-            assert [each.designated for each in controller.events(e.ElectMaster)] == [False]
-            feed = kit.replica.feed
-            placed = kit.store.put(draft())
-            await turns()
-            for replica, received in ((2, 0), (3, placed.end), (4, placed.end)):
-                feed.feed(m.SlaveGreeted(connection=replica, replica=replica, incarnation=5))
-                feed.feed(m.SlaveReported(replica, received, 0, 1, placed.end, kit.store.end))
-            members = frozenset({1, 2, 3})
-            feed.feed(r.RoleNotified(GroupView(1, 1, "", "", members, 100)))
-            began = asyncio.get_running_loop().time()
-            await kit.replica.hand_over()
-            assert asyncio.get_running_loop().time() - began <= 1.1
-            asked = controller.events(e.ElectMaster)[-1]
-            assert (asked.designated, asked.replica) == (True, 3)
-
-    run(main())
-
-
-def test_refused_senders_are_slowed_down_right_after_a_reign_and_not_for_long(
-    tmp_path: Path, controllers: Controllers
-) -> None:
-    async def main() -> None:
-        controllers.add()
-        async with reigning(tmp_path) as kit:
-            kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
-            await turns()
-            assert kit.replica.refusal() is not None and kit.replica.changes.pause is not None
-            await asyncio.sleep(2)
-            assert kit.replica.refusal() is not None and kit.replica.changes.pause is None
 
     run(main())
 
