@@ -1,30 +1,20 @@
-"""One broker: builds the parts and runs them. Wiring only; decisions live in the parts."""
+"""One broker: builds the parts and joins them. Wiring only; decisions live in the parts."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, TypeVar
-
-import msgspec
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
 from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
-from cluster.broker.config import (
-    BrokerConfig,
-    MetricsExporter,
-    Role,
-    check_startable,
-    is_loopback,
-)
+from cluster.broker.config import BrokerConfig, Role, is_loopback
 from cluster.broker.delay import DelayLevels, DelaySchedule
-from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
+from cluster.broker.duplicates import Claim
 from cluster.broker.fastpath import SendPath
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.admin_config import ConfigAdminHandlers
@@ -56,7 +46,7 @@ from cluster.broker.jobs import (
 from cluster.broker.locks import QueueLocks
 from cluster.broker.longpoll import Arrival
 from cluster.broker.members import ConsumerMembers, ProducerMembers
-from cluster.broker.membership import Membership, find_membership
+from cluster.broker.membership import Membership
 from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
@@ -65,21 +55,14 @@ from cluster.broker.replicagroup import Replica
 from cluster.broker.slavereads import SlaveReads
 from cluster.broker.standing import OnMaster, Standing
 from cluster.broker.stats import BrokerStats
-from cluster.broker.suspicion import SuspectMark
 from cluster.broker.topics import TopicTable
-from cluster.process import (
-    Job,
-    connections_affordable,
-    raise_open_files_limit,
-    running,
-    stop_signals,
-)
+from cluster.process import Job, connections_affordable
 from cluster.remoting.channel import ChannelPool
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
 from cluster.remoting.tls import TlsFiles, TlsMode, client_context
-from storage import Clock, FlushFailed, MessageStore, SystemClock, open_store, pack_host
+from storage import Clock, MessageStore, pack_host
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +77,6 @@ NOT_ON_FAST_PORT: Final = frozenset(
         RequestCode.POLLING_INFO,
     }
 )
-T = TypeVar("T")
-
-DRAIN_MS: Final = 1_000
 PORTS: Final = 2
 
 
@@ -410,187 +390,6 @@ class Broker:
         return f"{text} and name server is {config.namesrv}" if config.namesrv else text
 
 
-@asynccontextmanager
-async def serving(broker: Broker) -> AsyncIterator[None]:
-    """Everything up inside the body. Top-down is start order, bottom-up is stop order.
-
-    Raises NameTaken, also in the body's place when that raised it.
-    """
-    async with AsyncExitStack() as stack:
-        with _sends_waiting(broker):
-            await stack.enter_async_context(running(**broker.jobs()))
-            for server in broker.listening:
-                await stack.enter_async_context(_listening(server))
-            if broker.config.metrics_exporter is MetricsExporter.PROM:
-                # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
-                from cluster.broker.measures import exposing
-
-                await stack.enter_async_context(exposing(broker))
-            if broker.config.http_port:
-                from cluster.broker.httpplane import serving_http  # as above
-
-                await stack.enter_async_context(
-                    serving_http(broker.config, broker.store, broker.standing, broker.clock)
-                )
-            await stack.enter_async_context(_settled(broker))
-            if broker.claim is not None:
-                await broker.claim.last_look()
-            await stack.enter_async_context(_parting(broker.registration))
-            await stack.enter_async_context(running(registration=broker.registration.run))
-            await broker.registration.first_round()
-            if broker.claim is not None:
-                await broker.claim.open(broker.registration)
-        yield
-
-
-@contextmanager
-def _sends_waiting(broker: Broker) -> Iterator[None]:
-    """While the body runs sends wait; then they are taken, or refused if it failed.
-
-    So a broker that must give up its name has acknowledged nothing.
-    """
-    standing = broker.standing
-    if broker.claim is None or not isinstance(standing, ClassicMaster):
-        yield
-        return
-    standing.unproven = True
-    standing.changes.pause = pause = asyncio.get_running_loop().create_future()
-    try:
-        yield
-        standing.unproven = False
-    finally:
-        standing.changes.pause = None
-        pause.set_result(None)
-
-
-@asynccontextmanager
-async def _settled(broker: Broker) -> AsyncIterator[None]:
-    """Leaving in good order answers everybody who waits; after a failure nobody is promised more."""
-    refused: NameTaken | None = None
-    try:
-        yield
-    except NameTaken as problem:
-        refused = problem
-    await broker.log_flush.settle()
-    broker.pulls.held.release_all()
-    if refused is not None:
-        raise refused
-
-
-@asynccontextmanager
-async def _parting(registration: Registration) -> AsyncIterator[None]:
-    """Name servers are told when we leave, but not to forget who has our name."""
-    goodbye = True
-    try:
-        yield
-    except NameTaken:
-        goodbye = False
-        raise
-    finally:
-        await registration.close(goodbye=goodbye)
-
-
-@asynccontextmanager
-async def _listening(server: RemotingServer) -> AsyncIterator[None]:
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.close(DRAIN_MS)
-
-
-async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT, then stop within 5 s and leave a clean store.
-
-    ready    called with the start line once clients are served and name servers were told
-    Raises ConfigError, storage errors of a store that cannot be opened, OSError of a port that
-    cannot be had, and FlushFailed: the disk refused, what it holds is unknown, and the process
-    must end.
-    """
-    check_startable(config)
-    raise_open_files_limit()
-    if config.listen_port == 0:
-        config = with_free_port(config)
-    clock, rng = SystemClock(), random.Random()
-    suspect = SuspectMark(config.storage)
-    if config.controller_mode:
-        suspect.look()
-    refused: NameTaken | None = None
-    with open_store(config.storage, clock) as store, stop_signals() as stop:
-        membership = None
-        if config.controller_mode:
-            membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
-            if membership is None:
-                log.info("stop requested before this replica was given an id")
-                return
-        claim = None
-        if membership is None:
-            claim = Claim(
-                config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config)
-            )
-        try:
-            if claim is not None:
-                await claim.first_look()
-            broker = Broker(config, store, clock, rng, membership, claim)
-            await _serve(broker, stop, ready)
-        except NameTaken as problem:
-            refused = problem  # no harm to the store: it is closed as after any stop
-        finally:
-            if claim is not None:
-                await claim.close()
-    if refused is not None:
-        raise refused
-    log.info("broker stopped name=%s", config.name)
-
-
-async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None]) -> None:
-    """From loading tables to saving them. Raises NameTaken when that is why it ended."""
-    config, claim = broker.config, broker.claim
-    broker.load()
-    settle_memory()
-    refused: NameTaken | None = None
-    try:
-        async with serving(broker):
-            log.info("broker started name=%s address=%s", config.name, config.address)
-            ready(broker.started_text)
-            if claim is not None:
-                await unless(stop, claim.settle(broker.registration))
-            log.info("stop requested signal=%s", await stop)
-            if isinstance(broker.standing, Replica):
-                await broker.standing.hand_over()
-    except NameTaken as problem:
-        refused = problem
-    except BaseExceptionGroup as failures:
-        # Several jobs notice a failing disk at once; which of them first does not matter.
-        flush_failures = failures.subgroup(FlushFailed)
-        if flush_failures is None:
-            raise
-        raise first_of(flush_failures) from failures
-    broker.standing.closing()
-    broker.save()
-    if refused is not None:
-        raise refused
-
-
-async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work gives; None when a stop is asked for first. Raises what the work raises."""
-    task = asyncio.create_task(work)
-    either: set[asyncio.Future[Any]] = {task, stop}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-def channels_to_rivals(config: BrokerConfig) -> ChannelPool:
-    """How a broker is asked that may have our name: as its clients have to. Nothing secret is said,
-    and it may be we ourselves under a former address, so its certificate is not checked."""
-    tls = client_context(verify=False) if config.tls_mode is TlsMode.ENFORCING else None
-    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS)
-
-
 def channels_to_master(config: BrokerConfig) -> ChannelPool:
     """How a slave reaches its master: as its clients have to.
 
@@ -600,26 +399,6 @@ def channels_to_master(config: BrokerConfig) -> ChannelPool:
         return ChannelPool()
     roots = config.tls_trust_path
     return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)))
-
-
-def _call_soon(call: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(call)
-
-
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first single exception in a group of groups."""
-    first = group.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def settle_memory() -> None:
-    """What was built so far stays.
-
-    Collections need not look at it again, and need not run so often.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def packed_host(config: BrokerConfig) -> bytes:
@@ -632,17 +411,5 @@ def packed_host(config: BrokerConfig) -> bytes:
         return pack_host(str(found[0][4][0]), config.listen_port)
 
 
-def with_free_port(config: BrokerConfig) -> BrokerConfig:
-    """listenPort=0, for tests: ports that are free just now, the fast one two below it, and the
-    one for slaves above."""
-    while True:
-        with ExitStack() as stack:
-            probes = [stack.enter_context(socket.socket()) for _ in range(3)]
-            probes[0].bind((config.bind_host, 0))
-            port = int(probes[0].getsockname()[1])
-            try:
-                probes[1].bind((config.bind_host, port - 2))
-                probes[2].bind((config.bind_host, port + 1))
-            except OSError:
-                continue
-        return msgspec.structs.replace(config, listen_port=port, ha_listen_port=port + 1)
+def _call_soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)

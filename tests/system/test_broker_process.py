@@ -88,6 +88,20 @@ def test_a_stop_during_the_start_is_a_clean_one(tmp_path: Path) -> None:
             assert not (broker.store / "abort").exists()
 
 
+def test_a_stop_is_heard_while_a_name_server_is_silent(tmp_path: Path) -> None:
+    with (
+        socket.create_server((LOOPBACK, 0)) as silent,
+        Broker(tmp_path, f"{LOOPBACK}:{silent.getsockname()[1]}") as broker,
+    ):
+        broker.launch()
+        silent.settimeout(10)
+        with silent.accept()[0]:  # it asks who else has its name, and gets no answer
+            assert broker.stop() == 0
+        assert "stop requested before anybody was served" in broker.output()
+        assert "boot success" not in broker.output()
+        assert not (broker.store / "abort").exists()
+
+
 def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
     plain = lone_broker(tmp_path / "plain")
     flag = ServerProcess(

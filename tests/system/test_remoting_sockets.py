@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.broker.broker import channels_to_rivals
 from cluster.broker.config import BrokerConfig
+from cluster.broker.serving import channels_to_rivals
 from cluster.remoting import (
     ChannelPool,
     Command,

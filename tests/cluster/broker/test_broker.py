@@ -7,7 +7,8 @@ import gc
 import pytest
 from brokerkit import Asker, MakeBroker
 
-from cluster.broker.broker import NOT_ON_FAST_PORT, first_of, packed_host, settle_memory
+from cluster.broker.broker import NOT_ON_FAST_PORT, packed_host
+from cluster.broker.serving import first_of, settle_memory
 from cluster.remoting.codes import RequestCode
 from storage import FlushFailed, pack_host
 

@@ -1,0 +1,249 @@
+"""A broker from its first look at the disk to its last: what starts before what, and stops after it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cluster.broker.broker import Broker
+from cluster.broker.classicgroup import ClassicMaster
+from cluster.broker.config import BrokerConfig, MetricsExporter, check_startable
+from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
+from cluster.broker.membership import find_membership
+from cluster.broker.registration import Registration
+from cluster.broker.replicagroup import Replica
+from cluster.broker.suspicion import SuspectMark
+from cluster.process import raise_open_files_limit, running, stop_signals
+from cluster.remoting.channel import ChannelPool
+from cluster.remoting.server import RemotingServer
+from cluster.remoting.tls import TlsMode, client_context
+from storage import FlushFailed, SystemClock, open_store
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DRAIN_MS: Final = 1_000
+
+
+@asynccontextmanager
+async def serving(broker: Broker) -> AsyncIterator[None]:
+    """Everything up inside the body. Top-down is start order, bottom-up is stop order.
+
+    Raises NameTaken, also in the body's place when that raised it.
+    """
+    async with AsyncExitStack() as stack:
+        with _sends_waiting(broker):
+            await stack.enter_async_context(running(**broker.jobs()))
+            for server in broker.listening:
+                await stack.enter_async_context(_listening(server))
+            if broker.config.metrics_exporter is MetricsExporter.PROM:
+                # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
+                from cluster.broker.measures import exposing
+
+                await stack.enter_async_context(exposing(broker))
+            if broker.config.http_port:
+                from cluster.broker.httpplane import serving_http  # as above
+
+                await stack.enter_async_context(
+                    serving_http(broker.config, broker.store, broker.standing, broker.clock)
+                )
+            await stack.enter_async_context(_settled(broker))
+            if broker.claim is not None:
+                await broker.claim.last_look()
+            await stack.enter_async_context(_parting(broker.registration))
+            await stack.enter_async_context(running(registration=broker.registration.run))
+            await broker.registration.first_round()
+            if broker.claim is not None:
+                await broker.claim.open(broker.registration)
+        yield
+
+
+@contextmanager
+def _sends_waiting(broker: Broker) -> Iterator[None]:
+    """While the body runs sends wait; then they are taken, or refused if it failed.
+
+    So a broker that must give up its name has acknowledged nothing.
+    """
+    standing = broker.standing
+    if broker.claim is None or not isinstance(standing, ClassicMaster):
+        yield
+        return
+    standing.unproven = True
+    standing.changes.pause = pause = asyncio.get_running_loop().create_future()
+    try:
+        yield
+        standing.unproven = False
+    finally:
+        standing.changes.pause = None
+        pause.set_result(None)
+
+
+@asynccontextmanager
+async def _settled(broker: Broker) -> AsyncIterator[None]:
+    """Leaving in good order answers everybody who waits; after a failure nobody is promised more."""
+    refused: NameTaken | None = None
+    try:
+        yield
+    except NameTaken as problem:
+        refused = problem
+    await broker.log_flush.settle()
+    broker.pulls.held.release_all()
+    if refused is not None:
+        raise refused
+
+
+@asynccontextmanager
+async def _parting(registration: Registration) -> AsyncIterator[None]:
+    """Name servers are told when we leave, but not to forget who has our name."""
+    goodbye = True
+    try:
+        yield
+    except NameTaken:
+        goodbye = False
+        raise
+    finally:
+        await registration.close(goodbye=goodbye)
+
+
+@asynccontextmanager
+async def _listening(server: RemotingServer) -> AsyncIterator[None]:
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close(DRAIN_MS)
+
+
+async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT, then stop within 5 s and leave a clean store.
+
+    ready    called with the start line once clients are served and name servers were told
+    Raises ConfigError, storage errors of a store that cannot be opened, OSError of a port that
+    cannot be had, and FlushFailed: the disk refused, what it holds is unknown, and the process
+    must end.
+    """
+    check_startable(config)
+    raise_open_files_limit()
+    if config.listen_port == 0:
+        config = with_free_port(config)
+    clock, rng = SystemClock(), random.Random()
+    suspect = SuspectMark(config.storage)
+    if config.controller_mode:
+        suspect.look()
+    refused: NameTaken | None = None
+    with open_store(config.storage, clock) as store, stop_signals() as stop:
+        membership = None
+        if config.controller_mode:
+            membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
+            if membership is None:
+                log.info("stop requested before this replica was given an id")
+                return
+        claim = None
+        if membership is None:
+            claim = Claim(
+                config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config)
+            )
+        try:
+            if claim is not None:
+                await unless(stop, claim.first_look())
+            if stop.done():
+                log.info("stop requested before anybody was served signal=%s", stop.result())
+                return
+            broker = Broker(config, store, clock, rng, membership, claim)
+            await _serve(broker, stop, ready)
+        except NameTaken as problem:
+            refused = problem  # no harm to the store: it is closed as after any stop
+        finally:
+            if claim is not None:
+                await claim.close()
+    if refused is not None:
+        raise refused
+    log.info("broker stopped name=%s", config.name)
+
+
+async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None]) -> None:
+    """From loading tables to saving them. Raises NameTaken when that is why it ended."""
+    config, claim = broker.config, broker.claim
+    broker.load()
+    settle_memory()
+    refused: NameTaken | None = None
+    try:
+        async with serving(broker):
+            log.info("broker started name=%s address=%s", config.name, config.address)
+            ready(broker.started_text)
+            if claim is not None:
+                await unless(stop, claim.settle(broker.registration))
+            log.info("stop requested signal=%s", await stop)
+            if isinstance(broker.standing, Replica):
+                await broker.standing.hand_over()
+    except NameTaken as problem:
+        refused = problem
+    except BaseExceptionGroup as failures:
+        # Several jobs notice a failing disk at once; which of them first does not matter.
+        flush_failures = failures.subgroup(FlushFailed)
+        if flush_failures is None:
+            raise
+        raise first_of(flush_failures) from failures
+    broker.standing.closing()
+    broker.save()
+    if refused is not None:
+        raise refused
+
+
+async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work gives; None when a stop is asked for first. Raises what the work raises."""
+    task = asyncio.create_task(work)
+    either: set[asyncio.Future[Any]] = {task, stop}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def channels_to_rivals(config: BrokerConfig) -> ChannelPool:
+    """How a broker is asked that may have our name: as its clients have to. Nothing secret is said,
+    and it may be we ourselves under a former address, so its certificate is not checked."""
+    tls = client_context(verify=False) if config.tls_mode is TlsMode.ENFORCING else None
+    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first single exception in a group of groups."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def settle_memory() -> None:
+    """What was built so far stays.
+
+    Collections need not look at it again, and need not run so often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def with_free_port(config: BrokerConfig) -> BrokerConfig:
+    """listenPort=0, for tests: ports that are free just now, the fast one two below it, and the
+    one for slaves above."""
+    while True:
+        with ExitStack() as stack:
+            probes = [stack.enter_context(socket.socket()) for _ in range(3)]
+            probes[0].bind((config.bind_host, 0))
+            port = int(probes[0].getsockname()[1])
+            try:
+                probes[1].bind((config.bind_host, port - 2))
+                probes[2].bind((config.bind_host, port + 1))
+            except OSError:
+                continue
+        return msgspec.structs.replace(config, listen_port=port, ha_listen_port=port + 1)
