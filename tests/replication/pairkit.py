@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from timekit import HandClock
+
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.election import GroupView
 from replication.feed import Feed
@@ -34,19 +36,6 @@ from replication.slave import Alarm, SlaveCore
 from storage import Draft, MessageStore, StorageConfig, open_store
 
 SEGMENT_BYTES = 16384
-
-
-class HandClock:
-    """Time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = 1000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Connection:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pairkit import Connection, HandClock, Net, Replica
+from pairkit import Connection, Net, Replica
+from timekit import HandClock
 
 from replication.config import Mode
 from replication.frames import Dialect, MasterFrameReader, Transfer

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pairkit import HandClock, Net, Replica
+from pairkit import Net, Replica
+from timekit import HandClock
 
 from replication.frames import Dialect
 from replication.masterevents import Flushed

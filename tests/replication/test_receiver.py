@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from timekit import HandClock
 
 from replication.config import StreamRules
 from replication.feed import Feed
@@ -27,19 +28,6 @@ from storage import FlushFailed, StorageConfig, StoreIsFull, open_store
 GOLDEN = Path(__file__).parents[1] / "golden"
 SEGMENT_BYTES = 65536
 MASTER = "10.0.0.1:10912"
-
-
-class HandClock:
-    """Time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = 1000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class MemoryStore:

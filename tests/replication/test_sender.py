@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from timekit import HandClock
 
 import replication.sender as sender_module
 from replication.config import Mode, StreamRules
@@ -22,19 +23,6 @@ from replication.sender import Sender
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire" / "ha-classic.jsonl.xz"
 SEGMENT_BYTES = 65536
-
-
-class HandClock:
-    """Time that moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = 1000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class MemoryLog:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import selectors
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
 from messagekit import FakeConnection
+from timekit import LoopClock
 
 from cluster import controlanswers, controlplane
 from cluster.broker import controllerlink, identity
@@ -28,49 +28,11 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
 from replication import ControllerCore, LeaseTimes
 from replication import election as e
-from storage import Draft, MessageStore, SystemClock, open_store, pack_host
+from storage import Draft, MessageStore, open_store, pack_host
 
 Result = TypeVar("Result")
 TIMES = LeaseTimes()
 HOST = pack_host("127.0.0.1", 1)
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    loop: JumpingLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready:
-            return ready
-        if timeout is None:
-            raise RuntimeError("deadlock: every task is blocked and no timer is set")
-        self.loop.now_s += timeout
-        return []
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop with its own time: every wait is over at once."""
-
-    def __init__(self) -> None:
-        selector = _JumpingSelector()
-        selector.loop = self
-        self.now_s = 1_000.0
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now_s
-
-
-class LoopClock(SystemClock):
-    """Monotonic time is the loop's."""
-
-    def monotonic_ms(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1000)
-
-
-def run(main: Coroutine[Any, Any, Result]) -> Result:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(asyncio.wait_for(main, 3_600))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from replicakit import Controllers, LoopClock, MemoryController, config_of, controllers, run, until
+from replicakit import Controllers, MemoryController, config_of, controllers, until
+from timekit import LoopClock, run
 
 from cluster.broker.controllerlink import TAKEN_MS_MAX, ControllerLink, IdentityTaken
 from cluster.process import running

@@ -7,17 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from replicakit import (
-    Controllers,
-    Kit,
-    answered,
-    controllers,
-    draft,
-    hold,
-    reigning,
-    run,
-    turns,
-)
+from replicakit import Controllers, Kit, answered, controllers, draft, hold, reigning, turns
+from timekit import run
 
 from cluster.broker.config import Role
 from cluster.broker.errors import NotMaster

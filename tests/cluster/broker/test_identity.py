@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from replicakit import Controllers, LoopClock, config_of, controllers, run
+from replicakit import Controllers, config_of, controllers
+from timekit import LoopClock, run
 
 from cluster.broker.identity import IdentityFiles, obtain_identity
 from cluster.config import ConfigError

@@ -17,10 +17,10 @@ from replicakit import (
     joined,
     open_kit,
     reigning,
-    run,
     turns,
     until,
 )
+from timekit import run
 
 from cluster.broker.config import Role
 from cluster.broker.errors import NotMaster, TooFewReplicas

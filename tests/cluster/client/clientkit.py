@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import selectors
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from cluster.client.message import MessageQueue, ReceivedMessage
@@ -21,53 +20,12 @@ from cluster.remoting import (
 )
 from cluster.remoting.codes import VERSION
 from cluster.remoting.frame import FrameSplitter
-from storage import Draft, SystemClock, encode, encode_properties, pack_host, split_batch
+from storage import Draft, encode, encode_properties, pack_host, split_batch
 
 NAME_SERVER = "127.0.0.1:9876"
 Result = TypeVar("Result")
 HOST = pack_host("127.0.0.1", 10911)
 CHUNK = 4096  # what a channel receives at a time: frames arrive in pieces
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """When nothing is ready the time of the next timer has come at once."""
-
-    loop: JumpingLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if ready:
-            return ready
-        if timeout is None:
-            raise RuntimeError("deadlock: every task is blocked and no timer is set")
-        self.loop.now_s += timeout
-        return []
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop with its own time."""
-
-    def __init__(self) -> None:
-        selector = _JumpingSelector()
-        selector.loop = self
-        self.now_s = 1_000.0
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now_s
-
-
-class LoopClock(SystemClock):
-    """Monotonic time is the loop's, so that it jumps too."""
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-
-def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on a loop whose time jumps; every wait in it is over at once."""
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(asyncio.wait_for(main, 3_600))
 
 
 async def settle() -> None:

@@ -13,7 +13,8 @@ import pytest
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
-from clientkit import FakeCluster, LoopClock
+from clientkit import FakeCluster
+from timekit import LoopClock
 
 from cluster.client import instance
 

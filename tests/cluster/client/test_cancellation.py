@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-from clientkit import NAME_SERVER, FakeCluster, MemoryTransport, run, settle
+from clientkit import NAME_SERVER, FakeCluster, MemoryTransport, settle
+from timekit import run
 
 from cluster.client import (
     Message,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from clientkit import run
+from timekit import run
 
 from cluster.client.connections import Connections, Wire
 from cluster.client.errors import BrokerUnreachable, CallTimedOut

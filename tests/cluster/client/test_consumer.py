@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster
+from timekit import run
 
 from cluster.client import (
     CacheLimits,

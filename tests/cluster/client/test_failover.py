@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster
+from timekit import run
 
 from cluster.client import Message, Producer
 

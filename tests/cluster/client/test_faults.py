@@ -7,7 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from clientkit import NAME_SERVER, FakeCluster, run
+from clientkit import NAME_SERVER, FakeCluster
+from timekit import run
 
 from cluster.client import Message, MessageQueue, Producer, SendFailed
 from cluster.client.faults import LatencyFaults, penalty_ms

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, received, run, settle
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, received, settle
+from timekit import run
 
 from cluster.client import (
     CacheLimits,

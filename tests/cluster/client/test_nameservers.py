@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from clientkit import run
+from timekit import run
 
 from cluster.client import BrokerUnreachable, ClientConfig, NoNameServer
 from cluster.client.config import name_servers, one_config

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientkit import NAME_SERVER, FakeCluster, ext, run
+from clientkit import NAME_SERVER, FakeCluster, ext
+from timekit import run
 
 from cluster.client import (
     ClientConfig,

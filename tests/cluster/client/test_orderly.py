@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, run, settle
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, settle
+from timekit import run
 
 from cluster.client import ConsumeResult, MessageModel, PushConsumer, ReceivedMessage, StartFrom
 from cluster.remoting import RequestCode

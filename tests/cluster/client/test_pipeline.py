@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport, ext, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport, ext
+from timekit import run
 
 from cluster.client import (
     BrokerRefused,

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext
+from timekit import run
 
 from cluster.client import (
     BrokerAnswerBroken,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire, run
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire
+from timekit import run
 
 from cluster.client import (
     MessageQueue,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clientkit import HOST, NAME_SERVER, FakeCluster, MemoryTransport, run, settle
+from clientkit import HOST, NAME_SERVER, FakeCluster, MemoryTransport, settle
+from timekit import run
 
 from cluster.client import (
     ConsumeResult,

@@ -6,7 +6,8 @@ import asyncio
 import json
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, run, settle
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, settle
+from timekit import run
 
 from cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom, instance
 from cluster.client.instance import AWAY_S

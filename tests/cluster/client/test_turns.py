@@ -6,7 +6,8 @@ import asyncio
 import random
 
 import pytest
-from clientkit import run, settle
+from clientkit import settle
+from timekit import run
 
 from cluster.client.turns import Turns
 

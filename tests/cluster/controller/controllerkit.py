@@ -6,23 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
+from timekit import HandClock
+
 from cluster.controller.config import ControllerConfig
 from cluster.controller.server import Controller, reply_to
 from cluster.controller.store import Changes, Leader, LeadershipLost, StoreUnreachable
 from cluster.remoting import Command
 from cluster.remoting.connection import Connection
 from replication import GroupRecord
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class HandStore:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from controllerkit import HandClock
+from timekit import HandClock
 
 from cluster.controller.config import ControllerConfig
 from cluster.controller.etcd import KeyValue

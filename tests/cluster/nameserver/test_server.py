@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from timekit import HandClock
 
 from cluster.config import ConfigError
 from cluster.nameserver.config import (
@@ -33,17 +34,6 @@ from storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 ADDRESS = "10.0.0.1:10911"
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Line:

@@ -6,23 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from timekit import HandClock
+
 from cluster.remoting.command import Command
 from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
 from cluster.remoting.frame import FrameSplitter
 from cluster.remoting.stream import ConnectionLimits
-
-
-class HandClock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class FakeTransport(asyncio.Transport):
