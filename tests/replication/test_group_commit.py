@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from senderkit import FakeWire, Master, MemoryLog, frames_of, on_loop
 
 from replication.config import Mode
 from replication.masterevents import Acknowledge
-from replication.sender import open_listener
 from replication.stream import GROUP_BYTES
-
-from .test_sender import FakeWire, Master, MemoryLog, frames_of
 
 
 @asynccontextmanager
@@ -21,17 +19,10 @@ async def serving(mode: Mode) -> AsyncIterator[tuple[Master, FakeWire, int]]:
     """A master on a loop with a slave that holds its first ten bytes."""
     log, wire = MemoryLog(b"0123456789", segment_bytes=1 << 20), FakeWire()
     master = Master(log, mode=mode, copies_wanted=2)
-    with open_listener("127.0.0.1", 0) as listener:
-        job = asyncio.create_task(master.sender.run(listener))
-        await asyncio.sleep(0)
+    async with on_loop(master.sender, master.feed):
         number = master.slave(wire, 0)
         master.hear(number, wire, 10)
-        try:
-            yield master, wire, number
-        finally:
-            job.cancel()
-            await asyncio.wait({job})
-    assert master.feed.failure is None
+        yield master, wire, number
 
 
 def shipped(wire: FakeWire) -> list[int]:

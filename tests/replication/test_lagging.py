@@ -10,11 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from senderkit import SEGMENT_BYTES, FakeWire, Master, MemoryLog, frames_of, on_loop
 
 from replication.frames import Buffer
-from replication.sender import open_listener
-
-from .test_sender import SEGMENT_BYTES, FakeWire, Master, MemoryLog, frames_of
 
 HOT_BYTES = 1_000
 DATA = random.Random(1).randbytes(3 * SEGMENT_BYTES + 1_234)
@@ -56,15 +54,8 @@ class FileWire(FakeWire):
 @asynccontextmanager
 async def serving(log: MemoryLog) -> AsyncIterator[Master]:
     master = Master(log, copies_wanted=2)
-    with open_listener("127.0.0.1", 0) as listener:
-        job = asyncio.create_task(master.sender.run(listener))
-        await asyncio.sleep(0)
-        try:
-            yield master
-        finally:
-            job.cancel()
-            await asyncio.wait({job})
-    assert master.feed.failure is None
+    async with on_loop(master.sender, master.feed):
+        yield master
 
 
 def lagging(master: Master, wire: FakeWire) -> int:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from messagekit import UNIQUE, FakeConnection, Kit, java_frame, open_kit, send_ext
+from senderkit import on_loop
 
 from cluster.broker.config import Role
 from cluster.remoting.command import Command
 from replication import StreamRules
 from replication.frames import Dialect, MasterFrameReader, Report, Transfer, encode_slave_frame
-from replication.sender import open_listener
 from storage import encode_properties
 
 from .test_classicgroup import SLAVE_MS, FakeWire, Group, SlaveBeside, safety
@@ -52,16 +52,10 @@ class LiveGroup(Group):
 @asynccontextmanager
 async def live(root: Path, **settings: Any) -> AsyncIterator[LiveGroup]:
     settings.setdefault("role", Role.SYNC_MASTER)
-    with open_kit(root, **settings) as kit, open_listener("127.0.0.1", 0) as listener:
+    with open_kit(root, **settings) as kit:
         group = LiveGroup(kit)
-        job = asyncio.create_task(group.master.sender.run(listener))
-        await asyncio.sleep(0)
-        try:
+        async with on_loop(group.master.sender, group.master.feed):
             yield group
-        finally:
-            job.cancel()
-            await asyncio.wait({job})
-        assert group.master.feed.failure is None
 
 
 async def turns(count: int = 4) -> None:
