@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-LOOPBACK: Final = "127.0.0.1"
-PORTS: Final = range(20_000, 32_000, 10)  # below Linux's ephemeral range
+from chaos.ports import LOOPBACK, Ports
+
 READY_S: Final = 60
 STOP_S: Final = 10
 POLL_S: Final = 0.01
@@ -25,30 +23,11 @@ class BrokerFailed(Exception):
     """The broker did not start, ended by itself or did not stop; carries the end of its log."""
 
 
-def free_port() -> int:
-    """A port that is free on loopback with the two beside it that a broker opens as well."""
-    for _ in range(200):
-        port = random.choice(PORTS)
-        if all(_can_bind(port + offset) for offset in (-2, 0, 1)):
-            return port
-    raise BrokerFailed("no free port")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
-
-
 class BrokerProcess:
     """A broker process; its directory holds settings, log and store."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
-        self.port = free_port()
+        self.port = Ports().take()
         self.store = directory / "store"
         self.log = directory / "broker.log"
         merged: dict[str, object] = {

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from chaos.groups import LOOPBACK
+from chaos.ports import LOOPBACK
 from chaos.processes import ProcessBroken
 
 SCRAPE_S: Final = 2.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from chaos.ports import LOOPBACK, Ports
 from chaos.processes import ProcessBroken, ServerProcess
 from chaos.rebalance_soak import checkout_kits
 from cluster.remoting import (
@@ -29,8 +28,6 @@ from cluster.remoting import (
 )
 from storage import fastjson
 
-LOOPBACK: Final = "127.0.0.1"
-PORTS: Final = range(20_010, 32_000, 10)  # below Linux's ephemeral range
 JAVA_VERSION: Final = "5.3.3"
 ASK_MS: Final = 1000
 LOOK_S: Final = 0.02
@@ -328,33 +325,6 @@ class Group:
         replica = Replica(number, port, store, command, directory / "broker.log", env)
         replica.metrics_port = int(str(settings.get("metricsPromExporterPort", 0)))
         return replica
-
-
-class Ports:
-    """Free ports on loopback, each with the two beside it that a broker opens; none given out twice."""
-
-    def __init__(self) -> None:
-        self._taken: set[int] = set()
-
-    def take(self) -> int:
-        for _ in range(400):
-            port = random.SystemRandom().choice(PORTS)
-            if port in self._taken:
-                continue
-            if all(_can_bind(port + offset) for offset in (-2, 0, 1)):
-                self._taken.add(port)
-                return port
-        raise ProcessBroken("no free port")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
 
 
 def parse_view(tree: Mapping[str, Any], name: str) -> GroupView:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from chaos.groups import LOOPBACK, Group, GroupPlan, Replica
+from chaos.groups import Group, GroupPlan, Replica
+from chaos.ports import LOOPBACK
 from chaos.proxy import Link
 
 PROXIED: Final = "127.0.0.2"  # advertised for replication: all of 127/8 is loopback on Linux
