@@ -287,6 +287,7 @@ def test_slave_of_a_killed_master_keeps_every_acknowledged_byte_and_serves_it(
         with producing(group.master.address, TOPIC, pause_s=0) as load:
             time.sleep(0.5)
             group.master.kill()
+            wait_until(lambda: load.problem, 5, "its producer noticed")
         assert isinstance(load.problem, OSError)
         wait_until(
             lambda: status(group.slave)["haClientRuntimeInfo"]["lastProblem"] != "",
