@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import shutil
 import statistics
@@ -216,13 +217,13 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
     missed = []
     for load in LOADS:
         by_mode = {row.mode: row for row in rows if row.load == load}
-        ratio = ratio_of(by_mode["sync"], by_mode["async"])
+        ratio, error = ratio_of(by_mode["sync"], by_mode["async"])
         medians = by_mode["sync"].median_rate / by_mode["async"].median_rate
         best = by_mode["sync"].best.rate / by_mode["async"].best.rate
         required = REQUIRED[load.name]
         verdict = "met" if ratio >= required else "MISSED"
         text = (
-            f"{load.name}: sync / async = {ratio:.3f} turn by turn"
+            f"{load.name}: sync / async = {ratio:.3f} +- {error:.3f}"
             f" ({medians:.3f} of the medians, {best:.3f} of the best)"
         )
         lines.append(f"ratio  {text}, required {required:.2f}: {verdict}")
@@ -240,10 +241,16 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
     return "\n".join(lines), missed
 
 
-def ratio_of(sync: Row, async_: Row) -> float:
-    """Each turn against the other mode's beside it, and of these the median."""
-    turns = zip(sync.runs, async_.runs, strict=True)
-    return statistics.median(one.rate / other.rate for one, other in turns)
+def ratio_of(sync: Row, async_: Row) -> tuple[float, float]:
+    """What the synchronous pairs took of what the asynchronous ones did, in all turns together, and
+    the standard error of that: how far it moves when any one turn of each is left out (jackknife)."""
+    turns = [(one.rate, other.rate) for one, other in zip(sync.runs, async_.runs, strict=True)]
+    ours, theirs = sum(one for one, _ in turns), sum(other for _, other in turns)
+    count = len(turns)
+    if count == 1:
+        return ours / theirs, math.nan
+    without = [(ours - one) / (theirs - other) for one, other in turns]
+    return ours / theirs, math.sqrt((count - 1) * statistics.pvariance(without))
 
 
 def quantile(values: list[float], share: float) -> float:
