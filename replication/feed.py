@@ -103,6 +103,11 @@ class Feed:
             return core.slave
         return core if isinstance(core, SlaveCore) else None
 
+    def _halves(self) -> list[ReplicaCore | MasterCore | SlaveCore]:
+        """The cores there are, each of which keeps a story: a replica is up to three."""
+        halves = [each for each in (self._replica, self.master, self.slave) if each is not None]
+        return [each for each in halves if each.story]
+
     @property
     def busy(self) -> bool:
         """Whether an effect is under way: what is fed now will wait."""
@@ -137,6 +142,8 @@ class Feed:
         self._kick.set()
         for call in self.failed:
             call()
+        for half in self._halves():
+            log.error("what %s decided last, in ms\n%s", type(half).__name__, half.story)
 
     def guarded(
         self, call: Callable[Arguments, None], *arguments: Arguments.args, **more: Arguments.kwargs

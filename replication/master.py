@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -328,12 +328,13 @@ class MasterCore:
             reached = min(reached, position)
         return reached
 
-    def _held_by_copies(self, count: int, own: int) -> int:
-        """What `count` different replicas hold, ourselves, with `own`, among them."""
+    def _held_by_copies(self, slaves: Collection[Slave]) -> int:
+        """What as many different replicas hold as are wanted: ourselves, and the best of these."""
+        own, count = self._own(), self.rules.copies_wanted
         if count <= 1:
             return own
         disk = self.mode.waits_for_disk
-        positions = [slave.flushed if disk else slave.received for slave in self.slaves.values()]
+        positions = [slave.flushed if disk else slave.received for slave in slaves]
         if len(positions) < count - 1:
             return 0
         positions.sort()
@@ -358,15 +359,18 @@ class MasterCore:
             return
         if not self._lease_valid(now_ms):
             return
-        if self.mode.waits_for_slaves and self.controlled and self.rules.all_in_set:
+        if self.mode.waits_for_slaves and self.controlled:
             union = self.union
             if len(union) < self.rules.copies_min:
                 return
             confirmed = acknowledged = self._held_by(union)
+            if not self.rules.all_in_set:
+                members = [slave for slave in self.slaves.values() if slave.replica in union]
+                acknowledged = max(confirmed, self._held_by_copies(members))
         else:
             confirmed = acknowledged = self._own()
             if self.mode.waits_for_slaves:
-                acknowledged = self._held_by_copies(self.rules.copies_wanted, confirmed)
+                acknowledged = self._held_by_copies(self.slaves.values())
         confirmed = self._whole(confirmed)
         if confirmed > self.confirmed:
             self.confirmed = confirmed

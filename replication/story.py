@@ -1,4 +1,4 @@
-"""A short memory of why: the last decisions of one core, for logs, `tandem story` and failed assertions."""
+"""A short memory of why: the last decisions of one core, for the log when something final happens."""
 
 from __future__ import annotations
 

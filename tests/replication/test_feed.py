@@ -11,7 +11,7 @@ import pytest
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.feed import EffectFailed, Feed
 from replication.master import MasterCore
-from replication.masterevents import Tick
+from replication.masterevents import Admit, SlaveGreeted, Tick
 from replication.replica import ReplicaCore
 from replication.slave import Connect, Follow, SlaveCore
 from storage import FlushFailed, SystemClock
@@ -145,6 +145,18 @@ async def test_what_is_final_ends_run_and_nothing_is_stepped_any_more(error: Exc
         assert stopped == ["stopped"] and stage.said == []
         with pytest.raises(type(error), match=str(error)):
             await stage.feed.run()
+
+
+def test_what_is_final_leaves_what_the_core_decided_last_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    core = MasterCore(1, Mode.S0, StreamRules(), controlled=False)
+    feed = Feed(core, SystemClock())
+    feed.ignore(Admit)
+    feed.feed(SlaveGreeted(7, 2))
+    feed.fail(AssertionError("INV-21"))
+    (told,) = [record.getMessage() for record in caplog.records if "decided last" in record.message]
+    assert "MasterCore" in told and "replica 2 greeted" in told
 
 
 async def test_a_handler_that_fails_later_is_final_too() -> None:

@@ -118,7 +118,12 @@ def core_of(kind: str, fields: dict[str, Any]) -> tuple[Any, dict[str, type]]:
     if kind == "master":
         fields.setdefault("lease_until_ms", 1_000_000)
         rules = msgspec.structs.replace(
-            RULES, **{n: fields.pop(n) for n in ("copies_min", "copies_wanted") if n in fields}
+            RULES,
+            **{
+                n: fields.pop(n)
+                for n in ("copies_min", "copies_wanted", "all_in_set")
+                if n in fields
+            },
         )
         return MasterCore(replica=1, mode=mode, rules=rules, **fields), events_of(m)
     if kind == "slave":
