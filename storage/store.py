@@ -406,8 +406,12 @@ class MessageStore:
         return self.store_ms(topic, queue_id, self.min_offset(topic, queue_id))
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record at a log offset; None when none begins there (size and magic are checked)."""
-        return self.log.record_at(physical_offset)
+        """The record at a log offset; None when none begins there (size and magic are checked), or
+        it is not confirmed: what consumers were shown stays."""
+        record = self.log.record_at(physical_offset)
+        if record is not None and physical_offset + len(record) > self.confirmed:
+            return None
+        return record
 
     def query(
         self,

@@ -85,7 +85,8 @@ class SendBackHandler:
             if group.retry_queue_nums <= 0:
                 return request.reply()
             topic = self._retry_topic(group)
-            view = self._store.record_at(header.offset)
+            # Confirmed or not: a consumer has it, of a slave perhaps that told us only now.
+            view = self._store.log.record_at(header.offset)
             if view is None:
                 raise NoMessageThere(f"look message by offset failed, {header.offset}")
             record = decode(view)

@@ -283,7 +283,7 @@ class Kit:
         found = []
         at = self.store.log.start
         while at < self.store.end:
-            view = self.store.record_at(at)
+            view = self.store.log.record_at(at)
             if view is None:  # a blank: on to the next file
                 at += self.config.storage.segment_bytes - at % self.config.storage.segment_bytes
                 continue

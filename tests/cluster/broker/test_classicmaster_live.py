@@ -346,7 +346,7 @@ class Life:
 
     def _holders(self, offset: int) -> int:
         """Slaves that ever reported all of the record at an offset."""
-        record = self.store.record_at(offset)
+        record = self.store.log.record_at(offset)
         assert record is not None, "answered before it is part of the log"
         with record:
             end = offset + len(record)

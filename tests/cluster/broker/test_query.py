@@ -76,6 +76,14 @@ def test_a_message_is_seen_by_its_place(kit: Kit) -> None:
     assert bodies(answer) == {b"two"}
 
 
+def test_what_is_not_confirmed_is_not_shown_by_its_id_either(kit: Kit) -> None:
+    first, second = kit.records()[:2]
+    kit.store.confirm_limit = lambda: second.physical_offset + second.size - 1
+    for record, code in ((first, 0), (second, 1)):
+        answer = kit.ask(Command(33, {"offset": str(record.physical_offset), "topic": "T"}))
+        assert answer is not None and answer.code == code
+
+
 @pytest.mark.parametrize("offset", ["123456789", "-8", "1"])
 def test_a_place_without_a_message_is_not_found(kit: Kit, offset: str) -> None:
     answer = kit.ask(Command(33, {"offset": offset}))

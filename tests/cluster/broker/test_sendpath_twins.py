@@ -423,7 +423,7 @@ def ways() -> list[Any]:
 def records_from(kit: Kit, start: int) -> Iterator[memoryview]:
     size = kit.config.storage.segment_bytes
     while start < kit.store.end:
-        record = kit.store.record_at(start)
+        record = kit.store.log.record_at(start)
         if record is None:  # a blank
             start += size - start % size
         else:
