@@ -32,6 +32,7 @@ from replication.masterevents import (
     SlaveLost,
     SlaveReported,
     StreamFrom,
+    SetChanged,
     Superseded,
     SwitchAbandoned,
     Tick,
@@ -395,6 +396,8 @@ class MasterCore:
         )
         for member in event.members - self.granted:
             self._lost_ms.setdefault(member, now_ms)
+        if event.members != self.granted:
+            effects.append(SetChanged(self.granted, event.members, event.number))
         self.granted, self.number = event.members, event.number
         self._proposed, self._target, self._proposed_ms = frozenset(), frozenset(), NEVER
         for member in event.members:

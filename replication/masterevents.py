@@ -157,6 +157,14 @@ class Propose(msgspec.Struct, frozen=True):
     reaffirm: bool = False
 
 
+class SetChanged(msgspec.Struct, frozen=True):
+    """The sync-state-set is another one now: an acknowledgement waits for these."""
+
+    before: frozenset[int]
+    members: frozenset[int]
+    number: int
+
+
 class Superseded(msgspec.Struct, frozen=True):
     """A slave knows a higher epoch than ours: ask the controller at once."""
 
@@ -184,6 +192,7 @@ Effect = (
     | StreamFrom
     | Drop
     | Propose
+    | SetChanged
     | Superseded
     | Resigned
     | SwitchAbandoned

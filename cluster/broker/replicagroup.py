@@ -25,6 +25,7 @@ from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.membership import Membership
 from cluster.broker.standing import MASTER_ID, RoleChanges
+from cluster.logs import once_per
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -51,6 +52,7 @@ from storage import Clock, FlushMode, MessageStore, Problem, fastjson, setaside
 log = logging.getLogger(__name__)
 
 ALARMS_KEPT: Final = 16
+ALARM_AGAIN_S: Final = 60
 REVIEW_MS: Final = 100
 SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
 HAND_OVER_MS: Final = 1_000  # a stop waits at most so long for a successor to serve
@@ -84,6 +86,7 @@ class Replica:
     ) -> None:
         self.changes = RoleChanges()
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
+        self._alarm_again = once_per(ALARM_AGAIN_S)
         self._config = config
         self._store = store
         self._acks = acks
@@ -177,6 +180,7 @@ class Replica:
         feed.register(m.Confirmed, lambda _: self._wake())
         feed.register(m.Acknowledge, self._acknowledge)
         feed.register(m.Propose, link.propose)
+        feed.register(m.SetChanged, self._set_changed)
         feed.register(m.Superseded, self._superseded)
         feed.register(m.Resigned, self._resigned)
         feed.register(m.SwitchAbandoned, self._switch_abandoned)
@@ -454,6 +458,17 @@ class Replica:
     def _acknowledge(self, effect: m.Acknowledge) -> None:
         self._acks.reached(effect.end, effect.copies, effect.durable)
 
+    def _set_changed(self, effect: m.SetChanged) -> None:
+        lone = len(effect.members) == 1 and self._config.waits_for_slaves
+        log.log(
+            logging.WARNING if lone else logging.INFO,
+            "%s in_sync=%s before=%s number=%d",
+            "one copy only" if lone else "set changed",
+            ",".join(map(str, sorted(effect.members))),
+            ",".join(map(str, sorted(effect.before))),
+            effect.number,
+        )
+
     def _superseded(self, effect: m.Superseded) -> None:
         log.warning("a slave knows a later reign than ours epoch=%d", effect.epoch)
 
@@ -479,9 +494,11 @@ class Replica:
         self._set_aside = await asyncio.to_thread(setaside.listed, root)
 
     def _alarm(self, effect: s.Alarm) -> None:
-        if effect.reason not in self.alarms:
+        known = effect.reason in self.alarms
+        if not known:
             self.alarms.append(effect.reason)
-        log.error("a person must act why=%s", effect.reason)
+        if self._alarm_again() or not known:  # who keeps asking keeps hearing of it
+            log.error("a person must act why=%s", effect.reason)
 
     def _failed(self) -> None:
         """Something final happened: nobody is promised anything any more."""
