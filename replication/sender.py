@@ -247,6 +247,13 @@ class Sender:
             self._lost(stream.number, "offers no proof of the group's secret", logging.WARNING)
         else:
             stream.greeted = True
+            master = self._feed.master
+            if master is not None and master.mode.waits_for_disk:
+                log.warning(
+                    "what replica=%d receives counts as on its disk: it speaks RocketMQ's dialect, "
+                    "which does not say",
+                    frame.replica,
+                )
             self._feed.feed(
                 SlaveGreeted(
                     stream.number, frame.replica, 0, 0, frame.learner, frame.from_last_file

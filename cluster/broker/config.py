@@ -565,6 +565,20 @@ def _waits_for_slaves(given: Mapping[str, str], rules: StreamRules) -> tuple[boo
     )
     if not waits or rules.copies_wanted < 2:  # else the file may say how many are enough
         rules = msgspec.structs.replace(rules, all_in_set=waits)
+    if waits and given.get("enableControllerMode", "").strip().lower() == "true":
+        if rules.all_in_set and all_in_set == "false":
+            log.info(
+                "allAckInSyncStateSet=false has no effect: brokerRole=%s waits for the whole "
+                "sync-state-set, or for inSyncReplicas=2 and more",
+                role,
+            )
+        if rules.catch_up_ms_max >= rules.slave_timeout_ms:
+            log.warning(
+                "haMaxTimeSlaveNotCatchup=%d is not below slaveTimeout=%d: a slave that stands still "
+                "stays in the sync-state-set so long, and each send waits for slaveTimeout",
+                rules.catch_up_ms_max,
+                rules.slave_timeout_ms,
+            )
     return waits, rules
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from replication import EpochHistory
 from replication.receiver import ReceiverStats
 from replication.sender import SlaveStatus
 
@@ -147,3 +148,16 @@ def _client_fields(stats: ReceiverStats, end: int, bytes_per_second: int) -> dic
         "maxOffset": end,
         "transferredByteInSecond": bytes_per_second,
     }
+
+
+def epochs_of(history: EpochHistory, end: int, replica: int) -> dict[str, Any]:
+    """Whose reigns a log that ends at `end` has seen, as RocketMQ's EpochEntryCache tells it."""
+    entries = [
+        {
+            "epoch": each.number,
+            "startOffset": each.start,
+            "endOffset": history.end_of_reign(each.number, end),
+        }
+        for each in history.entries
+    ]
+    return {"brokerId": replica, "epochList": entries, "maxOffset": end}

@@ -460,14 +460,11 @@ class Replica:
 
     def _set_changed(self, effect: m.SetChanged) -> None:
         lone = len(effect.members) == 1 and self._config.waits_for_slaves
+        now, before = (",".join(map(str, sorted(x))) for x in (effect.members, effect.before))
         log.log(
-            logging.WARNING if lone else logging.INFO,
-            "%s in_sync=%s before=%s number=%d",
-            "one copy only" if lone else "set changed",
-            ",".join(map(str, sorted(effect.members))),
-            ",".join(map(str, sorted(effect.before))),
-            effect.number,
-        )
+            logging.WARNING if lone else logging.INFO, "%s in_sync=%s before=%s number=%d",
+            "one copy only" if lone else "set changed", now, before, effect.number,
+        )  # fmt: skip
 
     def _superseded(self, effect: m.Superseded) -> None:
         log.warning("a slave knows a later reign than ours epoch=%d", effect.epoch)
@@ -551,24 +548,9 @@ class Replica:
 
     def handle_get_broker_epoch_cache(self, command: Command, connection: Connection) -> Command:
         """1007: whose reigns our log has seen. Source: replication spec "Request codes, controller side"."""
-        core = self.core
-        half = core.master or core.slave
-        history, end = half.history, half.end
-        entries = [
-            {
-                "epoch": each.number,
-                "startOffset": each.start,
-                "endOffset": history.end_of_reign(each.number, end),
-            }
-            for each in history.entries
-        ]
-        body = {
-            "brokerId": core.replica,
-            "brokerName": self._config.name,
-            "clusterName": self._config.cluster,
-            "epochList": entries,
-            "maxOffset": end,
-        }
+        config, half = self._config, self.core.master or self.core.slave
+        body = hastatus.epochs_of(half.history, half.end, self.core.replica)
+        body |= {"brokerName": config.name, "clusterName": config.cluster}
         return command.reply(body=fastjson.dumps(body))
 
     def slaves(self) -> list[SlaveLag]:

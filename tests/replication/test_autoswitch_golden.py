@@ -183,3 +183,19 @@ async def test_a_stock_slave_that_asks_again_is_answered_again(tmp_path: Path) -
     ours.sender.readable(number)
     assert wire.ended == "master", "another replica on the same connection"
     await ours.stop()
+
+
+@pytest.mark.parametrize("mode", [Mode.S0, Mode.S1])
+async def test_a_stock_slave_whose_disk_counts_unseen_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: Mode
+) -> None:
+    net = Net()
+    ours = Replica(net, tmp_path / "1", 1, HandClock(), mode=mode).start()
+    ours.lead(1)
+    await net.settle()
+    wire = Connection(net, ours)
+    number = ours.sender.attach(wire, "stock:1")
+    wire._incoming.append(chunks(1, ">")[0])
+    ours.sender.readable(number)
+    assert ("what replica=2 receives counts as on its disk" in caplog.text) is mode.waits_for_disk
+    await ours.stop()

@@ -262,6 +262,26 @@ def test_no_file_promises_less_than_it_does_to_rocketmq(
     assert config.rules.all_in_set is all_in_set
 
 
+def test_what_a_file_says_of_the_set_and_does_not_get_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {
+        "enableControllerMode": "true",
+        "controllerAddr": "c:1",
+        "brokerRole": "SYNC_MASTER",
+        "allAckInSyncStateSet": "false",
+        "haMaxTimeSlaveNotCatchup": "15000",
+    }
+    with caplog.at_level("INFO"):
+        assert settings(**given).rules.catch_up_ms_max == 15000
+        assert "allAckInSyncStateSet=false has no effect" in caplog.text
+        assert "haMaxTimeSlaveNotCatchup=15000 is not below slaveTimeout=2000" in caplog.text
+        caplog.clear()
+        settings(**{**given, "brokerRole": "ASYNC_MASTER"})
+        settings(**{**given, "enableControllerMode": "false"})
+        assert not caplog.text
+
+
 def test_rocketmqs_heartbeat_gives_way_to_the_lease_unless_the_lease_is_named() -> None:
     assert settings(brokerHeartbeatInterval="1000").lease == LeaseTimes()
     assert settings(brokerHeartbeatInterval="200").lease.heartbeat_ms == 200
