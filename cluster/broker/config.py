@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.broker.known_keys import COUNTED_ON, WITHOUT_EFFECT
 from cluster.config import (
     NAME_SERVERS_VARIABLE,
     ConfigError,
@@ -98,6 +98,8 @@ ROCKETMQ_NAMES = {
     "tls_certificate_path": "tls.server.certPath",
     "tls_trust_path": "tls.server.trustCertPath",
 }
+
+_GAP_KEY_OF_4 = "haSlaveFallbehindMax"
 
 #: set by the command line or by nobody: never read from a file, never shown
 _NOT_IN_FILES = frozenset(
@@ -371,6 +373,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         kept = {key: text.strip() for key, text in given.items() if key in WITHOUT_EFFECT}
         for key in sorted(kept):
             log.debug("setting has no effect here key=%s why=%s", key, WITHOUT_EFFECT[key])
+        if missed := [key for key in sorted(COUNTED_ON & kept.keys()) if kept[key] == "true"]:
+            log.warning("switched on, and not built yet, so without effect: %s", " ".join(missed))
+        if _GAP_KEY_OF_4 in given:
+            given.setdefault("haMaxGapNotInSync", given.pop(_GAP_KEY_OF_4))
         storage = parse_settings(StorageConfig, given, also_known=given.keys())
         rules = parse_settings(StreamRules, given, also_known=given.keys())
         waits, rules = _waits_for_slaves(given, rules)

@@ -77,10 +77,9 @@ _BY_REASON: Final[dict[str, str]] = {
         innerClientAuthenticationCredentials allowRecallWhenBrokerNotWriteable appendAckAsync
         appendCkAsync bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond
         broadcastOffsetExpireSecond brokerNotActiveTimeoutMillis cgColdReadThreshold
-        checkSyncStateSetPeriod
         coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
-        consumerFallbehindThreshold controllerHeartBeatTimeoutMills
+        consumerFallbehindThreshold
         defaultMessageRequestMode defaultPopShareQueueNum disableConsumeIfConsumerReadSlowly
         disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
         enableCalcFilterBitMap enableCompaction enableConsumeQueueExt
@@ -108,16 +107,16 @@ _BY_REASON: Final[dict[str, str]] = {
         reviveMaxSlow reviveQueueNum reviveScanTime rmqAddressServerDomain
         rmqAddressServerSubGroup scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked skipPreOnline skipWhenCKRePutReachMaxTimes
-        syncBrokerMemberGroupPeriod syncControllerMetadataPeriod
+        syncBrokerMemberGroupPeriod
         syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
         timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
         timerEnableRetryUntilSuccess timerFlushIntervalMs timerInterceptDelayLevel
         timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
         timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
         timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy useStaticSubscription
-        maxChecksumRange haFlowControlEnable haSlaveFallbehindMax
-        maxHaTransferByteInSecond maxSlaveResendLength totalReplicas enableAutoInSyncReplicas
-        syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis transactionTimeOut transactionCheckMax
+        maxChecksumRange haFlowControlEnable
+        maxHaTransferByteInSecond maxSlaveResendLength
+        transactionTimeOut transactionCheckMax
         transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize
         storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
     """,
@@ -135,8 +134,28 @@ _BY_REASON: Final[dict[str, str]] = {
         enableSplitRegistration flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
         loadBalancePollNameServerInterval maxTopicLength splitRegistrationSize
         updateNameServerAddrPeriod forceRegister configBlackList brokerConfigPath rocketmqHome
+        checkSyncStateSetPeriod controllerHeartBeatTimeoutMills enableAutoInSyncReplicas
+        sendHeartbeatTimeoutMillis syncBrokerMetadataPeriod syncControllerMetadataPeriod totalReplicas
     """,
 }
+
+#: switches that RocketMQ has off, of features that are not here: who turns one on counts on it
+COUNTED_ON: Final = frozenset(
+    {
+        "aclEnable",
+        "authenticationEnabled",
+        "authorizationEnabled",
+        "duplicationEnable",
+        "enableConsumeQueueExt",
+        "enableDLegerCommitLog",
+        "enableLmq",
+        "enableMultiDispatch",
+        "enableSlaveActingMaster",
+        "enabledAppendPropCRC",
+        "forceVerifyPropCRC",
+        "popConsumerKVServiceEnable",
+    }
+)
 
 #: key -> why it changes nothing here
 WITHOUT_EFFECT: Final[dict[str, str]] = {

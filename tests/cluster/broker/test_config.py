@@ -82,6 +82,24 @@ def test_a_key_is_either_used_or_without_effect_and_never_both() -> None:
     assert not used & WITHOUT_EFFECT.keys()
 
 
+def test_a_feature_that_is_switched_on_and_not_here_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        settings(aclEnable="false", enableLmq=" true", popPollingSize="2000")
+        settings(aclEnable="true", enableDLegerCommitLog="true")
+    assert [each.message for each in caplog.records] == [
+        "switched on, and not built yet, so without effect: enableLmq",
+        "switched on, and not built yet, so without effect: aclEnable enableDLegerCommitLog",
+    ]
+
+
+def test_the_gap_has_two_names() -> None:
+    assert settings(haSlaveFallbehindMax="1024").rules.gap_bytes_max == 1024
+    both = settings(haSlaveFallbehindMax="1024", haMaxGapNotInSync="4096")
+    assert both.rules.gap_bytes_max == 4096
+
+
 def test_environment_names_the_name_servers_only_when_nothing_else_does() -> None:
     environment = {"NAMESRV_ADDR": "ns:1"}
     found = BrokerConfig.from_properties({}, environment=environment)
