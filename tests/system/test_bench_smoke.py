@@ -320,6 +320,8 @@ def test_the_stream_is_measured_in_each_dialect(tmp_path: Path, kind: str) -> No
         capture_output=True, text=True, check=True, timeout=100,
     )  # fmt: skip
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["classic", "auto-switch", "extended"]
-    for line in lines:
+    dialects = ["classic", "auto-switch", "extended"]
+    assert [line.split()[0] for line in lines[:3]] == dialects
+    assert [line.split()[1] for line in lines[3:]] == [f"{each}:" for each in dialects]
+    for line in lines[:3]:
         assert "GB/s  master" in line and ("identical" in line) == (kind == "--check")
