@@ -533,7 +533,7 @@ class Replica:
         return {RequestCode.GET_BROKER_EPOCH_CACHE: self.handle_get_broker_epoch_cache}
 
     def handle_get_broker_epoch_cache(self, command: Command, connection: Connection) -> Command:
-        """1007: whose reigns our log has seen. Source: replication spec "Request codes, controller side"."""
+        """1007: whose reigns our log has seen. Source: RocketMQ's EpochEntryCache."""
         core = self.core
         half = core.master or core.slave
         history, end = half.history, half.end
