@@ -2,8 +2,9 @@
  *
  * Cost per message at 8 x 64 x 1 KiB: one patched frame (10 + 16 bytes), no copy of it, no allocation, 1/64 of a
  * writev and of a recv. An answer is parsed in full when its layout is new (and every 64th time), else its fields
- * are compared where the last full parse found them. Wire: remoting.md sections 1, 2, 10.1, 10.5; the same tables
- * are in docs/formats.md. A message is counted when its answer arrived inside the measured window.
+ * are compared where the last full parse found them. Wire: docs/formats.md "Frame", "Record"; fields: RocketMQ's
+ * SendMessageRequestHeaderV2, PullMessageRequestHeader. A message is counted when its answer arrived inside the
+ * measured window.
  *
  *   modes   send   SEND_MESSAGE_V2 (310); the echo server takes the same frames
  *           pull   PULL_MESSAGE (11), 32 at a time, over queues filled before; every record of the body is walked

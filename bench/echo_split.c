@@ -5,7 +5,7 @@
  * buffer[start:end] holds frames; consumed counts the bytes of whole frames. A JSON request gets a JSON answer, a
  * binary one a binary answer, each with the fields and the size of a broker's answer to a send. `opaque_offset` is
  * added to every answered opaque: 0 is an honest server, anything else one that a load generator must refuse.
- * Raises ValueError for a frame that is none. Wire: remoting.md section 1, 2.
+ * Raises ValueError for a frame that is none. Wire: docs/formats.md "Frame".
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

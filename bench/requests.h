@@ -1,4 +1,5 @@
-/* Request frames: built once per slot, patched per message. Wire: remoting.md sections 1, 2, 10.1, 10.5. */
+/* Request frames: built once per slot, patched per message. Wire: docs/formats.md "Frame"; fields: RocketMQ's
+ * SendMessageRequestHeaderV2, PullMessageRequestHeader. */
 #ifndef BENCH_REQUESTS_H
 #define BENCH_REQUESTS_H
 #include "blaster.h"

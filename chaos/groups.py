@@ -330,7 +330,7 @@ class Group:
 def parse_view(tree: Mapping[str, Any], name: str) -> GroupView:
     """The body of CONTROLLER_GET_SYNC_STATE_DATA's answer.
 
-    Source: replication spec "Request codes, controller side".
+    Source: RocketMQ's BrokerReplicasInfo.
     """
     entry = (tree.get("replicasInfoTable") or {}).get(name)
     if entry is None:

@@ -20,7 +20,7 @@ class ProcessBroken(Exception):
 
 
 class ServerProcess:
-    """A command whose output goes to a log file. Every fault is verified before it counts (R-24)."""
+    """A command whose output goes to a log file. Every fault is verified before it counts."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None

@@ -47,7 +47,7 @@ SETTLED_S: Final = 20.0
 NOT_SENT: Final = -1  # stands for a response code: no request left
 NO_ANSWER: Final = -2
 
-#: stored, outcome unknown (R-1): never counted as acknowledged
+#: stored, outcome unknown: never counted as acknowledged (INV-7)
 STORED_UNKNOWN: Final = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,

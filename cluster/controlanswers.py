@@ -2,7 +2,7 @@
 
 A group's view goes out in RocketMQ's fields (masterBrokerId, masterAddress, masterEpoch, syncStateSetEpoch, the set as
 the body), ours beside them: masterHaAddress, lossyEpoch, and in answers to a broker of ours what a lease needs. No
-masterBrokerId means that there is no master. Source: replication spec "Request codes, controller side".
+masterBrokerId means that there is no master. Source: RocketMQ's ControllerRequestProcessor.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The fields and bodies are RocketMQ's (codes 1001 to 1013, 904). Ours are ext fields beside them, marked "ours": a stock
 broker does not send them and a stock controller does not look at them. Whoever sends `incarnation` is ours.
-Answers and notices: cluster/controlanswers.py. Source: replication spec "Request codes, controller side".
+Answers and notices: cluster/controlanswers.py. Source: RocketMQ's ControllerRequestProcessor.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ dropped and the first lease given. A master that dies in between has acknowledge
 kept set may be elected at once. A stock broker knows neither: it may acknowledge from its election on, and is thought
 alive for as long as its heartbeats say.
 
-Source: replication spec "Controller" (5.10); what differs and why: decision 0004. RocketMQ's ReplicasInfoManager,
-DefaultElectPolicy, DefaultBrokerHeartbeatManager.
+Source: RocketMQ's ReplicasInfoManager, DefaultElectPolicy, DefaultBrokerHeartbeatManager; what differs and why:
+decision 0004.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ The file epochFileCheckpoint, text, one item a line:
     2      CRC-32 of the entry lines, each with its line end, masked with 0x7FFFFFFF; 0: do not check
     3...   EPOCH-START_OFFSET, epochs strictly increasing, offsets not decreasing
 
-Source: replication spec "Epoch file and truncation", storage spec "Controller-mode text files". Reading and
-writing files is the shell's: write_atomically keeps the previous generation as .bak.
+Source: RocketMQ's EpochFileCache, CheckpointFile. Reading and writing files is the shell's: write_atomically keeps
+the previous generation as .bak.
 """
 
 from __future__ import annotations

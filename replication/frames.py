@@ -24,7 +24,8 @@ compares with 1 and so ignores. A master that takes the offer answers with a Cha
 
 All integers big-endian. Bodies are views into what was read: copy what must outlive the buffer.
 Whatever bytes arrive, readers yield events or raise PeerBrokeProtocol, nothing else.
-Source: replication spec "Frames" (1.3, 5.2, 5.3); ours: docs/decisions/0004-failover-protocol.md.
+Source: docs/formats.md "Replication stream"; RocketMQ's DefaultHAConnection, AutoSwitchHAConnection,
+AutoSwitchHAClient; ours: docs/decisions/0004-failover-protocol.md.
 """
 
 from __future__ import annotations

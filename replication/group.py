@@ -1,6 +1,6 @@
 """What a controller keeps of each broker group, and what brokers learn of it: the durable values of an election.
 
-Source: replication spec "Controller" (5.10). RocketMQ's BrokerReplicaInfo and SyncStateInfo.
+Source: RocketMQ's BrokerReplicaInfo and SyncStateInfo.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A replica's name in its group, as text: brokerIdentity and brokerIdentity-temp.
 
 CLUSTER#BROKER_NAME#ID, in the temporary file followed by #CHECK_CODE. The check code lets a replica that crashed
-between applying for an id and writing the file apply for the same id again. Source: replication spec "Broker-side
-life cycle".
+between applying for an id and writing the file apply for the same id again. Source: RocketMQ's BrokerMetadata,
+TempBrokerMetadata.
 """
 
 from __future__ import annotations

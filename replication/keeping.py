@@ -19,8 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class EpochFile:
-    """epochFileCheckpoint, and its previous generation beside it. Source: replication spec "Epoch file
-    and truncation"; RocketMQ's EpochFileCheckpoint."""
+    """epochFileCheckpoint, and its previous generation beside it. Source: RocketMQ's EpochFileCache."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """Progress of each slave, the confirmed offset and the sync-state-set: what a master may acknowledge. Core.
 
-Source: replication spec "Confirm offset", "Sync-state-set on the master"; promises per mode: decision 0004. RocketMQ's
-GroupTransferService, AutoSwitchHAService and the deciding half of DefaultHAConnection.
+Source: RocketMQ's GroupTransferService, AutoSwitchHAService and the deciding half of DefaultHAConnection; promises per
+mode: decision 0004.
 """
 
 from __future__ import annotations

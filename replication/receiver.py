@@ -3,8 +3,7 @@
 Bodies go from the receive buffer to the log as they are; the buffer holds a frame at most, and a slave that cannot
 append does not read on. Of the reports that one read earns only the last leaves: it speaks for all. A classic
 SlaveCore speaks CLASSIC, a ReplicaCore AUTO_SWITCH, and EXTENDED with a master that takes our offer (frames.py).
-Source: replication spec "Frames" (1.3, 5.2, 5.3), "Slave side" (1.5), "State machine" (5.4), "Timers" (1.6).
-RocketMQ's DefaultHAClient and AutoSwitchHAClient.
+Source: docs/formats.md "Replication stream"; RocketMQ's DefaultHAClient and AutoSwitchHAClient.
 """
 
 from __future__ import annotations

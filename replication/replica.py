@@ -9,7 +9,7 @@ object to feed. Effects are performed in order, each to its end, before the next
 
 Order of a promotion (INV-31): stream left, incomplete tail cut, everything dispatched, queue offsets recomputed, epoch
 entry durable, then the heartbeat that asks for the lease, and only its answer opens the log for puts.
-Source: replication spec "Broker-side life cycle", "Role change on the broker". RocketMQ's ReplicasManager.
+Source: RocketMQ's ReplicasManager.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Which dialect is spoken follows from the core: CLASSIC for a classic MasterCore; for a ReplicaCore AUTO_SWITCH, and
 EXTENDED with a slave that offers it (frames.py). Slaves that do not belong here are refused with one log line.
-Source: replication spec "Frames" (1.3, 5.2, 5.3), "Master side per connection" (1.4), "State machine" (5.4), "Timers"
-(1.6). RocketMQ's DefaultHAService, DefaultHAConnection, AutoSwitchHAConnection.
+Source: docs/formats.md "Replication stream"; RocketMQ's DefaultHAService, DefaultHAConnection, AutoSwitchHAConnection.
 """
 
 from __future__ import annotations

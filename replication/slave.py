@@ -2,8 +2,7 @@
 
 The shell performs effects in order, each to its end, before it feeds the next event; when one fails it leaves out the
 rest and feeds AppendFailed. So a report that follows an append in the list is true when it leaves.
-Source: replication spec "State machine" (5.4), "Epoch file and truncation" (5.5), and 1.5 for classic HA. RocketMQ's
-AutoSwitchHAClient and DefaultHAClient.
+Source: RocketMQ's AutoSwitchHAClient, EpochFileCache and, for the classic dialect, DefaultHAClient.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Checkpoint:
 
     physic_ms, logics_ms, index_ms    store times covered by flushed CommitLog, consume queues,
     index files
-    Source: storage spec "checkpoint". RocketMQ raises logics_ms before the flush; ours is a true
+    Source: RocketMQ's StoreCheckpoint. It raises logics_ms before the flush; ours is a true
     watermark.
     """
 
@@ -149,7 +149,7 @@ class RunningMark:
     abort     pid as text, its former content kept in abort.bak; removed by a clean stop
     bootid    the same pid and the kernel's boot id. After an unclean stop the same boot id means
     that the page
-              cache survived: nothing written was lost. Source: storage spec "abort and lock".
+              cache survived: nothing written was lost. Source: docs/formats.md "Small files".
     received  an empty file (ours): the end of the log came from a master, in pieces, so its last
               record may be there in part. Not synced: after a power cut that is looked for anyway
     """

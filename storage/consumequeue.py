@@ -33,8 +33,8 @@ class ConsumeQueue:
     Entries before the first message that ever had one, or that the log lost, are blank (offset 0,
     size 2**31-1).
     Reading needs no file to exist: an unknown queue is an empty one.
-    Source: storage spec "Consume queues". Unlike RocketMQ an entry is never written at another
-    queue offset's place.
+    Source: docs/formats.md "ConsumeQueue entry", RocketMQ's ConsumeQueue. Unlike there an entry is
+    never written at another queue offset's place.
     """
 
     def __init__(self, queues: ConsumeQueues, topic: str, queue_id: int) -> None:
@@ -136,7 +136,7 @@ class ConsumeQueue:
         or before it, else min_offset.
 
         store_ms_at tells the store time of the record at a physical offset, None when it is gone.
-        Source: storage spec "Other reads".
+        Source: RocketMQ's ConsumeQueue.getOffsetInQueueByTime.
         """
         low, high = self.min_offset, self.max_offset
         first = low

@@ -1,8 +1,8 @@
 """From log bytes to queue entries and index entries: the inner loop of dispatch. _derive.pyx is the
 same, compiled.
 
-A queue entry (docs/formats.md "Consume queue"), 20 bytes: physical offset long | record size int |
-tags code long.
+A queue entry (docs/formats.md "ConsumeQueue entry"), 20 bytes: physical offset long | record size
+int | tags code long.
 An index file (docs/formats.md "Index file"): header of 40 bytes, hash slots of 4, entries of 20:
     key hash int | physical offset long | seconds since the file's begin int | previous entry of the
     slot int
@@ -123,7 +123,7 @@ class IndexEnd:
     """The index file that grows: header fields, and where its slots and entries lie.
 
     count   number of the next entry, starting at 1; room: entries below it have disk space
-    Source: storage spec "Index files".
+    Source: docs/formats.md "Index file".
     """
 
     __slots__ = (
@@ -264,7 +264,7 @@ def derive(
     its place).
     OSError and StorageError of the queues and the index end the walk: that record is not done, all
     before it are.
-    Source: storage spec "Dispatch".
+    Source: RocketMQ's DefaultMessageStore.ReputMessageService.
     """
     records = 0
     last_record = -1

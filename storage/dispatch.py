@@ -57,7 +57,7 @@ class Dispatcher:
     and a restart goes on from it. The index may fall behind on a full disk, and gives up on any
     other error; neither holds up the queues (in RocketMQ an index error makes every queue drop its
     messages).
-    Source: storage spec "Dispatch", "Running flags".
+    Source: RocketMQ's DefaultMessageStore.ReputMessageService, RunningFlags.
     """
 
     def __init__(

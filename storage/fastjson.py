@@ -38,7 +38,7 @@ def loads(text: str | bytes | bytearray | memoryview, *, bytes_max: int = BYTES_
     All keys come back as str; of duplicate keys the last wins.
     Raises ValueError, and nothing else, for anything wrong: syntax, size, nesting above DEPTH_MAX,
     integers beyond 64 bits, NaN, references that are unknown or make a cycle.
-    Source: storage spec "JSON dialect".
+    Source: RocketMQ's RemotingSerializable.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     if len(data) > bytes_max:

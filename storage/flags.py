@@ -8,7 +8,7 @@ from storage.errors import StoreIsFull, StoreNotWritable
 
 
 class Problem(IntFlag):
-    """RocketMQ's running-flag bits, and three of ours. Source: storage spec "Running flags"."""
+    """RocketMQ's running-flag bits, and three of ours. Source: its RunningFlags."""
 
     FLUSH_FAILED = 2
     QUEUE_ERROR = 4

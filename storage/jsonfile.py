@@ -23,7 +23,7 @@ def load(path: str | Path) -> dict[str, Any] | None:
     Falls back to `path`.bak when the file is missing, empty or unreadable (a crash between Java's
     rename and rewrite leaves only the .bak). Raises CorruptFile when neither can be read but one of
     them has content: an unreadable file never counts as an empty one.
-    Source: storage spec "Persist / load protocol".
+    Source: RocketMQ's ConfigManager.
     """
     path = Path(path)
     problem = ""

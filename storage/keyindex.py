@@ -176,8 +176,9 @@ class IndexFile:
     def find(
         self, hashed: int, begin_ms: int, end_ms: int, found: list[int], count_max: int
     ) -> None:
-        """Append the physical offsets of a hash, newest first, until there are count_max. Source:
-        spec "Query".
+        """Append the physical offsets of a hash, newest first, until there are count_max.
+
+        Source: RocketMQ's IndexFile.selectPhyOffset.
         """
         header = self.header
         number, newer = self._slot(hashed), header.next_entry
@@ -222,7 +223,7 @@ class KeyIndex:
 
     end     what the inner loop of dispatch writes through. end.end_physical is the last record that
             was indexed: records below it are in the index, that one perhaps with not all its keys.
-    Source: storage spec "Index files".
+    Source: docs/formats.md "Index file", RocketMQ's IndexService.
     """
 
     def __init__(self, config: StorageConfig, clock: Clock) -> None:

@@ -35,7 +35,7 @@ _SIZE_MAGIC: Final = struct.Struct(">ii")
 
 
 class GetStatus(enum.Enum):
-    """RocketMQ's names. Source: storage spec "getMessage", statuses."""
+    """RocketMQ's names. Source: its GetMessageStatus."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()
@@ -105,7 +105,7 @@ class Reader:
         tag_codes  hashes of the subscribed tags (signed 32 bits); None takes all
         match      judges a record's properties; called only for records that passed tag_codes
         An unknown queue is an empty one. Raises OSError.
-        Source: storage spec "getMessage".
+        Source: RocketMQ's DefaultMessageStore.getMessage.
         """
         queue = self._queues.get(topic, queue_id)
         max_offset = queue.max_offset if queue is not None else 0

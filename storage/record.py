@@ -334,7 +334,7 @@ def scan(view: Bytes, start: int, end: int, *, crc_checked: bool = False) -> Ite
     Stops without error at the first byte that is not a record: after a crash the tail is garbage by
     design. Raises CorruptRecord (with position and size) when a record is whole but wrong: lengths
     that do not add up, or, with crc_checked, a wrong checksum. What that means is the caller's
-    decision. Heads own their bytes. Source: docs/formats.md "Record", reader validation.
+    decision. Heads own their bytes. Source: docs/formats.md "Record".
     """
     if not 0 <= start <= end <= len(view):
         raise ValueError(f"scan of [{start}, {end}) in {len(view)} bytes")

@@ -57,7 +57,7 @@ class Retention:
     fileReservedTime. After a forward jump of the wall clock (it gained on the monotonic one) one
     file goes per pass at most, until fileReservedTime has really passed: a wrong clock must not
     empty the store.
-    Source: storage spec "Cleaning".
+    Source: RocketMQ's DefaultMessageStore.CleanCommitLogService.
     """
 
     def __init__(

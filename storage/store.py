@@ -425,7 +425,7 @@ class MessageStore:
         """Records whose key has the same hash, oldest first; the caller compares the keys.
 
         unique: a look-up by message id, which takes defaultQueryMaxNum at most.
-        Source: storage spec "Query".
+        Source: RocketMQ's DefaultMessageStore.queryMessage.
         """
         result = QueryResult()
         if self.index is None:
@@ -573,7 +573,7 @@ class MessageStore:
         self._mark.set_received(False)
 
     def runtime(self) -> dict[str, str]:
-        """RocketMQ's names for what operators ask. Source: storage spec "Runtime info"."""
+        """RocketMQ's names for what operators ask. Source: its DefaultMessageStore.getRuntimeInfo."""
         disk = self.retention.disk
         log_path = str(self.config.commitlog_path)
         return {

@@ -295,7 +295,7 @@ async def query_trace(call: Call) -> Shown:
 
 
 def read_traces(message: ReceivedMessage, message_id: str) -> list[dict[str, Any]]:
-    """Records of one trace message that speak of message_id. Source: spec "Message trace"."""
+    """Records of one trace message that speak of message_id. Source: RocketMQ's TraceDataEncoder."""
     parts = message.body.decode(errors="replace").split("\x02")
     records = [part.split("\x01") for part in parts if part]
     groups = {each[4]: each[3] for each in records if each[0] == "SubBefore" and len(each) > 5}

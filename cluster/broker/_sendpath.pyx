@@ -43,7 +43,7 @@ cdef enum:
     ANSWER_PARTS = 6
     ANSWER_ROOM = 256           # of an answer beyond its fixed parts: four numbers, two ids
 
-    # the ext fields of a send by their letter, remoting.md 10.1
+    # the ext fields of a send by their letter: RocketMQ's SendMessageRequestHeaderV2
     A_GROUP = 0
     B_TOPIC = 1
     C_TEMPLATE = 2

@@ -2,7 +2,7 @@
 
 Every answer of a stored send carries the fields `epoch`, `copies` and `durable`, which clients of
 RocketMQ ignore: the reign it was stored in, how many replicas are known to hold it, and how many of
-them on disk. They say which promise it was given (R-3).
+them on disk. They say which promise it was given.
 """
 
 from __future__ import annotations

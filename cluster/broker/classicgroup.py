@@ -1,9 +1,9 @@
 """The standing of a master or slave whose role its settings give: RocketMQ's classic replication.
 
 Nobody fails over here. An ASYNC_MASTER acknowledges what it has itself; a SYNC_MASTER waits for a
-slave, as RocketMQ 4 documents it (R-8). Where no slave is there to be waited for, it stores the
+slave, as RocketMQ 4 documents it. Where no slave is there to be waited for, it stores the
 message and says so: SLAVE_NOT_AVAILABLE.
-Source: replication spec "DefaultHAService", "Synchronous dual write".
+Source: RocketMQ's DefaultHAService, GroupTransferService.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ClassicMaster:
     def confirmed(self) -> int:
         """What consumers see was acknowledged, or is known to be waited for in vain.
 
-        So nobody reads what only this master holds while a slave is about to get it (R-5).
+        So nobody reads what only this master holds while a slave is about to get it.
         """
         if not self.core.mode.waits_for_slaves or not self._serving:
             return self._store.end
@@ -307,7 +307,7 @@ class ClassicMaster:
 
 def rules_of(config: BrokerConfig) -> StreamRules:
     """A SYNC_MASTER waits for a slave also where inSyncReplicas, 1 by default, does not ask for it:
-    who wants one copy says ASYNC_MASTER (R-8)."""
+    who wants one copy says ASYNC_MASTER."""
     rules = config.rules
     if config.role is not Role.SYNC_MASTER:
         return rules
@@ -411,7 +411,7 @@ class ClassicSlave:
         self.follow()
 
     def follow(self) -> None:
-        """Follow whom we heard of last. A stream that is up is not given up for it (spec 1.2)."""
+        """Follow whom we heard of last. A stream that is up is not given up for it."""
         if self._address and self._address != self._followed and not self.core.streaming:
             self._followed = self._address
             self.receiver.follow(self._address)

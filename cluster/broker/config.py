@@ -106,7 +106,7 @@ _NOT_IN_FILES = frozenset(
     {"storage", "rules", "lease", "waits_for_slaves", "insecure", "kept", "file"}
 )
 
-#: fields an administrator may change while the broker runs; read whenever needed (R-61)
+#: the only fields an administrator may change while the broker runs; read whenever needed
 _CHANGEABLE = frozenset(
     {
         "permission",
@@ -329,7 +329,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
 
     @property
     def bind_host(self) -> str:
-        """The address to listen on: loopback unless something is configured (R-60)."""
+        """The address to listen on: loopback unless something is configured (decision 0003)."""
         return self.bind_address or self.advertised_ip or "127.0.0.1"
 
     @property

@@ -38,7 +38,7 @@ UPDATES_PER_VERSION: Final = (
 
 
 class DelayLevels:
-    """Delays, level 1 first: `1s 5s ... 2h`. Source: storage spec "Delay-level messages"."""
+    """Delays, level 1 first: `1s 5s ... 2h`. Source: RocketMQ's ScheduleMessageService."""
 
     def __init__(self, text: str) -> None:
         self.delays_ms: Final = tuple(parse_delay_levels(text).values())

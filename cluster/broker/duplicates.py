@@ -1,7 +1,7 @@
 """Two brokers of one name and id would take turns in every route: only one of them stays.
 
-Name servers let the latest registration win, so nobody else would notice (replication spec, fault
-scenario "two processes configured as master for one name"). Under a controller ids are its to give.
+Name servers let the latest registration win, so nobody else would notice (RocketMQ's
+RouteInfoManager.registerBroker). Under a controller ids are its to give.
 """
 
 from __future__ import annotations

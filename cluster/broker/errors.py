@@ -1,7 +1,7 @@
 """Why the broker refuses a request. replies.py maps each class to a response code.
 
 The text of an error becomes the answer's remark. Operators search for RocketMQ's words, so where it
-has a wording of its own the text keeps it (remoting.md 5.3, 10).
+has a wording of its own the text keeps it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TooFewReplicas(BrokerError):
 class NotPermitted(BrokerError):
     """Permission bits of broker, group or topic, or a topic no client may send to.
 
-    forbidden_type: what pull answers tell beside the code (remoting.md 10.5): 1 broker, 2 group, 3
-    topic, 4 broadcasting, 5 the group's rule for the topic.
+    forbidden_type: what pull answers tell beside the code (RocketMQ's ForbiddenType): 1 broker, 2
+    group, 3 topic, 4 broadcasting, 5 the group's rule for the topic.
     """
 
     def __init__(self, text: str, forbidden_type: int | None = None) -> None:

@@ -19,7 +19,7 @@ def parse_tags(expression: str | None) -> TagCodes:
     """Tag codes of a pull's own expression: tags between `||`, blanks around them ignored.
 
     Raises SubscriptionUnparsable when separators are all there is.
-    Source: nameserver-and-broker-services.md "Tags".
+    Source: RocketMQ's FilterAPI.
     """
     if not expression or expression == ALL:
         return None

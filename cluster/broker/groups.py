@@ -21,7 +21,7 @@ FORBIDDEN_READ = 1 << 2
 class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     """One group as subscriptionGroup.json and tools write it; missing members take these defaults.
 
-    Source: docs/formats.md "subscriptionGroup.json".
+    Source: docs/formats.md "topics.json and subscriptionGroup.json".
     """
 
     group_name: str = ""
@@ -52,7 +52,7 @@ class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):
 class GroupTable:
     """Groups by name and what they are forbidden to read, kept in config/subscriptionGroup.json.
 
-    Source: spec "Subscription groups".
+    Source: RocketMQ's SubscriptionGroupManager.
     """
 
     def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:

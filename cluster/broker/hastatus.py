@@ -1,6 +1,6 @@
 """How replication stands, as operators ask for it: request GET_BROKER_HA_STATUS, and lag in time.
 
-Source: replication spec "HA runtime status"; its field `activated` is in no recorded answer.
+Source: RocketMQ's HARuntimeInfo; its field `activated` is in no recorded answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which replica of its group this store is: brokerIdentity on disk, and how a new store gets its id.
 
 A controller gives the id out, once per store. Between asking for it and being told that it is ours, brokerIdentity-temp
-keeps what we asked for, so that a crash in between does not cost an id. Source: replication spec "Broker-side life
-cycle", steps 1 to 3.
+keeps what we asked for, so that a crash in between does not cost an id. Source: RocketMQ's ReplicasManager.register.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class QueueLocks:
 
     Times are monotonic.
 
-    Source: spec "Rebalance locks for ordered consumption".
+    Source: RocketMQ's RebalanceLockManager.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ def _unheard(group: GroupMembers) -> None:
 class ConsumerMembers:
     """Consumer groups by name. `on_change` is called with a group whose members or topics changed.
 
-    Source: spec "Consumer manager and producer manager".
+    Source: RocketMQ's ConsumerManager.
     """
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class ConsumerMembers:
 class ProducerMembers:
     """Producer groups by name, and clients by id: where checks and replies go.
 
-    Source: as ConsumerMembers.
+    Source: RocketMQ's ProducerManager.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,10 @@ def property_bytes(name: str, value: str) -> bytes:
 
 
 def broker_properties(region: str, cluster: str, traced: bool) -> bytes:
-    """What every stored message gets from this broker, encoded. Source: storage.md 4.3."""
+    """What every stored message gets from this broker, encoded.
+
+    Source: RocketMQ's AbstractSendMessageProcessor, SendMessageProcessor.
+    """
     return (
         property_bytes("MSG_REGION", region)
         + property_bytes("CLUSTER", cluster)
@@ -55,7 +58,7 @@ def without(properties: bytes, names: frozenset[str]) -> bytes:
 
 
 class UniqueIds:
-    """Ids for messages whose client sent none. Source: storage spec "Client unique id".
+    """Ids for messages whose client sent none. Source: docs/formats.md "Client unique id".
 
     host    this broker's packed address: 4 or 16 bytes and a port
     Text of 32 or 56 hex digits, upper case; unique as long as 65,536 a millisecond are enough.

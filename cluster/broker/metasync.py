@@ -1,7 +1,7 @@
 """A slave's copy of its master's tables: asks for them, checks them, takes them over.
 
 The log stream carries messages only. Topics, progress, delay progress and groups are asked for here,
-from a master of ours or a stock one. Source: replication spec "Slave metadata synchronisation".
+from a master of ours or a stock one. Source: RocketMQ's SlaveSynchronize.
 """
 
 from __future__ import annotations

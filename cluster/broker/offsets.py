@@ -23,7 +23,7 @@ class OffsetTable:
     """group -> topic -> queue id -> queue offset to read next, kept in config/consumerOffset.json.
 
     Commits live in memory and reach the disk every flushConsumerOffsetInterval and at stop: a
-    crash repeats a few seconds of messages. Source: spec "Consumer offsets".
+    crash repeats a few seconds of messages. Source: RocketMQ's ConsumerOffsetManager.
 
     A slave's table follows its master's (`adopt`). Commits that reach the slave itself, because its
     clients do not reach the master, are `ahead` of what the master knows until `acknowledged` says

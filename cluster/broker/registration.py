@@ -240,7 +240,7 @@ class NameServerLink:
 
 
 class Registration:
-    """All name servers of one broker. Source: spec "Registration, heartbeats, shutdown"."""
+    """All name servers of one broker. Source: RocketMQ's BrokerController, BrokerOuterAPI."""
 
     def __init__(
         self, config: BrokerConfig, topics: TopicTable, standing: Standing, rng: random.Random

@@ -547,7 +547,7 @@ class Replica:
         return {RequestCode.GET_BROKER_EPOCH_CACHE: self.handle_get_broker_epoch_cache}
 
     def handle_get_broker_epoch_cache(self, command: Command, connection: Connection) -> Command:
-        """1007: whose reigns our log has seen. Source: replication spec "Request codes, controller side"."""
+        """1007: whose reigns our log has seen. Source: RocketMQ's EpochEntryCache."""
         config, half = self._config, self.core.master or self.core.slave
         body = hastatus.epochs_of(half.history, half.end, self.core.replica)
         body |= {"brokerName": config.name, "clusterName": config.cluster}

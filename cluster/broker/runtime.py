@@ -70,7 +70,7 @@ def runtime_table(
     standing: Standing,
     now_ms: int,
 ) -> dict[str, str]:
-    """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: spec "Runtime info"."""
+    """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: RocketMQ's AdminBrokerProcessor."""
     table: dict[str, str] = dict(_DEFAULTS)
     appended = store.stats.appended_messages
     table.update(

@@ -64,7 +64,7 @@ _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class _Fields(msgspec.Struct, gc=False):
-    """The ext fields of a send, letters as on the wire (remoting.md 10.1)."""
+    """The ext fields of a send, letters as on the wire (RocketMQ's SendMessageRequestHeaderV2)."""
 
     a: str
     b: str

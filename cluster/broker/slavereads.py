@@ -1,6 +1,6 @@
 """Which member of its group a consumer reads from next, and what a slave never says to one.
 
-Source: replication spec "Read redirection". RocketMQ estimates what is in memory; here the kernel is
+Source: RocketMQ's PullMessageProcessor. RocketMQ estimates what is in memory; here the kernel is
 asked, and the estimate stands in for it where it does not tell.
 """
 

@@ -81,7 +81,7 @@ class BrokerStats:
     put_counts   topic -> messages ever put, read at each sample: the send path counts nothing for
                  it
     totals       counters since the start, read once a second
-    Source: spec "Statistics".
+    Source: RocketMQ's BrokerStatsManager.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ ALL = "*"
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):
-    """A subscription as it travels. Source: spec "SubscriptionData"."""
+    """A subscription as it travels. Source: RocketMQ's SubscriptionData."""
 
     topic: str = ""
     sub_string: str | None = None

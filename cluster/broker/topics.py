@@ -19,7 +19,7 @@ from storage import Clock, StoreNotWritable
 class TopicConfig(msgspec.Struct, rename="camel"):
     """One topic as topics.json, registrations and tools write it.
 
-    Source: docs/formats.md "topics.json".
+    Source: docs/formats.md "topics.json and subscriptionGroup.json".
     """
 
     topic_name: str = ""
@@ -60,7 +60,7 @@ class TopicTable:
     topic may ask for its route next, and a client that finds none looks again only after 20 s.
     A topic is on disk before anything sent to it is acknowledged, so a restart forgets no topic that
     holds messages.
-    Source: spec "Topic configuration: model and validation".
+    Source: RocketMQ's TopicConfigManager.
     """
 
     def __init__(self, config: BrokerConfig, path: Path, clock: Clock) -> None:
@@ -162,7 +162,8 @@ class TopicTable:
     ) -> TopicConfig | None:
         """The topic, made after `default_topic` if it does not exist; None when it may not be.
 
-        Blocks until the new topic is on disk. Raises StoreNotWritable. Source: spec "Automatic creation while sending".
+        Blocks until the new topic is on disk. Raises StoreNotWritable.
+        Source: RocketMQ's TopicConfigManager.createTopicInSendMessageMethod.
         """
         found = self._topics.get(topic)
         if found is not None:

@@ -1,6 +1,6 @@
 """Bodies of administrative answers as values, and values as bodies. No I/O.
 
-Source of the layouts: spec "Body schemas and examples".
+Source of the layouts: RocketMQ's classes in org.apache.rocketmq.remoting.protocol.body.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _FIRST_VERSION = 213  # V4_0_0
 
 
 def version_text(number: int) -> str:
-    """RocketMQ's name of a version number: 479 is "V5_3_3". Source: spec "version"."""
+    """RocketMQ's name of a version number: 479 is "V5_3_3". Source: its MQVersion."""
     if not _FIRST_VERSION - 1 <= number < _NEWEST_VERSION:
         return "HIGHER_VERSION" if number >= _NEWEST_VERSION else f"V3({number})"
     release, snapshot = number + (number + 1) % 2, (number + 1) % 2

@@ -36,7 +36,7 @@ class Credentials:
     def sign(self, command: Command) -> None:
         """Add AccessKey and Signature: HMAC-SHA1 over the values of all fields, then the body.
 
-        Fields are taken in the order of their names. Source: spec "Client signature".
+        Fields are taken in the order of their names. Source: RocketMQ's AclClientRPCHook.
         """
         fields = dict(command.ext or {})
         fields.pop("Signature", None)

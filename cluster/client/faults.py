@@ -1,6 +1,6 @@
 """Brokers that were slow or failed are avoided for a while. No I/O, no clock of its own.
 
-Source: spec "Queue selection and retries", the 5.3 table.
+Source: RocketMQ's MQFaultStrategy, with the table of 5.3.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class ConsumerRole(Protocol):
         """Topics whose routes it needs."""
 
     def heartbeat_entry(self) -> dict[str, object]:
-        """ConsumerData for the heartbeat. Source: spec "HeartbeatData"."""
+        """ConsumerData for the heartbeat. Source: RocketMQ's ConsumerData."""
 
     def wake(self) -> None:
         """Rebalance now: members or routes changed."""

@@ -141,7 +141,7 @@ class FileOffsets:
     """Broadcasting: every client keeps its own positions, in RocketMQ's file offsets.json.
 
     path  usually ~/.rocketmq_offsets/<client id>/<group>/offsets.json
-    Source: spec "Offset stores".
+    Source: RocketMQ's LocalFileOffsetStore.
     """
 
     def __init__(self, path: Path) -> None:

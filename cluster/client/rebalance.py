@@ -1,7 +1,8 @@
 """Which queues this member reads: allocation, and the difference to what it reads now. No I/O.
 
 Every strategy gives what RocketMQ's class of that name gives: members in Java and Python share a
-group. Source: spec "Rebalance"; tests/golden/client/allocations.json was made by the Java classes.
+group. Source: RocketMQ's RebalanceImpl, AllocateMessageQueueStrategy;
+tests/golden/client/allocations.jsonl.xz was made by the Java classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What brokers and tools ask of a client: one handler per request code.
 
 40 rebalance now, 220 set offsets, 221 tell offsets, 307 tell the state, 309 consume one message.
-Source: spec "T1/T2 requests the broker sends to clients".
+Source: RocketMQ's ClientRemotingProcessor.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class TopicRoute:
 def parse_route(body: bytes | memoryview) -> TopicRoute:
     """TopicRoute from the body of GET_ROUTEINFO_BY_TOPIC's answer, in either JSON dialect.
 
-    Raises BrokerAnswerBroken when it is not a route. Source: spec "TopicRouteData".
+    Raises BrokerAnswerBroken when it is not a route. Source: RocketMQ's TopicRouteData.
     """
     try:
         tree = fastjson.loads(bytes(body))

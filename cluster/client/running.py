@@ -39,7 +39,7 @@ class RunningState:
 def running_info(state: RunningState, *, threads: bool) -> bytes:
     """ConsumerRunningInfo as JSON. threads: with the stacks of threads and tasks as `jstack`.
 
-    Source: spec "ConsumerRunningInfo".
+    Source: RocketMQ's ConsumerRunningInfo.
     """
     properties = {
         "PROP_NAMESERVER_ADDR": ";".join(state.name_servers),

@@ -18,8 +18,8 @@ from cluster.client.errors import (
 from cluster.client.message import Message, MessageQueue
 from storage import java_hash
 
-#: Response codes after which another attempt, perhaps elsewhere, makes sense. Source: spec
-# "DefaultMQProducer", retry rules.
+#: Response codes after which another attempt, perhaps elsewhere, makes sense. Source: RocketMQ's
+# DefaultMQProducer, retryResponseCodes.
 RETRIED_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205, 1500})
 
 #: Chooses a queue from the publish list (never empty, in one fixed order).

@@ -84,7 +84,7 @@ def prepare_batch(
 
     Raises MessageRefused: none given, different topics or wait_stored, delayed ones, retry topics,
     above bytes_max.
-    Source: docs/formats.md "Batch". The envelope carries no unique id: each message keeps its own.
+    Source: docs/formats.md "Batch body". The envelope carries no unique id: each message keeps its own.
     """
     if not messages:
         raise MessageRefused("a batch needs at least one message")

@@ -22,7 +22,7 @@ class Subscription:
         return not self.tags or (tags is not None and tags in self.tags)
 
     def as_json(self) -> dict[str, object]:
-        """SubscriptionData as it travels in heartbeats. Source: spec "SubscriptionData"."""
+        """SubscriptionData as it travels in heartbeats. Source: RocketMQ's class."""
         return {
             "topic": self.topic,
             "subString": self.expression,

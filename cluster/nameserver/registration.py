@@ -7,7 +7,7 @@ Compressed form, a zlib stream; lengths are int32 big-endian:
     length, text   filter servers as JSON
     int32          number of static mappings (senders from 5.0 on), each: length, JSON
 
-Source: remoting.md "RegisterBrokerBody", name server spec "REGISTER_BROKER".
+Source: RocketMQ's RegisterBrokerBody.
 """
 
 from __future__ import annotations

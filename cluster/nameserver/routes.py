@@ -1,7 +1,7 @@
 """Which brokers are alive and which queues of which topics they hold: the name server's decisions.
 
 Every name server decides alone, from what brokers tell it. Times are milliseconds of a clock that
-only grows. Source: name server spec "Tables", "REGISTER_BROKER", "Other broker requests".
+only grows. Source: RocketMQ's RouteInfoManager.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Two header forms, told apart by the frame's type byte: a JSON object, and a bina
 
 Reading is as tolerant as the original: numbers and booleans as ext values, code and opaque as
 numeric text, language as name, number or nonsense, unknown and missing members.
-Source: remoting.md "The command header".
+Source: docs/formats.md "Frame"; RocketMQ's RemotingCommand, RocketMQSerializable.
 """
 
 from __future__ import annotations

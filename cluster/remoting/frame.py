@@ -7,7 +7,7 @@
     8       H     header
     8+H     B     body; B = 0 means "no body"
 
-A *frame* in this package is all of it, the length word included. Source: remoting.md "Framing".
+A *frame* in this package is all of it, the length word included. Source: docs/formats.md "Frame".
 """
 
 from __future__ import annotations

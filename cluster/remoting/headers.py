@@ -3,7 +3,7 @@
 Fields keep RocketMQ's names in camel case on the wire and are snake case here. A field without a
 default is required: missing or unreadable it raises HeaderProblem, which names it as the wire does.
 Booleans are true when they say "true" in any case, or "1" (the C++ client); anything else is false.
-Source: remoting.md "Typing of extFields" and the tables of each request.
+Source: RocketMQ's RemotingCommand.decodeCommandCustomHeader and the header class of each request.
 """
 
 from __future__ import annotations

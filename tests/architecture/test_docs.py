@@ -14,6 +14,24 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PRESENT = [
     path for path in DOCUMENTS if path.name != "CHANGELOG.md"
 ]  # the changelog speaks of the past
+PLACES = ("bench", "chaos", "cluster", "docs", "replication", "storage", "tandemmq", "tests")
+SOURCES = sorted(
+    path
+    for place in PLACES
+    for path in (ROOT / place).rglob("*.*")
+    if path.suffix in {".py", ".pyx", ".pxd", ".c", ".h", ".java", ".go"}
+)
+
+#: what points into a document by its heading, section or rule without a file that is here
+ABSENT = re.compile(
+    r"""\b[Ss]pec(?:ification)?,?\s+(?:"|\d|section\b|fault\b)  # a heading or section of one
+    | \b[Ss]ources?(?:\ of\ [\w\ ]+)?:[^."]*\b[Ss]pec(?:ification)?\b
+    | \b[Ss]pecification's\b
+    | (?<![\w-])R-\d+\b  # a rule by its number
+    | "\ \(\d+\.\d+[,)]  # a heading and its section number
+    """,
+    re.VERBOSE,
+)
 
 
 def test_generated_pages_are_in_step_with_the_code() -> None:
@@ -49,3 +67,26 @@ def test_every_invariant_that_the_code_names_is_written_down() -> None:
             if source.suffix in {".py", ".pyx"}:
                 named = set(re.findall(r"INV-\d+", source.read_text(encoding="utf-8")))
                 assert named <= known, f"{source.relative_to(ROOT)}: {sorted(named - known)}"
+
+
+def test_nothing_cites_a_document_that_is_not_here() -> None:
+    here = {path.name for path in [*DOCUMENTS, *ROOT.glob("tests/**/*.md")]}
+    for path in [*SOURCES, *DOCUMENTS]:
+        text = _as_one_line(path)
+        named = set(re.findall(r"(?<![\w.*-])[A-Za-z][\w-]*\.md\b", text))
+        found = sorted(named - here) + re.findall(ABSENT, text)
+        assert not found, f"{path.relative_to(ROOT)}: {found}"
+
+
+def test_every_format_that_the_code_cites_has_its_heading() -> None:
+    page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"^## (.+?)(?: \(`.*)?$", page, re.MULTILINE))
+    for path in [*SOURCES, *DOCUMENTS]:
+        for quoted in re.findall(r'docs/formats\.md ((?:"[^"]+"(?:, )?)+)', _as_one_line(path)):
+            cited = set(re.findall(r'"([^"]+)"', quoted))
+            assert cited <= headings, f"{path.relative_to(ROOT)}: {sorted(cited - headings)}"
+
+
+def _as_one_line(path: Path) -> str:
+    """A file's text without line ends and marks of comments: citations run over both."""
+    return re.sub(r"\s*\n\s*(?:#:?|//|\*(?!/))?\s*", " ", path.read_text(encoding="utf-8"))

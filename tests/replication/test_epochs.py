@@ -108,7 +108,7 @@ def test_logs_of_equal_length_part_where_their_epochs_do() -> None:
 
 
 def test_a_silently_diverged_empty_reign_cannot_happen() -> None:
-    """Replication spec 5.5: A wrote [100, 150) alone in epoch 2, B reigned from 100 in epoch 3."""
+    """INV-20: A wrote [100, 150) alone in epoch 2, B reigned from 100 in epoch 3."""
     a = history((1, 0), (2, 100))
     b = history((1, 0), (2, 100)).begin(3, 100)
     assert common_end(a, 150, b, 180) == 100

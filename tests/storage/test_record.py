@@ -25,7 +25,7 @@ from storage.record import (
     unpack_host,
 )
 
-# the specification's worked examples
+# worked examples
 EXAMPLE_V4 = bytes.fromhex(
     "000000a5 daa320a7 77d18982 00000000 00000000 0000000000000000 0000000000000000 00000000"
     "0000018bcfe56800 0a00000100009c40 0000018bcfe56be8 c0a8010a00002a9f 00000000 0000000000000000"

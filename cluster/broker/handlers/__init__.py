@@ -1,0 +1,1 @@
+"""Handlers of the broker's requests, one module per family."""

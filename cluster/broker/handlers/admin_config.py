@@ -28,7 +28,7 @@ REMARK_MAX = 512
 
 
 class ConfigAdminHandlers:
-    """Source: spec "UPDATE_BROKER_CONFIG", chaos-and-reliability.md R-61."""
+    """Source: RocketMQ's AdminBrokerProcessor. It lists what may not be changed, we list what may."""
 
     def __init__(
         self, config: BrokerConfig, clock: Clock, on_permission: Callable[[], None]

@@ -77,7 +77,7 @@ class GroupList(msgspec.Struct):
 
 
 class GroupAdminHandlers:
-    """Source: spec "Subscription groups", remoting.md 14.2, 14.5, 14.8, 11.5, 11.6."""
+    """Source: RocketMQ's AdminBrokerProcessor, SubscriptionGroupManager."""
 
     def __init__(
         self,

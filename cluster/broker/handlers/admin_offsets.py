@@ -102,7 +102,7 @@ class CorrectionHeader(Header):
 
 
 class OffsetAdminHandlers:
-    """Source: spec "Consumer offsets", "Consume and topic statistics"; remoting.md 14.6 to 14.8."""
+    """Source: RocketMQ's AdminBrokerProcessor, ConsumerOffsetManager."""
 
     def __init__(
         self,

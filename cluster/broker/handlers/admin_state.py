@@ -37,7 +37,7 @@ class QueueHeader(Header):
 
 
 class StateAdminHandlers:
-    """Source: spec "Statistics", remoting.md 14.8, 14.10, 14.11."""
+    """Source: RocketMQ's AdminBrokerProcessor."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class TopicList(msgspec.Struct):
 
 
 class TopicAdminHandlers:
-    """Source: spec "Admin requests on topics", remoting.md 14.1, 14.3, 14.4."""
+    """Source: RocketMQ's AdminBrokerProcessor."""
 
     def __init__(
         self,

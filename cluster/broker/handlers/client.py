@@ -63,7 +63,7 @@ class ConsumerData(msgspec.Struct, rename="camel"):
 
 
 class HeartbeatData(msgspec.Struct):
-    """Body of HEART_BEAT. Source: spec "HeartbeatData".
+    """Body of HEART_BEAT. Source: RocketMQ's HeartbeatData.
 
     Fingerprints are ignored: heartbeats stay version 1.
     """
@@ -99,7 +99,7 @@ def check_heartbeat(data: HeartbeatData) -> None:
 
 
 class ClientHandlers:
-    """Heartbeats and their like. Source: spec "Heartbeat, unregister, client check"."""
+    """Heartbeats and their like. Source: RocketMQ's ClientManageProcessor, ConsumerManageProcessor."""
 
     def __init__(
         self,

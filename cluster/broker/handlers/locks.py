@@ -55,7 +55,7 @@ class LockBody(msgspec.Struct, rename="camel"):
 
 
 class LockHandlers:
-    """Source: spec "Rebalance locks for ordered consumption"."""
+    """Source: RocketMQ's AdminBrokerProcessor, lockBatchMQ and unlockBatchMQ."""
 
     def __init__(self, locks: QueueLocks, clock: Clock) -> None:
         self._locks = locks

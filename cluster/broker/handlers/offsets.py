@@ -26,7 +26,7 @@ MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class OffsetHandlers:
-    """Source: spec "Consumer offsets" and remoting.md 10.9 to 10.13."""
+    """Source: RocketMQ's ConsumerManageProcessor, AdminBrokerProcessor."""
 
     def __init__(
         self, store: MessageStore, topics: TopicTable, groups: GroupTable, offsets: OffsetTable

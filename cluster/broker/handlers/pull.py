@@ -1,7 +1,6 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages to consumers, now or when one comes.
 
-Source: remoting.md "PULL_MESSAGE", nameserver-and-broker-services.md "Pull answers", "Long
-polling".
+Source: RocketMQ's PullMessageProcessor, PullRequestHoldService.
 """
 
 from __future__ import annotations

@@ -83,14 +83,14 @@ def parse_body(kind: type[Arguments], body: bytes | memoryview) -> Arguments:
 
 
 def check_topic(name: str) -> None:
-    """Raise Refused unless the name may be a topic's (R-63)."""
+    """Raise Refused unless the name may be a topic's (INV-14)."""
     problem = names.check_topic_name(name)
     if problem is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
 
 
 def check_group(name: str) -> None:
-    """Raise Refused unless the name may be a group's (R-63)."""
+    """Raise Refused unless the name may be a group's (INV-14)."""
     problem = names.check_group_name(name)
     if problem is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)

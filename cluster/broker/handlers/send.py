@@ -2,7 +2,7 @@
 
 This is the readable, complete path. sendpath.py and _sendpath.pyx take the common case out of its
 hands and must give the same answers and the same bytes
-(tests/cluster/broker/test_sendpath_twins.py). Source: remoting.md "SEND_MESSAGE".
+(tests/cluster/broker/test_sendpath_twins.py). Source: RocketMQ's SendMessageProcessor.
 """
 
 from __future__ import annotations

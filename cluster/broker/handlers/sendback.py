@@ -1,6 +1,6 @@
 """CONSUMER_SEND_MSG_BACK (36): what a group could not consume is tried again, or laid to rest.
 
-Source: nameserver-and-broker-services.md "Consumer retry and dead letters".
+Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class TableHandlers:
 
     Paging fields are ignored: an answer without a total is taken as complete by every caller. A
     slave of ours names the state of the table that it has, and gets no body when that is still the
-    state: it may ask often. Source: replication spec "Body shapes".
+    state: it may ask often. Source: RocketMQ's AdminBrokerProcessor.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from cluster.broker.serving import first_of, settle_memory
 from cluster.remoting.codes import RequestCode
 from storage import FlushFailed, pack_host
 
-#: what stock clients and tools need of this milestone (remoting.md 18 and 19)
+#: request codes that stock clients and tools need of a broker
 SERVED = {
     10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43, 45,
     46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 308, 309,

@@ -7,7 +7,7 @@ import pytest
 from cluster.broker.errors import SubscriptionUnparsable
 from cluster.broker.filters import is_tag_expression, parse_tags
 
-TAG_A, TAG_B, PAYMENT = 2598919, 2598920, -786681338  # storage spec "tagsCode"
+TAG_A, TAG_B, PAYMENT = 2598919, 2598920, -786681338  # Java's String.hashCode
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])

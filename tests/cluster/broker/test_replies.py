@@ -20,7 +20,7 @@ CLASSES = [
     if issubclass(found, Exception) and found.__module__ == module.__name__
 ]
 
-#: codes that a stock producer or consumer acts on, remoting.md "Response codes"
+#: codes that a stock producer or consumer acts on, of RocketMQ's ResponseCode
 KNOWN_TO_CLIENTS = frozenset({*range(0, 4), *range(10, 18), *range(19, 30)})
 
 
