@@ -20,6 +20,7 @@ SOURCES = sorted(
     for place in PLACES
     for path in (ROOT / place).rglob("*.*")
     if path.suffix in {".py", ".pyx", ".pxd", ".c", ".h", ".java", ".go"}
+    and not (path.suffix == ".c" and path.with_suffix(".pyx").exists())  # made by Cython
 )
 
 #: what points into a document by its heading, section or rule without a file that is here
