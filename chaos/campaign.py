@@ -139,6 +139,7 @@ class Campaign(ABC):
                     await self._topics()
                     await self._loaded()
                     await self._stop()
+            self.say("everything has stopped; judging journal and stores")
             self._judge([each.store for each in self.group.replicas])
         except (ProcessBroken, RemotingError, HistoryMissing, CorruptEpochFile) as problem:
             self.problem(f"{type(problem).__name__} {problem}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +130,7 @@ def _first_difference(one: Path, two: Path, start: int, end: int) -> int | None:
 
 def _blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of [start, end), cut at multiples of BLOCK_BYTES; missing bytes come short."""
-    files = segments(store)
+    files = [(first, first + path.stat().st_size, path) for first, path in segments(store)]
     offset = start
     while offset < end:
         until = min(end, (offset // BLOCK_BYTES + 1) * BLOCK_BYTES)
@@ -137,13 +138,16 @@ def _blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         offset = until
 
 
-def _read(files: Sequence[tuple[int, Path]], start: int, end: int) -> Iterator[bytes]:
-    for first, path in files:
-        low, high = max(start, first), min(end, first + path.stat().st_size)
-        if low < high:
-            with path.open("rb") as file:
-                file.seek(low - first)
-                yield file.read(high - low)
+def _read(files: Sequence[tuple[int, int, Path]], start: int, end: int) -> Iterator[bytes]:
+    """Bytes [start, end) of files of which we know (first offset, offset behind the last, path)."""
+    for at in range(bisect_right(files, start, key=lambda each: each[1]), len(files)):
+        first, after, path = files[at]
+        low, high = max(start, first), min(end, after)
+        if low >= high:
+            return
+        with path.open("rb") as file:
+            file.seek(low - first)
+            yield file.read(high - low)
 
 
 def read_cuts(store: Path, topics: frozenset[str]) -> list[Cut]:
