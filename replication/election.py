@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from replication.announcing import UNCLEAN_ALLOWED
 from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
@@ -197,6 +198,7 @@ class ControllerCore(Judge):
             return
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
+        group.reached = max(group.reached, (event.epoch, event.end))
         changed = Member(event.address, event.ha_address, known.check_code, event.incarnation)
         mode = event.mode or group.record.mode  # a stock broker does not say
         if changed != known or mode != group.record.mode:
@@ -267,6 +269,7 @@ class ControllerCore(Judge):
         self._attach(group, event.replica, event.session, now_ms)
         live = group.live[event.replica]
         live.epoch, live.end, live.confirmed = event.epoch, event.end, event.confirmed
+        group.reached = max(group.reached, (event.epoch, event.end))
         live.streaming, live.priority, live.timeout_ms = (
             event.streaming,
             event.priority,
@@ -277,6 +280,8 @@ class ControllerCore(Judge):
         # A stock master skips the entry of a reign that begins where an empty one did: its epoch says nothing.
         in_epoch = event.epoch == record.epoch or not member.incarnation
         if event.replica == record.master and event.leading and in_epoch:
+            group.led_by = event.replica
+            group.reached = max(group.reached, (record.epoch, event.end))
             if event.resigned:
                 group.resigned = True
             elif not group.resigned:
@@ -438,7 +443,8 @@ class ControllerCore(Judge):
             electing_from=before, reigned=reigned, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
         live = group.live[chosen]
-        text = f"replica {chosen} at {live.end} follows {record.reigned} in epoch {epoch}, from {record.base}: {why}"
+        ends = f"old end {self._old_end(group, record.reigned, live.end)}, new end {live.end}"
+        text = f"replica {chosen} follows {record.reigned} in epoch {epoch}, {ends}, from {record.base}: {why}"
         group.story.add(now_ms, text)
         effects.append(
             Announce(record.name, Kind.LOSS_POSSIBLE if lossy else Kind.ELECTED, epoch, text)
@@ -515,11 +521,7 @@ class ControllerCore(Judge):
     def _on_allow_unclean(self, event: AllowUnclean, now_ms: int, effects: list[Effect]) -> None:
         self.unclean = event.allowed
         if event.allowed:
-            for group in self.groups.values():
-                text = "elections outside the set are allowed: confirmed data may be lost"
-                effects.append(
-                    Announce(group.record.name, Kind.LOSS_POSSIBLE, group.record.epoch, text)
-                )
+            effects.append(UNCLEAN_ALLOWED)
 
     # --- questions ---
 

@@ -55,6 +55,8 @@ class Group:
     resigned: bool = False
     switch: Switch | None = None
     waiting: str = ""
+    reached: tuple[int, int] = (0, 0)  # epoch and end of the furthest log that anybody spoke of
+    led_by: int = NOBODY  # the last master that we heard of while it led
     story: Story = field(default_factory=Story)
 
 
@@ -179,6 +181,15 @@ class Judge:
         if not all(self.alive(group, each, now_ms) for each in needed):
             return []
         return sorted(record.members)
+
+    @staticmethod
+    def _old_end(group: Group, reigned: int, new_end: int) -> str:
+        """Where the log of this reign ended, as far as we were told: what is above the new end is lost."""
+        epoch, end = group.reached
+        known = group.led_by == reigned if reigned != NOBODY else epoch == 0
+        if known:
+            return str(end)
+        return f"unknown, {end} at least" if end > new_end else "unknown"
 
     def _best(self, group: Group, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""

@@ -58,7 +58,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     electing_from  while the elected master is not active: who may still be elected instead
     suspects       lost power with unflushed data and did not catch up since: never elected unasked
     lossy_epoch    the last epoch whose election may have lost confirmed data
-    mode           what the group promises: "A0".."S1"; "" for stock brokers
+    mode           what the group promises: "A0".."S1"; "" for stock brokers.
     """
 
     cluster: str

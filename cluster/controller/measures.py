@@ -27,6 +27,7 @@ class Measures:
             "tandem_controller_leading": self._leading,
             "tandem_controller_store_failing": self._failing,
             "tandem_controller_records_written_total": self._written,
+            "tandem_controller_unclean_allowed": self._unclean,
             "tandem_controller_epoch": self._epochs,
             "tandem_controller_masters": self._masters,
             "tandem_controller_replicas_alive": self._alive,
@@ -46,6 +47,9 @@ class Measures:
 
     def _written(self) -> Series:
         yield _NO_LABELS, self._controller.stats.records_written
+
+    def _unclean(self) -> Series:
+        yield _NO_LABELS, self._controller.config.unclean
 
     def _groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
         reign = self._controller.reign
