@@ -151,6 +151,7 @@ METRICS: Final = (
     ),
     Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
     Metric("tandem_controller_masters", "gauge", "", "1: it has a serving master", _REPLICA_GROUP),
+    Metric("tandem_controller_replicas", "gauge", "", "replicas that are known", _REPLICA_GROUP),
     Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
     Metric(
         "tandem_controller_in_sync_replicas",

@@ -1,10 +1,11 @@
-"""What a controller says of its groups, beside elections: its own unclean ways. Core."""
+"""What a controller says of its groups, beside elections: their sets, its own unclean ways. Core."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from replication.controlevents import Announce, Kind
+from replication.group import GroupRecord
 
 UNCLEAN_ALLOWED: Final = Announce(
     "",
@@ -13,3 +14,23 @@ UNCLEAN_ALLOWED: Final = Announce(
     "when nobody in a group's set is left another replica becomes master, "
     "and confirmed messages that only others hold are lost",
 )
+
+
+def set_change(before: GroupRecord, after: GroupRecord, why: str) -> list[Announce]:
+    """The announcement of a changed sync-state-set, if it changed.
+
+    ONE_COPY   it was more and is one of several replicas now, or another one: the next fault ends the group's service
+    WHOLE      every replica is in it again
+    """
+    if before.sync_set == after.sync_set:
+        return []
+    replicas = after.registered
+    kind = Kind.SET_CHANGED
+    if len(replicas) > 1 and len(after.sync_set) == 1 and before.sync_set:
+        kind = Kind.ONE_COPY
+    elif len(replicas) > 1 and replicas <= set(after.sync_set):
+        kind = Kind.WHOLE
+    text = (
+        f"set {list(before.sync_set)} -> {list(after.sync_set)}, number {after.set_number}: {why}"
+    )
+    return [Announce(after.name, kind, after.epoch, text)]

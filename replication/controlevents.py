@@ -227,6 +227,9 @@ class Kind(enum.Enum):
     LOSS_POSSIBLE = "elected, confirmed data may be lost"
     WAITING = "nobody can be elected"
     UNCLEAN_ALLOWED = "elections outside the set are allowed"
+    SET_CHANGED = "set changed"
+    ONE_COPY = "one copy is left"
+    WHOLE = "every replica is in the set"
 
 
 class Announce(msgspec.Struct, frozen=True):

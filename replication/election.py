@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from replication.announcing import UNCLEAN_ALLOWED
+from replication.announcing import UNCLEAN_ALLOWED, set_change
 from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
@@ -236,6 +236,7 @@ class ControllerCore(Judge):
         if record.master in trusted and len(trusted) < len(record.sync_set):
             self._change(group, effects, sync_set=trusted, set_number=record.set_number + 1)
             self._notify(group, effects)
+            effects += set_change(record, group.record, "the others lost power with unflushed data")
 
     # --- life signs ---
 
@@ -380,6 +381,7 @@ class ControllerCore(Judge):
             group, effects, sync_set=members, set_number=record.set_number + 1, suspects=suspects
         )
         effects.append(Answer(event.request, records=(group.record,)))
+        effects += set_change(record, group.record, f"asked for by master {event.master}")
 
     # --- elections ---
 
@@ -456,6 +458,7 @@ class ControllerCore(Judge):
             effects.append(Answer(group.switch.request, code, records=(group.record,)))
             group.switch = None
         self._notify(group, effects)
+        effects += set_change(record, group.record, f"replica {chosen} was elected")
 
     def _notify(self, group: Group, effects: list[Effect]) -> None:
         view = group.record.view()
@@ -480,6 +483,7 @@ class ControllerCore(Judge):
             why = "the group's first master"
             self._elected(group, event.replica, in_logs > 0, now_ms, effects, why)
             effects.append(Answer(event.request, records=(group.record,)))
+            effects += set_change(record, group.record, why)
         elif event.designated and event.replica != record.master:
             self._designate(group, event, now_ms, effects)
         elif self._master_settled(group, now_ms):
@@ -573,6 +577,8 @@ class ControllerCore(Judge):
                 gone = group.live.pop(each, None)
                 if gone is not None:
                     self._sessions.pop(gone.session, None)
+            gone_by = f"replicas {sorted(leaving)} were cleaned"
+            effects += set_change(record, group.record, gone_by)
         effects.append(Answer(event.request))
 
 

@@ -76,6 +76,11 @@ class GroupRecord(msgspec.Struct, frozen=True):
     mode: str = ""
 
     @property
+    def registered(self) -> frozenset[int]:
+        """The replicas that may hold a log: not those that only applied for an id."""
+        return frozenset(each for each, member in self.members.items() if member.address)
+
+    @property
     def base(self) -> tuple[int, ...]:
         """Who holds everything confirmed."""
         return self.electing_from or self.sync_set

@@ -30,6 +30,7 @@ class Measures:
             "tandem_controller_unclean_allowed": self._unclean,
             "tandem_controller_epoch": self._epochs,
             "tandem_controller_masters": self._masters,
+            "tandem_controller_replicas": self._replicas,
             "tandem_controller_replicas_alive": self._alive,
             "tandem_controller_in_sync_replicas": self._in_sync,
             "tandem_controller_suspects": self._suspects,
@@ -64,6 +65,10 @@ class Measures:
     def _masters(self) -> Series:
         for labels, group in self._groups():
             yield labels, group.record.master != NOBODY and not group.record.electing_from
+
+    def _replicas(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, len(group.record.registered)
 
     def _alive(self) -> Series:
         for labels, group in self._groups():

@@ -52,6 +52,9 @@ LINES: Final = {
     e.Kind.LOSS_POSSIBLE: (logging.ERROR, "confirmed messages may be lost"),
     e.Kind.WAITING: (logging.ERROR, "nobody can be elected"),
     e.Kind.UNCLEAN_ALLOWED: (logging.WARNING, "enableElectUncleanMaster is on"),
+    e.Kind.SET_CHANGED: (logging.INFO, "sync-state-set changed"),
+    e.Kind.ONE_COPY: (logging.WARNING, "one copy is left"),
+    e.Kind.WHOLE: (logging.INFO, "every replica is in the sync-state-set"),
 }
 
 

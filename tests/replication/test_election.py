@@ -168,7 +168,7 @@ def test_unclean_election_is_off_and_loud_when_switched_on() -> None:
     effects = bench.step(Tick())
     assert bench.record.master == 2
     assert bench.record.lossy_epoch == bench.record.epoch
-    assert kinds(effects) == [Kind.LOSS_POSSIBLE]
+    assert kinds(effects) == [Kind.LOSS_POSSIBLE, Kind.ONE_COPY]
 
 
 def test_unclean_election_is_loud_when_switched_on_before_any_group_is_known() -> None:
@@ -251,6 +251,57 @@ def test_an_end_that_was_given_up_once_is_not_given_up_again() -> None:
     bench.beat(1, epoch=1, end=1200)
     effects = bench.step(ElectMaster(3, "c", "a", 1, designated=True, unclean=True))
     assert "replica 1 follows 2 in epoch 3, old end 1010, new end 1200," in told(effects)[0].text
+
+
+# --- a changed set is said ---
+
+
+def test_every_change_of_a_set_is_said_with_its_number_and_who_asked() -> None:
+    bench = Bench(replicas=3)
+
+    def altered(*members: int) -> list[tuple[Kind, str]]:
+        incarnations = tuple((each, 10 + each) for each in members)
+        number = bench.record.set_number
+        event = AlterSyncSet(0, "a", 1, 1, frozenset(members), number, incarnations)
+        return [(each.kind, each.text) for each in told(bench.step(event))]
+
+    by = "asked for by master 1"
+    assert altered(1, 2) == [(Kind.SET_CHANGED, f"set [1, 2, 3] -> [1, 2], number 3: {by}")]
+    assert altered(1) == [(Kind.ONE_COPY, f"set [1, 2] -> [1], number 4: {by}")]
+    assert altered(1) == [], "it is what it was"
+    assert altered(1, 2, 3) == [(Kind.WHOLE, f"set [1] -> [1, 2, 3], number 5: {by}")]
+    reaffirm = AlterSyncSet(0, "a", 1, 1, frozenset({1, 2, 3}), 5, reaffirm=True)
+    assert told(bench.step(reaffirm)) == []
+
+
+def test_the_other_ways_to_one_copy_are_said_too() -> None:
+    bench = Bench()
+    bench.step(SessionClosed(12))
+    event = RegisterBroker(
+        0, 22, "c", "a", 2, "host2:1", incarnation=22, mode="S0", suspect=True, epoch=1
+    )
+    assert kinds(bench.step(event)) == [Kind.ONE_COPY], "2 lost power"
+    bench = Bench()
+    bench.now_ms = 2200
+    bench.beat(2)
+    bench.now_ms = 2400
+    assert kinds(bench.step(Tick())) == [Kind.ELECTED, Kind.ONE_COPY]
+    bench = Bench(replicas=3)
+    effects = bench.step(CleanBrokerData(0, "c", "a", (3,), living_too=True))
+    assert [(each.kind, each.text) for each in told(effects)] == [
+        (Kind.WHOLE, "set [1, 2, 3] -> [1, 2], number 3: replicas [3] were cleaned")
+    ]
+    effects = bench.step(CleanBrokerData(0, "c", "a", (2,), living_too=True))
+    assert kinds(effects) == [Kind.SET_CHANGED], "1 is all there is now"
+
+
+def test_a_group_of_one_replica_is_no_news() -> None:
+    core = ControllerCore(LeaseTimes())
+    core.step(ApplyBrokerId(0, "c", "a", 1, "x"), 0)
+    core.step(ApplyBrokerId(0, "c", "a", 2, "y"), 0)  # which never comes
+    core.step(RegisterBroker(0, 11, "c", "a", 1, "h:1", incarnation=11, mode="S0"), 0)
+    effects = core.step(ElectMaster(0, "c", "a", 1), 0)
+    assert kinds(effects) == [Kind.ELECTED, Kind.SET_CHANGED]
 
 
 def test_after_a_common_power_cut_the_longest_log_is_elected_when_all_are_here() -> None:

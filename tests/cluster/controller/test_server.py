@@ -269,6 +269,7 @@ async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
         ):
             assert line in text, text
         assert "lossy_elections_total{" not in text
+        assert 'tandem_controller_replicas{broker="a"} 2.0' in text
         table.controller.reign.feed(e.AllowUnclean(True))  # type: ignore[union-attr]
         assert "lossy_elections_total{" not in shown(table), "nothing was elected yet"
         await table.ask(2, beat(2, epoch=1))
@@ -279,7 +280,7 @@ async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
         assert "tandem_controller_leading 0.0" in page(MetricTable(measures.readers(), {})).decode()
 
 
-async def test_a_lossy_election_is_in_the_log_with_both_ends(
+async def test_a_changed_set_and_a_lossy_election_are_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Table(at_once=True) as table:
@@ -289,12 +290,25 @@ async def test_a_lossy_election_is_in_the_log_with_both_ends(
         await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
         await table.ask(1, beat(1, epoch=1, leading=True, end=1200))
         with caplog.at_level(logging.INFO):
+            for members, number in (({1, 2}, 1), ({1}, 2)):
+                alter = e.AlterSyncSet(0, "a", 1, 1, frozenset(members), number, ((2, 12),))
+                await table.ask(1, plane.encode_alter_sync_set(alter, 0))
             unclean = e.ElectMaster(0, "c", "a", 2, designated=True, unclean=True)
             await table.close_line(1)
             table.clock.ms += 5000
             await table.ask(2, beat(2, epoch=1, end=1000))
             await table.ask(2, plane.encode_elect_master(unclean, 0))
     said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    by = "asked for by master 1"
+    assert (
+        "INFO",
+        "every replica is in the sync-state-set broker=a epoch=1 "
+        f"why=set [1] -> [1, 2], number 2: {by}",
+    ) in said
+    assert (
+        "WARNING",
+        f"one copy is left broker=a epoch=1 why=set [1, 2] -> [1], number 3: {by}",
+    ) in said
     assert (
         "ERROR",
         "confirmed messages may be lost broker=a epoch=2 why=replica 2 follows 1 in epoch 2, "
