@@ -1,4 +1,4 @@
-"""What a controller says of its groups, beside elections: their sets, its own unclean ways. Core."""
+"""What a controller says of its groups, beside elections: their sets, their modes, its own unclean ways. Core."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ UNCLEAN_ALLOWED: Final = Announce(
     "when nobody in a group's set is left another replica becomes master, "
     "and confirmed messages that only others hold are lost",
 )
+
+
+def differing_modes(record: GroupRecord) -> dict[tuple[int, str], Announce]:
+    """(replica, mode) of each that is configured otherwise than its group, and what to say of it."""
+    found = {}
+    for each, member in sorted(record.members.items()):
+        if member.mode not in ("", record.mode):
+            text = (
+                f"replica {each} is configured {member.mode}, the group's mode is {record.mode} "
+                "until no replica asks for it"
+            )
+            found[each, member.mode] = Announce(record.name, Kind.MODE_DIFFERS, record.epoch, text)
+    return found
 
 
 def set_change(before: GroupRecord, after: GroupRecord, why: str) -> list[Announce]:

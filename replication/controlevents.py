@@ -230,6 +230,7 @@ class Kind(enum.Enum):
     SET_CHANGED = "set changed"
     ONE_COPY = "one copy is left"
     WHOLE = "every replica is in the set"
+    MODE_DIFFERS = "a replica is configured otherwise than its group"
 
 
 class Announce(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from replication.announcing import UNCLEAN_ALLOWED, set_change
+from replication.announcing import UNCLEAN_ALLOWED, differing_modes, set_change
 from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
@@ -199,15 +199,27 @@ class ControllerCore(Judge):
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
         group.reached = max(group.reached, (event.epoch, event.end))
-        changed = Member(event.address, event.ha_address, known.check_code, event.incarnation)
-        mode = event.mode or group.record.mode  # a stock broker does not say
-        if changed != known or mode != group.record.mode:
+        changed = Member(
+            event.address, event.ha_address, known.check_code, event.incarnation, event.mode
+        )
+        if changed != known:
             members = {**group.record.members, event.replica: changed}
-            self._change(group, effects, members=members, mode=mode)
+            self._change(group, effects, members=members)
         if restarted:
             self._restarted(group, event.replica, event.suspect, now_ms, effects)
+        self._settle_mode(group, now_ms, effects)
         self._elect(group, now_ms, effects, f"replica {event.replica} registered")
         effects.append(Answer(event.request, records=(group.record,)))
+
+    def _settle_mode(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
+        """Take over the mode that the replicas agree on, and say who is configured otherwise, once."""
+        before, mode = group.record.mode, self._agreed_mode(group, now_ms)
+        if mode != before:
+            group.story.add(now_ms, f"mode {before} -> {mode}")
+            self._change(group, effects, mode=mode)
+        differing = differing_modes(group.record)
+        effects += [each for known, each in differing.items() if known not in group.differing]
+        group.differing = frozenset(differing)
 
     def _restarted(
         self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[Effect]
@@ -290,6 +302,7 @@ class ControllerCore(Judge):
                 self._drop_suspects(group, effects)
                 group.lease_ms = now_ms
                 lease = True
+                self._settle_mode(group, now_ms, effects)
         if not lease:
             self._elect(group, now_ms, effects, "heartbeat")
         effects.append(

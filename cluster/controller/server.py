@@ -55,6 +55,7 @@ LINES: Final = {
     e.Kind.SET_CHANGED: (logging.INFO, "sync-state-set changed"),
     e.Kind.ONE_COPY: (logging.WARNING, "one copy is left"),
     e.Kind.WHOLE: (logging.INFO, "every replica is in the sync-state-set"),
+    e.Kind.MODE_DIFFERS: (logging.WARNING, "replica in another mode than its group"),
 }
 
 

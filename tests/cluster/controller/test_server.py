@@ -298,6 +298,7 @@ async def test_a_changed_set_and_a_lossy_election_are_in_the_log(
             table.clock.ms += 5000
             await table.ask(2, beat(2, epoch=1, end=1000))
             await table.ask(2, plane.encode_elect_master(unclean, 0))
+            await table.ask(2, register(2, mode="A0"))
     said = [(each.levelname, each.getMessage()) for each in caplog.records]
     by = "asked for by master 1"
     assert (
@@ -314,6 +315,10 @@ async def test_a_changed_set_and_a_lossy_election_are_in_the_log(
         "confirmed messages may be lost broker=a epoch=2 why=replica 2 follows 1 in epoch 2, "
         "old end 1200, new end 1000, from (1,): chosen by an operator",
     ) in said
+    assert [text for level, text in said if "in another mode" in text and level == "WARNING"] == [
+        "replica in another mode than its group broker=a epoch=2 why=replica 2 is configured A0, "
+        "the group's mode is S0 until no replica asks for it"
+    ]
 
 
 async def test_every_kind_of_announcement_has_a_line() -> None:
