@@ -143,8 +143,15 @@ METRICS: Final = (
     Metric("tandem_controller_leading", "gauge", "", "1 while this controller decides"),
     Metric("tandem_controller_store_failing", "gauge", "", "1 while nothing can be made durable"),
     Metric("tandem_controller_records_written_total", "counter", "", "decisions made durable"),
+    Metric(
+        "tandem_controller_unclean_allowed",
+        "gauge",
+        "",
+        "1 while enableElectUncleanMaster lets an election lose confirmed messages",
+    ),
     Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
     Metric("tandem_controller_masters", "gauge", "", "1: it has a serving master", _REPLICA_GROUP),
+    Metric("tandem_controller_replicas", "gauge", "", "replicas that are known", _REPLICA_GROUP),
     Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
     Metric(
         "tandem_controller_in_sync_replicas",
@@ -160,7 +167,13 @@ METRICS: Final = (
         "replicas that lost power with unflushed data and have not caught up",
         _REPLICA_GROUP,
     ),
-    Metric("tandem_controller_elections_total", "counter", "", "masters elected", _REPLICA_GROUP),
+    Metric(
+        "tandem_controller_elections_total",
+        "counter",
+        "",
+        "masters elected, lossy elections included",
+        _REPLICA_GROUP,
+    ),
     Metric(
         "tandem_controller_lossy_elections_total",
         "counter",

@@ -226,10 +226,18 @@ class Kind(enum.Enum):
     ELECTED = "elected"
     LOSS_POSSIBLE = "elected, confirmed data may be lost"
     WAITING = "nobody can be elected"
+    UNCLEAN_ALLOWED = "elections outside the set are allowed"
+    SET_CHANGED = "set changed"
+    ONE_COPY = "one copy is left"
+    WHOLE = "every replica is in the set"
+    MODE_DIFFERS = "a replica is configured otherwise than its group"
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent."""
+    """An event for log, metric and audit line. LOSS_POSSIBLE and WAITING are never silent.
+
+    group   "" when it concerns all of them
+    """
 
     group: str
     kind: Kind

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from replication.announcing import UNCLEAN_ALLOWED, differing_modes, set_change
 from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
@@ -197,15 +198,28 @@ class ControllerCore(Judge):
             return
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
-        changed = Member(event.address, event.ha_address, known.check_code, event.incarnation)
-        mode = event.mode or group.record.mode  # a stock broker does not say
-        if changed != known or mode != group.record.mode:
+        group.reached = max(group.reached, (event.epoch, event.end))
+        changed = Member(
+            event.address, event.ha_address, known.check_code, event.incarnation, event.mode
+        )
+        if changed != known:
             members = {**group.record.members, event.replica: changed}
-            self._change(group, effects, members=members, mode=mode)
+            self._change(group, effects, members=members)
         if restarted:
             self._restarted(group, event.replica, event.suspect, now_ms, effects)
+        self._settle_mode(group, now_ms, effects)
         self._elect(group, now_ms, effects, f"replica {event.replica} registered")
         effects.append(Answer(event.request, records=(group.record,)))
+
+    def _settle_mode(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
+        """Take over the mode that the replicas agree on, and say who is configured otherwise, once."""
+        before, mode = group.record.mode, self._agreed_mode(group, now_ms)
+        if mode != before:
+            group.story.add(now_ms, f"mode {before} -> {mode}")
+            self._change(group, effects, mode=mode)
+        differing = differing_modes(group.record)
+        effects += [each for known, each in differing.items() if known not in group.differing]
+        group.differing = frozenset(differing)
 
     def _restarted(
         self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[Effect]
@@ -234,6 +248,7 @@ class ControllerCore(Judge):
         if record.master in trusted and len(trusted) < len(record.sync_set):
             self._change(group, effects, sync_set=trusted, set_number=record.set_number + 1)
             self._notify(group, effects)
+            effects += set_change(record, group.record, "the others lost power with unflushed data")
 
     # --- life signs ---
 
@@ -267,6 +282,7 @@ class ControllerCore(Judge):
         self._attach(group, event.replica, event.session, now_ms)
         live = group.live[event.replica]
         live.epoch, live.end, live.confirmed = event.epoch, event.end, event.confirmed
+        group.reached = max(group.reached, (event.epoch, event.end))
         live.streaming, live.priority, live.timeout_ms = (
             event.streaming,
             event.priority,
@@ -277,6 +293,8 @@ class ControllerCore(Judge):
         # A stock master skips the entry of a reign that begins where an empty one did: its epoch says nothing.
         in_epoch = event.epoch == record.epoch or not member.incarnation
         if event.replica == record.master and event.leading and in_epoch:
+            group.led_by = event.replica
+            group.reached = max(group.reached, (record.epoch, event.end))
             if event.resigned:
                 group.resigned = True
             elif not group.resigned:
@@ -284,6 +302,7 @@ class ControllerCore(Judge):
                 self._drop_suspects(group, effects)
                 group.lease_ms = now_ms
                 lease = True
+                self._settle_mode(group, now_ms, effects)
         if not lease:
             self._elect(group, now_ms, effects, "heartbeat")
         effects.append(
@@ -375,6 +394,7 @@ class ControllerCore(Judge):
             group, effects, sync_set=members, set_number=record.set_number + 1, suspects=suspects
         )
         effects.append(Answer(event.request, records=(group.record,)))
+        effects += set_change(record, group.record, f"asked for by master {event.master}")
 
     # --- elections ---
 
@@ -438,7 +458,8 @@ class ControllerCore(Judge):
             electing_from=before, reigned=reigned, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
         live = group.live[chosen]
-        text = f"replica {chosen} at {live.end} follows {record.reigned} in epoch {epoch}, from {record.base}: {why}"
+        ends = f"old end {self._old_end(group, record.reigned, live.end)}, new end {live.end}"
+        text = f"replica {chosen} follows {record.reigned} in epoch {epoch}, {ends}, from {record.base}: {why}"
         group.story.add(now_ms, text)
         effects.append(
             Announce(record.name, Kind.LOSS_POSSIBLE if lossy else Kind.ELECTED, epoch, text)
@@ -450,6 +471,7 @@ class ControllerCore(Judge):
             effects.append(Answer(group.switch.request, code, records=(group.record,)))
             group.switch = None
         self._notify(group, effects)
+        effects += set_change(record, group.record, f"replica {chosen} was elected")
 
     def _notify(self, group: Group, effects: list[Effect]) -> None:
         view = group.record.view()
@@ -474,6 +496,7 @@ class ControllerCore(Judge):
             why = "the group's first master"
             self._elected(group, event.replica, in_logs > 0, now_ms, effects, why)
             effects.append(Answer(event.request, records=(group.record,)))
+            effects += set_change(record, group.record, why)
         elif event.designated and event.replica != record.master:
             self._designate(group, event, now_ms, effects)
         elif self._master_settled(group, now_ms):
@@ -515,11 +538,7 @@ class ControllerCore(Judge):
     def _on_allow_unclean(self, event: AllowUnclean, now_ms: int, effects: list[Effect]) -> None:
         self.unclean = event.allowed
         if event.allowed:
-            for group in self.groups.values():
-                text = "elections outside the set are allowed: confirmed data may be lost"
-                effects.append(
-                    Announce(group.record.name, Kind.LOSS_POSSIBLE, group.record.epoch, text)
-                )
+            effects.append(UNCLEAN_ALLOWED)
 
     # --- questions ---
 
@@ -571,6 +590,8 @@ class ControllerCore(Judge):
                 gone = group.live.pop(each, None)
                 if gone is not None:
                     self._sessions.pop(gone.session, None)
+            gone_by = f"replicas {sorted(leaving)} were cleaned"
+            effects += set_change(record, group.record, gone_by)
         effects.append(Answer(event.request))
 
 

@@ -17,6 +17,7 @@ from replication.story import Story
 
 #: an elected master that lives but does not get ready is passed over
 ACTIVATION_MS_MAX: Final = 30_000
+_WAITING_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_slaves)
 
 
 @dataclass(slots=True)
@@ -55,6 +56,9 @@ class Group:
     resigned: bool = False
     switch: Switch | None = None
     waiting: str = ""
+    reached: tuple[int, int] = (0, 0)  # epoch and end of the furthest log that anybody spoke of
+    led_by: int = NOBODY  # the last master that we heard of while it led
+    differing: frozenset[tuple[int, str]] = frozenset()  # (replica, mode) said already
     story: Story = field(default_factory=Story)
 
 
@@ -157,6 +161,23 @@ class Judge:
             return Code.ALTER_SYNC_STATE_SET_FAILED, "the master is not in its own set"
         return None
 
+    # --- what the group promises ---
+
+    def _agreed_mode(self, group: Group, now_ms: int) -> str:
+        """The strictest mode that a replica says, and no less than the present one while somebody may rely on that.
+
+        A promise ends when every replica is here and says less, under a master that serves: before that, what was
+        confirmed under the stricter mode may still have to be inherited. Stock brokers do not say.
+        """
+        record = group.record
+        said = [member.mode for member in record.members.values() if member.incarnation]
+        strictest = max(said, default="")
+        if strictest >= record.mode:
+            return strictest
+        all_say = bool(said) and all(said)
+        all_here = all(self.alive(group, each, now_ms) for each in record.members)
+        return strictest if all_say and all_here and self._may_lead(group, now_ms) else record.mode
+
     # --- the master that may be ---
 
     @staticmethod
@@ -172,13 +193,22 @@ class Judge:
         """
         record = group.record
         needed: Iterable[int] = record.base
-        if record.mode == Mode.S0.value:
+        if record.mode in _WAITING_MODES:
             if len(record.base) < 2:
                 return []
             needed = record.members
         if not all(self.alive(group, each, now_ms) for each in needed):
             return []
         return sorted(record.members)
+
+    @staticmethod
+    def _old_end(group: Group, reigned: int, new_end: int) -> str:
+        """Where the log of this reign ended, as far as we were told: what is above the new end is lost."""
+        epoch, end = group.reached
+        known = group.led_by == reigned if reigned != NOBODY else epoch == 0
+        if known:
+            return str(end)
+        return f"unknown, {end} at least" if end > new_end else "unknown"
 
     def _best(self, group: Group, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""

@@ -39,12 +39,16 @@ class Code(enum.IntEnum):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A replica as it registered. incarnation 0: a stock broker, which has none."""
+    """A replica as it registered. incarnation 0: a stock broker, which has none.
+
+    mode   what it is configured to promise; "" where it did not say, or said so to a release that did not keep it
+    """
 
     address: str = ""
     ha_address: str = ""
     check_code: str = ""
     incarnation: int = 0
+    mode: str = ""
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
@@ -58,7 +62,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     electing_from  while the elected master is not active: who may still be elected instead
     suspects       lost power with unflushed data and did not catch up since: never elected unasked
     lossy_epoch    the last epoch whose election may have lost confirmed data
-    mode           what the group promises: "A0".."S1"; "" for stock brokers
+    mode           what the group promises: "A0".."S1"; "" for stock brokers. As texts they sort by strictness
     """
 
     cluster: str
@@ -74,6 +78,11 @@ class GroupRecord(msgspec.Struct, frozen=True):
     suspects: tuple[int, ...] = ()
     lossy_epoch: int = 0
     mode: str = ""
+
+    @property
+    def registered(self) -> frozenset[int]:
+        """The replicas that may hold a log: not those that only applied for an id."""
+        return frozenset(each for each, member in self.members.items() if member.address)
 
     @property
     def base(self) -> tuple[int, ...]:

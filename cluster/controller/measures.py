@@ -27,8 +27,10 @@ class Measures:
             "tandem_controller_leading": self._leading,
             "tandem_controller_store_failing": self._failing,
             "tandem_controller_records_written_total": self._written,
+            "tandem_controller_unclean_allowed": self._unclean,
             "tandem_controller_epoch": self._epochs,
             "tandem_controller_masters": self._masters,
+            "tandem_controller_replicas": self._replicas,
             "tandem_controller_replicas_alive": self._alive,
             "tandem_controller_in_sync_replicas": self._in_sync,
             "tandem_controller_suspects": self._suspects,
@@ -47,6 +49,9 @@ class Measures:
     def _written(self) -> Series:
         yield _NO_LABELS, self._controller.stats.records_written
 
+    def _unclean(self) -> Series:
+        yield _NO_LABELS, self._controller.config.unclean
+
     def _groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
         reign = self._controller.reign
         if reign is not None:
@@ -60,6 +65,10 @@ class Measures:
     def _masters(self) -> Series:
         for labels, group in self._groups():
             yield labels, group.record.master != NOBODY and not group.record.electing_from
+
+    def _replicas(self) -> Series:
+        for labels, group in self._groups():
+            yield labels, len(group.record.registered)
 
     def _alive(self) -> Series:
         for labels, group in self._groups():

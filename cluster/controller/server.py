@@ -46,6 +46,18 @@ FOLLOW_AFTER_S: Final = 1.0  # so long a start waits to know whether it leads
 
 Answering = Callable[[Command, e.Answer], Command]
 
+#: how loudly each kind of announcement is said, and its first words
+LINES: Final = {
+    e.Kind.ELECTED: (logging.INFO, "master elected"),
+    e.Kind.LOSS_POSSIBLE: (logging.ERROR, "confirmed messages may be lost"),
+    e.Kind.WAITING: (logging.ERROR, "nobody can be elected"),
+    e.Kind.UNCLEAN_ALLOWED: (logging.WARNING, "enableElectUncleanMaster is on"),
+    e.Kind.SET_CHANGED: (logging.INFO, "sync-state-set changed"),
+    e.Kind.ONE_COPY: (logging.WARNING, "one copy is left"),
+    e.Kind.WHOLE: (logging.INFO, "every replica is in the sync-state-set"),
+    e.Kind.MODE_DIFFERS: (logging.WARNING, "replica in another mode than its group"),
+}
+
 
 class Refused(Exception):
     """A request that is answered with this code and remark."""
@@ -66,7 +78,7 @@ def reply_to(problem: Exception) -> tuple[int, str] | None:
 
 @dataclass(slots=True)
 class ControllerStats:
-    """Counted since the start, by group; read by metrics."""
+    """Counted since the start, by group; read by metrics. A lossy election is an election too."""
 
     elections: Counter[str] = field(default_factory=Counter)
     lossy_elections: Counter[str] = field(default_factory=Counter)
@@ -354,24 +366,18 @@ class Controller:
             asyncio.get_running_loop().call_exception_handler(context)
 
     def _announce(self, effect: e.Announce) -> None:
-        stats, name = self.stats, effect.group
-        if effect.kind is e.Kind.WAITING:
-            stats.waits[name] += 1
-            log.error(
-                "nobody can be elected broker=%s epoch=%d why=%s", name, effect.epoch, effect.text
-            )
+        stats, kind, name = self.stats, effect.kind, effect.group
+        level, said = LINES[kind]
+        if not name:
+            log.log(level, "%s: %s", said, effect.text)
             return
-        if effect.kind is e.Kind.LOSS_POSSIBLE:
+        log.log(level, "%s broker=%s epoch=%d why=%s", said, name, effect.epoch, effect.text)
+        if kind in (e.Kind.ELECTED, e.Kind.LOSS_POSSIBLE):
+            stats.elections[name] += 1
+        if kind is e.Kind.LOSS_POSSIBLE:
             stats.lossy_elections[name] += 1
-            log.error(
-                "confirmed messages may be lost broker=%s epoch=%d why=%s",
-                name,
-                effect.epoch,
-                effect.text,
-            )
-            return
-        stats.elections[name] += 1
-        log.info("master elected broker=%s epoch=%d why=%s", name, effect.epoch, effect.text)
+        if kind is e.Kind.WAITING:
+            stats.waits[name] += 1
 
     def alive(self, group: Group) -> int:
         """How many of a group's replicas are alive, for metrics."""
@@ -408,7 +414,6 @@ class Controller:
             times=self.config.times,
             start_ms=self._clock.monotonic_ms(),
             fast=self.config.fast,
-            unclean=self.config.unclean,
         )
         core.load(records)
         self.reign = Reign(
@@ -417,6 +422,8 @@ class Controller:
         self.stats.reigns += 1
         self.settled.set()
         log.info("leading the controllers id=%s groups=%d", self.config.self_id, len(core.groups))
+        if self.config.unclean:
+            self.reign.feed(e.AllowUnclean(True))
         return self.reign
 
     def _settle_soon(self) -> None:

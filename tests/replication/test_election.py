@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from controlkit import Bench, kinds, told
 
 from replication.config import LeaseTimes
 from replication.election import (
     AllowUnclean,
     AlterSyncSet,
-    Announce,
     Answer,
     AnswerHeartbeat,
     ApplyBrokerId,
     CleanBrokerData,
     Code,
     ControllerCore,
-    Effect,
     ElectMaster,
-    GroupRecord,
     Heartbeat,
     Kind,
     NextBrokerId,
@@ -32,62 +28,6 @@ from replication.election import (
     SyncStateData,
     Tick,
 )
-
-
-class Bench:
-    """A controller and the brokers of group "a", driven by hand."""
-
-    def __init__(self, replicas: int = 2, mode: str = "S0", **fields: Any) -> None:
-        self.core = ControllerCore(LeaseTimes(), **fields)
-        self.now_ms = 0
-        self.durable: dict[str, GroupRecord] = {}
-        for replica in range(1, replicas + 1):
-            self.step(ApplyBrokerId(0, "c", "a", replica, f"code{replica}"))
-            self.register(replica, mode=mode)
-        self.step(ElectMaster(0, "c", "a", 1))
-        self.beat(1, leading=True)
-        if replicas > 1:
-            self.alter(frozenset(range(1, replicas + 1)))
-
-    def step(self, event: Any) -> list[Effect]:
-        effects = self.core.step(event, self.now_ms)
-        for effect in effects:
-            if isinstance(effect, Persist) and effect.record is not None:
-                self.durable[effect.group] = effect.record
-        return effects
-
-    @property
-    def record(self) -> GroupRecord:
-        return self.core.groups["a"].record
-
-    def answer(self, event: Any) -> Answer:
-        return next(each for each in self.step(event) if isinstance(each, Answer))
-
-    def register(self, replica: int, incarnation: int = 0, **fields: Any) -> Answer:
-        incarnation = incarnation or 10 + replica
-        session = fields.pop("session", incarnation)
-        event = RegisterBroker(
-            0, session, "c", "a", replica, f"host{replica}:1", incarnation=incarnation, **fields
-        )
-        return self.answer(event)
-
-    def beat(self, replica: int, **fields: Any) -> AnswerHeartbeat:
-        incarnation = self.record.members[replica].incarnation
-        fields.setdefault("epoch", self.record.epoch)
-        event = Heartbeat(incarnation, "a", replica, incarnation, **fields)
-        return next(each for each in self.step(event) if isinstance(each, AnswerHeartbeat))
-
-    def alter(self, members: frozenset[int], **fields: Any) -> Answer:
-        incarnations = tuple(
-            (each, self.record.members[each].incarnation)
-            for each in members
-            if each in self.record.members
-        )
-        values = {
-            "master": self.record.master, "epoch": self.record.epoch, "number": self.record.set_number,
-            "incarnations": incarnations, **fields,
-        }  # fmt: skip
-        return self.answer(AlterSyncSet(0, "a", members=members, **values))
 
 
 def test_ids_are_given_out_and_bound_to_their_check_code() -> None:
@@ -212,8 +152,8 @@ def test_a_decision_is_persisted_before_anybody_hears_of_it() -> None:
     assert bench.record.master == 2
     bench.register(1, incarnation=31, session=31)
     effects = bench.step(ProbeAnswered("a", 2, 12, refused=True)) + bench.step(SessionClosed(12))
-    kinds = [type(each) for each in effects]
-    assert kinds.index(Persist) < kinds.index(NotifyRole)
+    types = [type(each) for each in effects]
+    assert types.index(Persist) < types.index(NotifyRole)
 
 
 def test_unclean_election_is_off_and_loud_when_switched_on() -> None:
@@ -224,13 +164,144 @@ def test_unclean_election_is_off_and_loud_when_switched_on() -> None:
     bench.beat(2)
     bench.step(Tick())
     assert bench.record.master == 1
-    effects = bench.step(AllowUnclean(True)) + bench.step(Tick())
+    assert kinds(bench.step(AllowUnclean(True))) == [Kind.UNCLEAN_ALLOWED], "nothing was elected"
+    effects = bench.step(Tick())
     assert bench.record.master == 2
     assert bench.record.lossy_epoch == bench.record.epoch
-    loud = [
-        each for each in effects if isinstance(each, Announce) and each.kind is Kind.LOSS_POSSIBLE
+    assert kinds(effects) == [Kind.LOSS_POSSIBLE, Kind.ONE_COPY]
+
+
+def test_unclean_election_is_loud_when_switched_on_before_any_group_is_known() -> None:
+    core = ControllerCore(LeaseTimes())
+    assert kinds(core.step(AllowUnclean(True), 0)) == [Kind.UNCLEAN_ALLOWED]
+    assert core.unclean
+    assert core.step(AllowUnclean(False), 0) == []
+    assert not core.unclean
+
+
+# --- both ends of the log, so that a loss can be counted ---
+
+
+def unclean_election(bench: Bench, end: int) -> str:
+    """What is said when 2, which is not in the set and has this end, becomes master."""
+    bench.step(SessionClosed(11))
+    bench.now_ms += 5000
+    bench.beat(2, end=end)
+    effects = bench.step(ElectMaster(3, "c", "a", 2, designated=True, unclean=True))
+    assert bench.record.master == 2
+    return next(each.text for each in told(effects) if each.kind is Kind.LOSS_POSSIBLE)
+
+
+def test_an_unclean_election_says_how_long_the_log_was_and_is() -> None:
+    bench = Bench()
+    bench.alter(frozenset({1}))
+    bench.beat(1, leading=True, end=1200)
+    assert "replica 2 follows 1 in epoch 2, old end 1200, new end 1000," in (
+        unclean_election(bench, 1000)
+    )
+
+
+def test_the_old_end_is_the_one_before_a_power_cut_took_some_of_it() -> None:
+    bench = Bench()
+    bench.alter(frozenset({1}))
+    bench.beat(1, leading=True, end=1200)
+    bench.step(SessionClosed(11))
+    bench.now_ms += 5000
+    bench.register(1, incarnation=21, mode="S0", suspect=True, epoch=1, end=800)
+    bench.step(SessionClosed(21))
+    assert "old end 1200, new end 1000," in unclean_election(bench, 1000)
+
+
+def test_an_old_end_that_nobody_told_this_controller_is_unknown() -> None:
+    bench = Bench()
+    bench.alter(frozenset({1}))
+    bench.beat(1, leading=True, end=1200)
+    bench.core = ControllerCore(LeaseTimes())
+    bench.core.load(bench.durable.values())
+    assert "old end unknown, new end 1000," in unclean_election(bench, 1000)
+
+
+def test_what_others_have_is_the_least_that_an_unknown_end_can_be() -> None:
+    bench = Bench(replicas=3)
+    bench.alter(frozenset({1}))
+    bench.core = ControllerCore(LeaseTimes())
+    bench.core.load(bench.durable.values())
+    bench.beat(3, end=1100)
+    assert "old end unknown, 1100 at least, new end 1000," in unclean_election(bench, 1000)
+
+
+def test_the_ends_of_a_stock_group_are_said_as_well() -> None:
+    bench = stock_group()
+    for replica, end in ((1, 1200), (2, 1000)):
+        bench.step(Heartbeat(10 + replica, "a", replica, epoch=1, end=end, leading=True))
+    effects = bench.step(ElectMaster(7, "c", "a", 2, designated=True))
+    assert "old end 1200, new end 1000," in told(effects)[0].text
+
+
+def test_an_end_that_was_given_up_once_is_not_given_up_again() -> None:
+    """1 comes back with what only it had: that is no part of the log which 2 has led since."""
+    bench = Bench()
+    bench.alter(frozenset({1}))
+    bench.beat(1, leading=True, end=1200)
+    unclean_election(bench, 1000)
+    bench.beat(2, leading=True, end=1010)
+    bench.register(1, incarnation=21, mode="S0", epoch=1, end=1200)
+    bench.step(SessionClosed(12))
+    bench.now_ms += 5000
+    bench.beat(1, epoch=1, end=1200)
+    effects = bench.step(ElectMaster(3, "c", "a", 1, designated=True, unclean=True))
+    assert "replica 1 follows 2 in epoch 3, old end 1010, new end 1200," in told(effects)[0].text
+
+
+# --- a changed set is said ---
+
+
+def test_every_change_of_a_set_is_said_with_its_number_and_who_asked() -> None:
+    bench = Bench(replicas=3)
+
+    def altered(*members: int) -> list[tuple[Kind, str]]:
+        incarnations = tuple((each, 10 + each) for each in members)
+        number = bench.record.set_number
+        event = AlterSyncSet(0, "a", 1, 1, frozenset(members), number, incarnations)
+        return [(each.kind, each.text) for each in told(bench.step(event))]
+
+    by = "asked for by master 1"
+    assert altered(1, 2) == [(Kind.SET_CHANGED, f"set [1, 2, 3] -> [1, 2], number 3: {by}")]
+    assert altered(1) == [(Kind.ONE_COPY, f"set [1, 2] -> [1], number 4: {by}")]
+    assert altered(1) == [], "it is what it was"
+    assert altered(1, 2, 3) == [(Kind.WHOLE, f"set [1] -> [1, 2, 3], number 5: {by}")]
+    reaffirm = AlterSyncSet(0, "a", 1, 1, frozenset({1, 2, 3}), 5, reaffirm=True)
+    assert told(bench.step(reaffirm)) == []
+
+
+def test_the_other_ways_to_one_copy_are_said_too() -> None:
+    bench = Bench()
+    bench.step(SessionClosed(12))
+    event = RegisterBroker(
+        0, 22, "c", "a", 2, "host2:1", incarnation=22, mode="S0", suspect=True, epoch=1
+    )
+    assert kinds(bench.step(event)) == [Kind.ONE_COPY], "2 lost power"
+    bench = Bench()
+    bench.now_ms = 2200
+    bench.beat(2)
+    bench.now_ms = 2400
+    assert kinds(bench.step(Tick())) == [Kind.ELECTED, Kind.ONE_COPY]
+    bench = Bench(replicas=3)
+    effects = bench.step(CleanBrokerData(0, "c", "a", (3,), living_too=True))
+    assert [(each.kind, each.text) for each in told(effects)] == [
+        (Kind.WHOLE, "set [1, 2, 3] -> [1, 2], number 3: replicas [3] were cleaned")
     ]
-    assert len(loud) == 2
+    effects = bench.step(CleanBrokerData(0, "c", "a", (2,), living_too=True))
+    assert kinds(effects) == [Kind.SET_CHANGED], "1 is all there is now"
+
+
+def test_a_group_of_one_replica_is_no_news() -> None:
+    core = ControllerCore(LeaseTimes())
+    core.step(ApplyBrokerId(0, "c", "a", 1, "x"), 0)
+    core.step(ApplyBrokerId(0, "c", "a", 2, "y"), 0)  # which never comes
+    core.step(RegisterBroker(0, 11, "c", "a", 1, "h:1", incarnation=11, mode="S0"), 0)
+    effects = core.step(ElectMaster(0, "c", "a", 1), 0)
+    assert kinds(effects) == [Kind.ELECTED, Kind.SET_CHANGED]
 
 
 def test_after_a_common_power_cut_the_longest_log_is_elected_when_all_are_here() -> None:
@@ -375,8 +446,7 @@ def test_a_controller_with_an_older_record_than_the_logs_elects_nobody_by_itself
         Heartbeat(12, "a", 2, 12, epoch=7, end=900)
     )  # of epoch 7, while the record says 1
     assert bench.record.epoch == 1 and bench.record.master == 1
-    told = [each.text for each in effects if isinstance(each, Announce)]
-    assert told and "the logs have epoch 7, this controller knows 1" in told[0]
+    assert "the logs have epoch 7, this controller knows 1" in told(effects)[0].text
     for event in (ElectMaster(3, "c", "a", 2), ElectMaster(3, "c", "a", 2, designated=True)):
         answer = bench.answer(event)
         assert answer.code is Code.ELECT_MASTER_FAILED and "restore them" in answer.remark
@@ -397,7 +467,7 @@ def test_a_controller_that_lost_everything_makes_no_empty_replica_master_of_a_gr
     assert answer.code is Code.ELECT_MASTER_FAILED and bench.record.epoch == 0
     effects = bench.step(ElectMaster(3, "c", "a", 2, designated=True, unclean=True))
     assert (bench.record.master, bench.record.epoch, bench.record.lossy_epoch) == (2, 8, 8)
-    assert Kind.LOSS_POSSIBLE in [each.kind for each in effects if isinstance(each, Announce)]
+    assert Kind.LOSS_POSSIBLE in kinds(effects)
 
 
 def test_an_absurd_epoch_is_not_topped() -> None:

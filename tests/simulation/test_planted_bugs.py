@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from chaos.sim.broker import Broker
@@ -207,6 +208,23 @@ class OneWitnessIsEnough(ControllerCore):
         return super()._may_lead(group, now_ms)
 
 
+class TakesTheLastMode(ControllerCore):
+    """The last to register sets the mode of its group, also when its configuration is the one that is wrong."""
+
+    said = ""
+
+    def _on_register_broker(
+        self, event: e.RegisterBroker, now_ms: int, effects: list[e.Effect]
+    ) -> None:
+        if event.replica == 1:
+            event = msgspec.structs.replace(event, mode="A0")
+        self.said = event.mode
+        super()._on_register_broker(event, now_ms, effects)
+
+    def _agreed_mode(self, group: Group, now_ms: int) -> str:
+        return self.said or group.record.mode
+
+
 class KeepsTheEpoch(ControllerCore):
     """A restarted master goes on in its epoch, and may overwrite what it lost."""
 
@@ -339,6 +357,7 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...]]] = {
     "trusts a replica that lost power": (with_controller(TrustsTheSuspect), (Mode.S0,)),
     "elects outside the set": (with_controller(Unclean), (Mode.S0, Mode.S1)),
     "elects on one witness": (with_controller(OneWitnessIsEnough), (Mode.A0, Mode.A1)),
+    "takes the mode of the last to register": (with_controller(TakesTheLastMode), (Mode.S0,)),
     "lets a restarted master keep its epoch": (with_controller(KeepsTheEpoch), (Mode.S0, Mode.S1)),
     "acts before the record is durable": (
         Parts(controller=ActsBeforeItPersists),

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from chaos.sim.campaign import campaign
 from chaos.sim.checks import Violation
+from chaos.sim.control import Controller
 from chaos.sim.faults import FAULTS
-from chaos.sim.world import World, simulate
+from chaos.sim.world import Parts, World, simulate
 from replication.config import Mode
+from replication.election import ControllerCore, Effect, RegisterBroker
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2000
@@ -48,6 +51,27 @@ def test_two_thousand_seeds_keep_every_promise() -> None:
     assert found.acked > 20 * SEEDS
     assert found.reigns > 2 * SEEDS
     assert not SITUATIONS - found.marks.keys()
+
+
+class OneSaysLess(ControllerCore):
+    """Replica 1 registers in a weaker mode than it and the others run in."""
+
+    def _on_register_broker(
+        self, event: RegisterBroker, now_ms: int, effects: list[Effect]
+    ) -> None:
+        if event.replica == 1:
+            event = structs.replace(event, mode="A0")
+        super()._on_register_broker(event, now_ms, effects)
+
+
+class Misled(Controller):
+    make_core = OneSaysLess
+
+
+@pytest.mark.parametrize("mode", [Mode.S0, Mode.S1])
+def test_a_replica_that_claims_a_weaker_mode_breaks_no_promise_of_its_group(mode: Mode) -> None:
+    for seed in range(100):
+        simulate(seed, EVENTS, mode=mode, parts=Parts(controller=Misled))
 
 
 @pytest.mark.parametrize("mode", Mode)

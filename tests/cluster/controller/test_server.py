@@ -15,7 +15,7 @@ from cluster.config import parse_properties
 from cluster.controller.measures import Measures
 from cluster.controller.notices import refuses
 from cluster.controller.reign import HELD_MAX
-from cluster.controller.server import reply_to
+from cluster.controller.server import LINES, reply_to
 from cluster.metrics import MetricTable, page
 from cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
 from cluster.remoting.connection import Connection
@@ -24,6 +24,10 @@ from replication import election as e
 from replication.election import Member
 
 TIMES = LeaseTimes()
+UNCLEAN_LINE = (
+    "enableElectUncleanMaster is on: when nobody in a group's set is left another replica becomes master, "
+    "and confirmed messages that only others hold are lost"
+)
 
 
 def apply(replica: int, group: str = "a") -> Command:
@@ -71,15 +75,49 @@ async def test_settings_are_shown_and_only_the_unclean_election_can_be_changed(
         update = Command(
             RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true\n"
         )
-        with caplog.at_level(logging.ERROR):
+        with caplog.at_level(logging.WARNING):
             assert (await answered_soon(table, update)).code == ResponseCode.SUCCESS
-        assert "confirmed messages may be lost broker=a" in caplog.text, "never silently"
+        assert UNCLEAN_LINE in caplog.text, "never silently"
         assert table.controller.reign is not None and table.controller.reign.core.unclean
         assert file.read_text() == (
             "# ours\ncontrollerDLegerGroup = group1\nenableElectUncleanMaster=true\n"
         )
         await table.controller.end()
         assert table.controller.begin([]).core.unclean, "and so it stays in the next reign"
+
+
+async def test_an_unclean_election_that_the_file_allows_is_said_at_each_start_and_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with Table(enableElectUncleanMaster="true") as table:
+            assert table.controller.reign is not None and table.controller.reign.core.unclean
+            assert [each.getMessage() for each in caplog.records] == [UNCLEAN_LINE]
+            assert "tandem_controller_unclean_allowed 1.0" in shown(table)
+            await table.controller.end()
+            table.controller.begin([])
+            assert [each.getMessage() for each in caplog.records] == [UNCLEAN_LINE] * 2
+        caplog.clear()
+        async with Table() as table:
+            assert "tandem_controller_unclean_allowed 0.0" in shown(table)
+        assert not caplog.records
+
+
+async def test_switching_is_as_loud_without_groups_and_counts_as_no_election(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    update = Command(RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true")
+    with caplog.at_level(logging.WARNING):
+        async with Table(configStorePath="") as table:
+            assert (await answered_soon(table, update)).code == ResponseCode.SUCCESS
+            assert [each.getMessage() for each in caplog.records] == [UNCLEAN_LINE]
+            assert "tandem_controller_unclean_allowed 1.0" in shown(table)
+            assert "elections_total{" not in shown(table)
+
+
+def shown(table: Table) -> str:
+    """The page of its metrics."""
+    return page(MetricTable(Measures(table.controller).readers(), {})).decode()
 
 
 async def answered_soon(table: Table, command: Command) -> Command:
@@ -231,8 +269,60 @@ async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
         ):
             assert line in text, text
         assert "lossy_elections_total{" not in text
+        assert 'tandem_controller_replicas{broker="a"} 2.0' in text
+        table.controller.reign.feed(e.AllowUnclean(True))  # type: ignore[union-attr]
+        assert "lossy_elections_total{" not in shown(table), "nothing was elected yet"
+        await table.ask(2, beat(2, epoch=1))
+        text = shown(table)
+        assert 'tandem_controller_lossy_elections_total{broker="a"} 1.0' in text
+        assert 'tandem_controller_elections_total{broker="a"} 2.0' in text, "an election too"
         await table.controller.end()
         assert "tandem_controller_leading 0.0" in page(MetricTable(measures.readers(), {})).decode()
+
+
+async def test_a_changed_set_and_a_lossy_election_are_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Table(at_once=True) as table:
+        for replica in (1, 2):
+            await table.ask(replica, apply(replica))
+            await table.ask(replica, register(replica))
+        await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
+        await table.ask(1, beat(1, epoch=1, leading=True, end=1200))
+        with caplog.at_level(logging.INFO):
+            for members, number in (({1, 2}, 1), ({1}, 2)):
+                alter = e.AlterSyncSet(0, "a", 1, 1, frozenset(members), number, ((2, 12),))
+                await table.ask(1, plane.encode_alter_sync_set(alter, 0))
+            unclean = e.ElectMaster(0, "c", "a", 2, designated=True, unclean=True)
+            await table.close_line(1)
+            table.clock.ms += 5000
+            await table.ask(2, beat(2, epoch=1, end=1000))
+            await table.ask(2, plane.encode_elect_master(unclean, 0))
+            await table.ask(2, register(2, mode="A0"))
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    by = "asked for by master 1"
+    assert (
+        "INFO",
+        "every replica is in the sync-state-set broker=a epoch=1 "
+        f"why=set [1] -> [1, 2], number 2: {by}",
+    ) in said
+    assert (
+        "WARNING",
+        f"one copy is left broker=a epoch=1 why=set [1, 2] -> [1], number 3: {by}",
+    ) in said
+    assert (
+        "ERROR",
+        "confirmed messages may be lost broker=a epoch=2 why=replica 2 follows 1 in epoch 2, "
+        "old end 1200, new end 1000, from (1,): chosen by an operator",
+    ) in said
+    assert [text for level, text in said if "in another mode" in text and level == "WARNING"] == [
+        "replica in another mode than its group broker=a epoch=2 why=replica 2 is configured A0, "
+        "the group's mode is S0 until no replica asks for it"
+    ]
+
+
+async def test_every_kind_of_announcement_has_a_line() -> None:
+    assert set(LINES) == set(e.Kind)
 
 
 async def test_heartbeats_of_stock_brokers_are_not_answered_and_not_remembered() -> None:

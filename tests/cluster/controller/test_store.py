@@ -28,7 +28,8 @@ from storage import StoreLocked
 
 ME = Leader("n0", "127.0.0.1:9878")
 RECORD = GroupRecord(
-    "c", "a", {1: Member("h:1", "h:2", "x", 1 << 62), 2: Member("h:3")}, 3, 2, 1, 7, (2,), 9, (1, 2), (1,), 6, "S0"
+    "c", "a", {1: Member("h:1", "h:2", "x", 1 << 62, "A1"), 2: Member("h:3")}, 3, 2, 1, 7, (2,), 9, (1, 2), (1,), 6,
+    "S0",
 )  # fmt: skip
 
 
@@ -55,6 +56,23 @@ def records(draw: st.DrawFn) -> GroupRecord:
 @given(st.lists(records(), unique_by=lambda record: record.name))
 def test_records_come_back_as_they_were(found: list[GroupRecord]) -> None:
     assert decode(encode(found)) == sorted(found, key=lambda record: record.name)
+
+
+class OldMember(msgspec.Struct):
+    """What a release knew that did not keep the mode of each replica."""
+
+    address: str = ""
+    ha_address: str = ""
+    check_code: str = ""
+    incarnation: int = 0
+
+
+def test_an_older_release_reads_a_member_and_a_newer_one_reads_its() -> None:
+    member = RECORD.members[1]
+    old = msgspec.json.decode(msgspec.json.encode(member), type=OldMember)
+    assert (old.address, old.incarnation) == (member.address, member.incarnation)
+    again = msgspec.json.decode(msgspec.json.encode(old), type=Member)
+    assert again == msgspec.structs.replace(member, mode="")
 
 
 @given(st.integers(0, 600), st.integers(1, 255))
