@@ -1,7 +1,7 @@
 # Everything runs in .venv; `make setup` is safe to repeat and does nothing when nothing changed.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd)
+SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd replication/audit/*.pyx)
 
 .PHONY: help setup check test compat demo bench kills failover sim clean
 

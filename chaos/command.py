@@ -56,18 +56,28 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def add_group_arguments(made: argparse.ArgumentParser, *, rate: float = 800) -> None:
-    """What kind of group, and how much load."""
+def add_group_arguments(
+    made: argparse.ArgumentParser,
+    *,
+    rate: float = 800,
+    rate_help: str = "messages/s, 0: as many as go (%(default)g)",
+    stock: bool = False,
+) -> None:
+    """What kind of group, and how much load. stock: what happens to it may happen to RocketMQ's brokers too."""
     made.add_argument("--mode", choices=("sync", "async"), default="sync")
     made.add_argument("--sync-flush", action="store_true", help="wait for the disk as well")
     made.add_argument("--replicas", type=int, default=2, choices=(2, 3))
     made.add_argument(
         "--copies-min", type=int, default=1, help="minInSyncReplicas: refuse sends below"
     )
-    made.add_argument("--servers", choices=("tandem", "java"), default="tandem")
-    made.add_argument(
-        "--rate", type=float, default=rate, help="messages/s, 0: as many as go (%(default)g)"
-    )
+    made.set_defaults(servers="tandem")
+    if stock:
+        made.add_argument(
+            "--servers",
+            choices=("tandem", "java"),
+            help="java: RocketMQ's, from a checkout (%(default)s)",
+        )
+    made.add_argument("--rate", type=float, default=rate, help=rate_help)
 
 
 def group_plan(arguments: argparse.Namespace) -> GroupPlan:

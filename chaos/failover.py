@@ -289,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.epilog = "example: python -m chaos.failover --rounds 100 --fault kill --mode sync"
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--fault", choices=sorted(KINDS), default="kill")
-    command.add_group_arguments(parser)
+    command.add_group_arguments(parser, stock=True)
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")

@@ -212,8 +212,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
-    if arguments.servers != "tandem":
-        parser.error("a stock broker listens on every address: no proxy fits in front of it")
     run = command.begin(arguments, "partitions")
     plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
     campaign = Partitions(plan, traffic_plan, run.directory, run.seed, command.say)

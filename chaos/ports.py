@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import socket
 from typing import Final
+
+from chaos.processes import ProcessBroken
 
 LOOPBACK: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000, 10)  # below Linux's ephemeral range
@@ -14,19 +15,22 @@ TRIES: Final = 400
 
 
 class Ports:
-    """Free ports on loopback, each with the two beside it that a broker opens; none given out twice."""
+    """Free ports on loopback, each with the two beside it that a broker opens.
+
+    One object gives none out twice; two of them may give out the same.
+    """
 
     def __init__(self) -> None:
         self._taken: set[int] = set()
 
     def take(self) -> int:
-        """Raises OSError (EADDRINUSE) when none is found."""
+        """Raises ProcessBroken when none is found."""
         for _ in range(TRIES):
             port = random.SystemRandom().choice(PORTS)  # campaigns seed the other one
             if port not in self._taken and all(_can_bind(port + offset) for offset in OFFSETS):
                 self._taken.add(port)
                 return port
-        raise OSError(errno.EADDRINUSE, "no free port on loopback")
+        raise ProcessBroken("no free port on loopback for a server")
 
 
 def _can_bind(port: int) -> bool:

@@ -210,7 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=30)
     for role in NOISE:
         parser.add_argument(f"--{role}", help=argparse.SUPPRESS)
-    command.add_group_arguments(parser, rate=400)
+    command.add_group_arguments(
+        parser,
+        rate=400,
+        rate_help="messages/s of the senders that are counted, beside the sender and the reader that know no "
+        "pause; 0: as many as go (%(default)g)",
+    )
     arguments = parser.parse_args(argv)
     if arguments.sender is not None:
         asyncio.run(send_noise(arguments.sender))
@@ -218,8 +223,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(read_noise(arguments.reader))
     if arguments.minutes <= 0:
         parser.error("--minutes must be above 0")
-    if arguments.servers != "tandem":
-        parser.error("a stock broker listens on every address: no proxy fits in front of it")
     run = command.begin(arguments, "steady")
     plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
     campaign = Steady(plan, traffic_plan, run.directory, run.seed, command.say)

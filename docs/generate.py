@@ -109,9 +109,10 @@ def metrics_page() -> str:
     ]
     return (
         GENERATED
-        + "# Metrics\n\n`metricsExporterType=PROM` serves them on `metricsPromExporterPort` (5557), path `/metrics`. "
-        "Names that begin\nwith `rocketmq_` are RocketMQ's own, in its units. The table is `cluster/metrics.py`.\n\n"
-        + table(("name", "kind", "unit", "labels", "meaning"), rows)
+        + "# Metrics\n\n`metricsExporterType=PROM` serves them on `metricsPromExporterPort` "
+        "(5557; a controller's is 5558), path\n"
+        "`/metrics`. Names that begin with `rocketmq_` are RocketMQ's own, in its units. The table is "
+        "`cluster/metrics.py`.\n\n" + table(("name", "kind", "unit", "labels", "meaning"), rows)
     )
 
 

@@ -26,7 +26,7 @@ _FIELDS = struct.Struct(">qqqqq")
 @dataclass(slots=True)
 class Checkpoint:
     """Times and offsets below which everything is durable. Each is raised only after the flush it
-    speaks of.
+    speaks of (INV-10).
 
     physic_ms, logics_ms, index_ms    store times covered by flushed CommitLog, consume queues,
     index files

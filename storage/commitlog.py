@@ -59,7 +59,7 @@ class CommitLog:
                  commit(). Every other method commits what it appends, and what was staged before
     queue_tails  next queue offset by topic and queue id. Recovery and truncation fill them in from
                  the queues, in place: others keep references to a QueueTail.
-    INV: a record never spans two files; behind the last record of a file there is a blank, or
+    INV-2: a record never spans two files; behind the last record of a file there is a blank, or
     nothing yet.
     """
 
@@ -173,7 +173,7 @@ class CommitLog:
             offset = self.tail.append(draft, queue_offset, store_ms)
             assert offset >= 0, "an empty segment has room"
         if not half:
-            queue.next_offset = queue_offset + 1
+            queue.next_offset = queue_offset + 1  # INV-5
         self.tail.commit()
         return Placed(offset, self.tail.end - offset, queue_offset)
 
@@ -193,7 +193,7 @@ class CommitLog:
             self._roll_for(size)
             placed = self.tail.append_batch(envelope, items, first, store_ms)
             assert placed is not None, "an empty segment has room"
-        queue.next_offset = first + len(placed)
+        queue.next_offset = first + len(placed)  # INV-5
         self.tail.commit()
         return BatchPlaced([offset for offset, _ in placed], first, self.tail.end)
 

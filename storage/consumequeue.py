@@ -28,7 +28,7 @@ Entry = tuple[int, int, int]  # physical offset, record size, tags code
 
 
 class ConsumeQueue:
-    """The entries of one queue. INV: entry q describes the record whose queue offset is q.
+    """The entries of one queue. INV-4: entry q describes the record whose queue offset is q.
 
     Entries before the first message that ever had one, or that the log lost, are blank (offset 0,
     size 2**31-1).

@@ -302,7 +302,7 @@ def derive(
             if body_bytes > 0:
                 topic_at += body_bytes
             topic_at += 1 if magic == MAGIC_V1 else 2
-            if topic_at + 2 > record_end or physical != log_offset + position:
+            if topic_at + 2 > record_end or physical != log_offset + position:  # INV-1
                 stopped = BROKEN
                 break
             if magic == MAGIC_V1:

@@ -103,6 +103,7 @@ class Dispatcher:
         error stops
         dispatch for good; the flags say so.
         """
+        # INV-3
         assert limit <= self._log.end, f"dispatch up to {limit}, the log ends at {self._log.end}"
         arrivals: list[Arrival] | None = None if self.on_arrivals is None else []
         done = 0

@@ -170,7 +170,7 @@ class Durability:
             raise
 
     def note_final(self, error: FlushFailed) -> None:
-        """The disk refused. What the kernel still shows of this store may not be on it."""
+        """The disk refused: INV-8. What the kernel still shows of this store may not be on it."""
         if self._flags.set(Problem.FLUSH_FAILED, str(error)):
             log.critical("the disk refused, nothing is acknowledged any more why=%s", error)
         try:

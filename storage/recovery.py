@@ -6,7 +6,7 @@ derived.
 2. Each queue is cut back to entries that are durable and lie below the log's end; each index file
    that is not known to be durable, or points behind the log's end, is deleted.
 3. The log is derived once more from the first place that a queue or the index lacks. Queues that
-   lack even older entries, or hold others than the log says, are rebuilt from the log's start.
+   lack even older entries, or hold others than the log says, are rebuilt from the log's start (INV-6).
 4. Queue offsets continue where the queues end.
 """
 

@@ -138,7 +138,7 @@ class SegmentRun:
         contains it.
 
         The rest is zeroed because stale records behind the end would look alive to the next crash
-        recovery. Raises OSError.
+        recovery (INV-9). Raises OSError.
         """
         removed = 0
         while self.segments and self.segments[-1].start > offset:

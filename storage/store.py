@@ -120,7 +120,7 @@ class MessageStore:
         """
         clean = not self._mark.unclean
         if clean:
-            self._mark.set()  # a crash from here on is one
+            self._mark.set()  # a crash from here on is one: INV-11
         state = self.durability.load()
         self.log.load()
         self.queues.load()
@@ -169,7 +169,7 @@ class MessageStore:
         self.flush_queues(0)
         self.flush_checkpoint(self.confirmed)
         if self.flags.sound and complete:
-            self._mark.clear()
+            self._mark.clear()  # INV-11
         else:
             log.warning(
                 "store closed but not marked clean dispatched=%d end=%d why=%s",

@@ -43,7 +43,7 @@ class LogTail:
     position       where the next byte goes; [committed, position) is staged
     last_store_ms  the newest store time given; store times never go back, whatever the clock does
     committed_ms   the same of what is committed
-    failure        why a commit failed, or "". That is final: what reached the file is not known
+    failure        why a commit failed, or "". That is final (INV-8): what reached the file is not known
     """
 
     __slots__ = (

@@ -13,7 +13,7 @@ _CONTAINER: Final = "broker containers: run one `tandem broker` per broker"
 ABSENT: Final[dict[str, str]] = {
     "setConsumeMode": "POP consumption is not here",
     "exportPopRecord": "POP consumption is not here",
-    "startMonitoring": "use the metrics and dashboards, docs/metrics.md",
+    "startMonitoring": "use the metrics, docs/metrics.md",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
     "addBroker": _CONTAINER,

@@ -417,7 +417,8 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="tandem audit",
         description="Are the replicas of a broker's log equal? Finds, names and explains differences.",
-        epilog="exit codes:\n" + "\n".join(f"  {c.value:3}  {c.name}" for c in AuditExit),
+        epilog="example:\n  tandem audit run ./store/master ./store/slave\n\nexit codes:\n"
+        + "\n".join(f"  {c.value:3}  {c.name}" for c in AuditExit),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)

@@ -80,7 +80,9 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tandem",
         description="TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.",
-        epilog="exit codes:\n" + "\n".join(f"  {code.value:3}  {code.name}" for code in ExitCode),
+        epilog="example:\n  tandem local up --mode sync && tandem send Orders hello\n"
+        "  tandem tail Orders --from first --until-end\n\nexit codes:\n"
+        + "\n".join(f"  {code.value:3}  {code.name}" for code in ExitCode),
         formatter_class=HelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

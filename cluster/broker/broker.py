@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -63,8 +62,6 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
 from cluster.remoting.tls import TlsFiles, TlsMode, client_context
 from storage import Clock, MessageStore, pack_host
-
-log = logging.getLogger(__name__)
 
 #: the fast port serves everything but what may keep a connection waiting
 NOT_ON_FAST_PORT: Final = frozenset(

@@ -75,7 +75,7 @@ def is_legal(name: str) -> bool:
 def check_topic_name(name: str) -> str | None:
     """What is wrong with a topic name, in RocketMQ's words; None when it may be used.
 
-    The alphabet has no dot and no slash, so a checked name never leaves the store's directory.
+    The alphabet has no dot and no slash, so a checked name never leaves the store's directory (INV-14).
     """
     if not name or name.isspace():
         return "The specified topic is blank."

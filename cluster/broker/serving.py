@@ -45,7 +45,7 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
             for server in broker.listening:
                 await stack.enter_async_context(_listening(server))
             if broker.config.metrics_exporter is MetricsExporter.PROM:
-                # Imported when wanted: an HTTP server costs every start 200 ms and 15 MB.
+                # Imported when wanted: an HTTP server would cost every start time and memory.
                 from cluster.broker.measures import exposing
 
                 await stack.enter_async_context(exposing(broker))
@@ -144,7 +144,9 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         if config.controller_mode:
             membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
             if membership is None:
-                log.info("stop requested before this replica was given an id")
+                log.info(
+                    "stop requested before this replica was given an id signal=%s", stop.result()
+                )
                 return
         claim = None
         if membership is None:

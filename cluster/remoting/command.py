@@ -115,7 +115,7 @@ class Command:
         ext: dict[str, str] | None = None,
         body: bytes | memoryview | None = None,
     ) -> Command:
-        """The response to this request, in its own header form.
+        """The response to this request, in its own header form (INV-12).
 
         The response to a oneway request keeps ONEWAY_FLAG, and Connection.send drops it: no path
         answers one.

@@ -1,4 +1,4 @@
-"""Where one frame ends and the next begins: length words checked before anything is allocated.
+"""Where one frame ends and the next begins: length words checked before anything is allocated (INV-13).
 
     offset  size  field
     0       4     L: int32, bytes that follow this field = 4 + H + B; 4 <= L

@@ -1,4 +1,4 @@
-"""A master's sender without sockets: a log in memory, wires that take what a test lets them, a core."""
+"""A master's sender over a log in memory and wires that take what a test lets them; on_loop() opens a listener."""
 
 from __future__ import annotations
 

@@ -109,6 +109,7 @@ def test_election_requests_answer_with_rocketmqs_codes() -> None:
 
 
 def test_one_witness_is_not_enough() -> None:
+    # INV-30
     bench = Bench()
     bench.beat(2, streaming=True)
     bench.step(SessionClosed(11))
@@ -128,6 +129,7 @@ def test_a_refusal_by_another_process_is_no_witness() -> None:
 
 
 def test_nobody_is_elected_before_every_possible_lease_is_over_after_a_restart() -> None:
+    # INV-30
     bench = Bench()
     restarted = ControllerCore(LeaseTimes(), start_ms=100_000)
     restarted.load(bench.durable.values())
@@ -143,6 +145,7 @@ def test_nobody_is_elected_before_every_possible_lease_is_over_after_a_restart()
 
 
 def test_a_decision_is_persisted_before_anybody_hears_of_it() -> None:
+    # INV-34
     bench = Bench()
     bench.step(SessionClosed(11))
     bench.now_ms = 2200
@@ -157,6 +160,7 @@ def test_a_decision_is_persisted_before_anybody_hears_of_it() -> None:
 
 
 def test_unclean_election_is_off_and_loud_when_switched_on() -> None:
+    # INV-29
     bench = Bench()
     bench.alter(frozenset({1}))
     bench.step(SessionClosed(11))
@@ -393,6 +397,7 @@ def stock_group() -> Bench:
 
 
 def test_a_stock_master_is_deposed_at_once_when_an_operator_says_so() -> None:
+    # INV-30
     bench = stock_group()
     epoch = bench.record.epoch
     assert bench.record.master == 1 and bench.record.sync_set == (1, 2)

@@ -77,11 +77,13 @@ def test_the_previous_generation_helps_out_but_damage_is_never_taken_for_a_fresh
 
 
 def test_an_empty_reign_is_replaced_by_its_successor() -> None:
+    # INV-20
     assert history((1, 0), (2, 100)).begin(3, 100) == history((1, 0), (3, 100))
     assert history((1, 0)).begin(2, 0) == history((2, 0))
 
 
 def test_a_reign_cannot_begin_inside_another_or_go_back() -> None:
+    # INV-20
     with pytest.raises(AssertionError):
         history((1, 0), (2, 100)).begin(3, 50)
     with pytest.raises(AssertionError):
@@ -217,6 +219,7 @@ def test_a_history_at_its_limit_never_claims_more_in_common_than_there_is(
 
 
 def test_ten_thousand_failovers_and_one_more_leave_a_history_that_can_be_read() -> None:
+    # INV-20
     full = EpochHistory(tuple(Epoch(number, number * 10) for number in range(1, ENTRIES_MAX + 1)))
     more = full.begin(ENTRIES_MAX + 1, ENTRIES_MAX * 10 + 10)
     assert more.entries[:2] == (Epoch(2, 10), Epoch(3, 30)), "the two oldest are one"

@@ -59,6 +59,7 @@ class MasterMachine(RuleBasedStateMachine):
                 self.lose(effect.connection)
 
     def check_held(self, end: int) -> None:
+        # INV-22
         own = self.core.flushed if self.mode.waits_for_disk else self.core.end
         assert end <= own
         if not self.mode.waits_for_slaves:
@@ -125,6 +126,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     @rule(replica=REPLICAS, stale=st.integers(0, 200))
     def lie(self, replica: int, stale: int) -> None:
+        # INV-24
         connection = self.connections.get(replica)
         if connection is not None:
             end, confirmed = self.core.end, self.core.confirmed
@@ -177,6 +179,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_falls(self) -> None:
+        # INV-21
         core = self.core
         assert self.confirmed <= core.confirmed <= core.end
         self.confirmed = core.confirmed

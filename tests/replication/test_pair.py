@@ -280,6 +280,7 @@ async def test_what_only_the_old_master_had_is_set_aside_when_it_rejoins(
 
 
 async def test_confirmed_data_is_not_cut_without_a_declared_loss(tmp_path: Path) -> None:
+    # INV-27
     async with pair(tmp_path) as (net, old, new):
         old.put(10)  # a set of one: confirmed at once
         await net.settle()

@@ -226,7 +226,7 @@ class TakesTheLastMode(ControllerCore):
 
 
 class KeepsTheEpoch(ControllerCore):
-    """A restarted master goes on in its epoch, and may overwrite what it lost."""
+    """A restarted master goes on in its epoch (INV-28), and may overwrite what it lost."""
 
     def _restarted(
         self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[e.Effect]

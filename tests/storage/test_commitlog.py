@@ -107,6 +107,7 @@ def test_new_log_makes_its_first_file_with_its_first_record(open_log: Open, tmp_
 
 
 def test_queue_offsets_count_per_queue(open_log: Open) -> None:
+    # INV-5
     log = open_log()
     first, second = log.queue_tail(b"T", 0), log.queue_tail(b"T", 1)
     placed = [log.append(draft(100), tail, 0) for tail in (first, second, first)]
@@ -132,6 +133,7 @@ def test_transaction_halves_take_no_queue_offset(
 
 
 def test_record_that_leaves_eight_bytes_stays_and_one_byte_more_rolls(open_log: Open) -> None:
+    # INV-2
     log = open_log()
     append(log, SEGMENT - 200 - BLANK_BYTES)
     assert append(log, 200).offset == SEGMENT - 200 - BLANK_BYTES

@@ -49,6 +49,7 @@ def reloaded(queues: ConsumeQueues, log_end: int = 1 << 62) -> ConsumeQueues:
 
 
 def test_entries_lie_where_rocketmq_puts_them(queues: ConsumeQueues, tmp_path: Path) -> None:
+    # INV-4
     queue = queues.make("TopicTest", 3)
     queue.put(0, 174, 2598919, 0)
     queue.put(348, 174, -786681338, 1)
@@ -131,6 +132,7 @@ def test_first_message_of_a_queue_may_have_any_offset(
 
 
 def test_missing_entries_become_blanks_not_a_shift(queues: ConsumeQueues) -> None:
+    # INV-4
     queue = queues.make("T", 0)
     fill(queue, 0, 18)
     assert queue.put(2500, RECORD, 1, 25)

@@ -316,6 +316,7 @@ def test_wrong_body_checksum_ends_the_log(kit: Kit) -> None:
 
 
 def test_stale_records_behind_a_truncation_do_not_come_back(kit: Kit) -> None:
+    # INV-9
     kit.open()
     for _ in range(5):
         kit.put()
@@ -331,6 +332,7 @@ def test_stale_records_behind_a_truncation_do_not_come_back(kit: Kit) -> None:
 
 
 def test_record_whose_physical_offset_is_not_its_place_is_not_believed(kit: Kit) -> None:
+    # INV-1
     kit.open()
     for _ in range(6):
         kit.put()
@@ -399,6 +401,7 @@ UNSEEN = {("hole in the queue", stop) for stop in ("clean", "kill", "power")}
     ("harm", "stop"), [(h, s) for h in HARMS for s in STOPS if (h, s) not in UNSEEN]
 )
 def test_derived_files_are_completed_from_the_log(kit: Kit, harm: str, stop: str) -> None:
+    # INV-6
     kit.open()
     kit.fill(63)
     assert kit.store is not None

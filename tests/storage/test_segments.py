@@ -145,6 +145,7 @@ def test_missing_file_in_the_middle_is_named(open_run: Opened, directory: Path) 
 def test_truncate_zeroes_the_rest_and_deletes_later_files(
     open_run: Opened, directory: Path
 ) -> None:
+    # INV-9
     run = filled(open_run(), 4)
     run.flush()
     run.truncate(SIZE + 100)

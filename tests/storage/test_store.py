@@ -187,6 +187,7 @@ def test_flow_control_refuses_puts_until_dispatch_catches_up(
 
 
 def test_sync_flush_shows_messages_once_they_are_on_disk(opened: Opener) -> None:
+    # INV-3
     store = opened(flush_mode=FlushMode.SYNC)
     store.put(draft())
     assert store.dispatch() == 0
@@ -208,6 +209,7 @@ def test_confirm_limit_holds_messages_back(opened: Opener) -> None:
 
 
 def test_dispatching_beyond_the_end_of_the_log_is_a_bug(opened: Opener) -> None:
+    # INV-3
     store = opened()
     store.put(draft())
     with pytest.raises(AssertionError, match="the log ends at"):
@@ -355,6 +357,7 @@ def test_damage_in_front_of_dispatch_stops_it_instead_of_skipping(opened: Opener
 def test_failed_flush_is_final_and_the_next_start_does_not_trust_the_page_cache(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # INV-8
     store = opened()
     put(store)
     assert (tmp_path / "store" / "bootid").exists()
@@ -373,6 +376,7 @@ def test_failed_flush_is_final_and_the_next_start_does_not_trust_the_page_cache(
 def test_failed_write_of_the_log_is_final_like_a_failed_flush(
     opened: Opener, refuse_writes: Callable[[Segment], None], tmp_path: Path
 ) -> None:
+    # INV-8
     store = opened()
     put(store)
     store.flush_log()
@@ -591,6 +595,7 @@ def test_files_of_other_sizes_are_refused_with_their_name(
 
 
 def test_exception_in_the_body_leaves_the_mark(tmp_path: Path, clock: Clock) -> None:
+    # INV-11
     config = StorageConfig(root=str(tmp_path), segment_bytes=1 << 16)
     with pytest.raises(AssertionError, match="ours"), open_store(config, clock) as store:
         put(store)
@@ -603,6 +608,7 @@ def test_exception_in_the_body_leaves_the_mark(tmp_path: Path, clock: Clock) -> 
 def test_unconfirmed_messages_keep_the_mark_so_that_no_java_broker_loses_them(
     opened: Opener, tmp_path: Path
 ) -> None:
+    # INV-11
     store = opened()
     store.put(draft())
     store.confirm_limit = lambda: 0
@@ -613,6 +619,7 @@ def test_unconfirmed_messages_keep_the_mark_so_that_no_java_broker_loses_them(
 def test_checkpoint_speaks_only_of_what_was_flushed(
     opened: Opener, tmp_path: Path, clock: Clock
 ) -> None:
+    # INV-10
     store = opened()
     put(store)
     store.flush_checkpoint(store.confirmed)

@@ -167,6 +167,7 @@ def test_opening_a_cleanly_closed_store_changes_no_queue_and_no_index(
 def test_queues_and_index_rebuilt_from_the_log_alone_are_identical(
     golden_name: str, golden_config: ConfigOf, golden_lines: Lines
 ) -> None:
+    # INV-6
     config = golden_config(golden_name)
     root = Path(config.root)
     clean = not (root / "abort").exists()

@@ -274,6 +274,7 @@ class StoreMachine(RuleBasedStateMachine):
     # --- what must be true ---
 
     def check(self) -> None:
+        # INV-5
         store = self.store
         store.flush_log()
         while store.dispatch():

@@ -202,6 +202,7 @@ def exchanged(address: str, frames: list[bytes]) -> int:
 def test_a_thousand_hostile_names_through_every_code_change_nothing(
     cluster: tuple[NameServer, Broker], tmp_path: Path
 ) -> None:
+    # INV-14
     name_server, broker = cluster
     names = hostile_names(random.Random(SEED), COUNT)
     groups = json.loads(ask(broker.address, GET_ALL_GROUPS)[2])["subscriptionGroupTable"].keys()

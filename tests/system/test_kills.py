@@ -14,6 +14,7 @@ pytestmark = pytest.mark.system
 
 @pytest.mark.parametrize("sync_flush", [False, True], ids=["async", "sync"])
 async def test_nothing_acknowledged_is_lost_in_five_kills(tmp_path: Path, sync_flush: bool) -> None:
+    # INV-5, INV-7
     said: list[str] = []
     settings = Settings(5, 20261121, tmp_path, sync_flush, load_s=0.4, full_every=3)
     outcome = await Run(settings, said.append).run()

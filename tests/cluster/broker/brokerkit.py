@@ -22,7 +22,7 @@ SMALL_STORE = {
 }
 
 
-class HandClock:
+class TwoClocks:
     """Time that a test moves."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class FakeConnection:
 class Asker:
     """A broker and a way to ask it."""
 
-    def __init__(self, broker: Broker, clock: HandClock) -> None:
+    def __init__(self, broker: Broker, clock: TwoClocks) -> None:
         self.broker = broker
         self.clock = clock
         self.connection = FakeConnection()

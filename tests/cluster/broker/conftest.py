@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the kits beside this file
 
-from brokerkit import SMALL_STORE, Asker, HandClock, MakeBroker
+from brokerkit import SMALL_STORE, Asker, MakeBroker, TwoClocks
 
 from cluster.broker.broker import Broker
 from cluster.broker.config import BrokerConfig
@@ -20,12 +20,12 @@ from storage import open_store
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> TwoClocks:
+    return TwoClocks()
 
 
 @pytest.fixture
-def make_broker(tmp_path: Path, clock: HandClock) -> Iterator[MakeBroker]:
+def make_broker(tmp_path: Path, clock: TwoClocks) -> Iterator[MakeBroker]:
     """Open a broker; keywords are lines of its broker.conf."""
     with ExitStack() as stack:
 

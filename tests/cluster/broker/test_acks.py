@@ -25,6 +25,7 @@ REFUSED = SEND.reply(17, "no such topic")
 
 
 def test_answers_leave_in_order_when_the_log_is_safe_up_to_their_end() -> None:
+    # INV-7
     clock, connection = FakeClock(), FakeConnection()
     acks = Acks(clock, timeout_ms=5_000)
     for end in (100, 200, 300):
@@ -41,6 +42,7 @@ def test_answers_leave_in_order_when_the_log_is_safe_up_to_their_end() -> None:
 
 
 def test_an_answer_that_waits_too_long_says_so_and_keeps_its_fields() -> None:
+    # INV-7
     clock, connection = FakeClock(), FakeConnection()
     acks = Acks(clock, timeout_ms=5_000)
     acks.hold(100, connection, STORED)

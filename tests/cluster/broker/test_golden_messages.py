@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerkit import HandClock, MakeBroker
+from brokerkit import MakeBroker, TwoClocks
 from messagekit import FakeConnection
 
 from cluster.broker.acks import UNSETTLED
@@ -51,7 +51,7 @@ DIFFERENT = {
 class Replay:
     """One session's frames, in order, against our broker."""
 
-    def __init__(self, broker: Broker, clock: HandClock, start_ms: int) -> None:
+    def __init__(self, broker: Broker, clock: TwoClocks, start_ms: int) -> None:
         self.broker = broker
         self.clock = clock
         self.start_ms = start_ms
@@ -147,7 +147,7 @@ def lines(session: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-async def replay(session: str, make_broker: MakeBroker, clock: HandClock) -> Replay:
+async def replay(session: str, make_broker: MakeBroker, clock: TwoClocks) -> Replay:
     asker = make_broker(
         brokerIP1="10.9.9.1",
         listenPort="29911",
@@ -192,7 +192,7 @@ async def replay(session: str, make_broker: MakeBroker, clock: HandClock) -> Rep
     ],
 )
 async def test_recorded_requests_get_the_recorded_codes_and_fields(
-    session: str, least: int, make_broker: MakeBroker, clock: HandClock
+    session: str, least: int, make_broker: MakeBroker, clock: TwoClocks
 ) -> None:
     found = await replay(session, make_broker, clock)
     print(session, sorted(found.compared.items()))

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from brokerkit import HandClock
+from brokerkit import TwoClocks
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.groups import GroupConfig, GroupTable
@@ -16,7 +16,7 @@ from storage import jsonfile
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 
 
-def table(tmp_path: Path, clock: HandClock, **settings: str) -> GroupTable:
+def table(tmp_path: Path, clock: TwoClocks, **settings: str) -> GroupTable:
     properties = {"storePathRootDir": str(tmp_path), **settings}
     config = BrokerConfig.from_properties(properties, environment={})
     groups = GroupTable(config, tmp_path / "subscriptionGroup.json", clock)
@@ -25,7 +25,7 @@ def table(tmp_path: Path, clock: HandClock, **settings: str) -> GroupTable:
 
 
 @pytest.mark.parametrize("name", ["497-clean", "533-clean"])
-def test_groups_of_both_releases_are_read(name: str, tmp_path: Path, clock: HandClock) -> None:
+def test_groups_of_both_releases_are_read(name: str, tmp_path: Path, clock: TwoClocks) -> None:
     with tarfile.open(STORES / f"{name}.tar.xz") as archive:
         member = archive.extractfile(f"{name}/config/subscriptionGroup.json")
         assert member is not None
@@ -55,7 +55,7 @@ def test_group_in_json_is_as_rocketmq_writes_it() -> None:
     }
 
 
-def test_use_makes_a_group_when_allowed(tmp_path: Path, clock: HandClock) -> None:
+def test_use_makes_a_group_when_allowed(tmp_path: Path, clock: TwoClocks) -> None:
     groups = table(tmp_path, clock)
     made = groups.find("Fresh")
     assert made == GroupConfig("Fresh")
@@ -66,7 +66,7 @@ def test_use_makes_a_group_when_allowed(tmp_path: Path, clock: HandClock) -> Non
 
 
 def test_use_makes_only_system_groups_when_creation_is_off(
-    tmp_path: Path, clock: HandClock
+    tmp_path: Path, clock: TwoClocks
 ) -> None:
     groups = table(tmp_path, clock, autoCreateSubscriptionGroup="false")
     assert groups.find("Fresh") is None
@@ -76,11 +76,11 @@ def test_use_makes_only_system_groups_when_creation_is_off(
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "../x", "g" * 121])
-def test_use_makes_no_group_with_a_bad_name(name: str, tmp_path: Path, clock: HandClock) -> None:
+def test_use_makes_no_group_with_a_bad_name(name: str, tmp_path: Path, clock: TwoClocks) -> None:
     assert table(tmp_path, clock).find(name) is None
 
 
-async def test_forbidding_one_topic_leaves_the_others(tmp_path: Path, clock: HandClock) -> None:
+async def test_forbidding_one_topic_leaves_the_others(tmp_path: Path, clock: TwoClocks) -> None:
     # RocketMQ clears the entries of all topics at once, and forgets to save.
     groups = table(tmp_path, clock)
     await groups.set_readable("G", "A", False)
@@ -94,7 +94,7 @@ async def test_forbidding_one_topic_leaves_the_others(tmp_path: Path, clock: Han
 
 
 async def test_changed_groups_survive_a_restart_and_deleted_ones_do_not(
-    tmp_path: Path, clock: HandClock
+    tmp_path: Path, clock: TwoClocks
 ) -> None:
     groups = table(tmp_path, clock)
     await groups.put(GroupConfig("A", retry_max_times=3), GroupConfig("B"))

@@ -36,6 +36,7 @@ def later_reign(kit: Kit) -> GroupView:
 def test_who_waits_when_a_reign_ends_is_told_to_send_again(
     tmp_path: Path, controllers: Controllers
 ) -> None:
+    # INV-33
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:

@@ -25,6 +25,7 @@ async def obtain(root: Path) -> Identity:
 def test_each_new_store_gets_the_next_id_and_keeps_it(
     tmp_path: Path, controllers: Controllers
 ) -> None:
+    # INV-35
     async def main() -> None:
         controllers.add()
         (tmp_path / "one").mkdir()
@@ -87,6 +88,7 @@ def test_a_store_of_another_group_or_cluster_is_refused(
 
 
 def test_a_damaged_identity_is_no_new_store(tmp_path: Path, controllers: Controllers) -> None:
+    # INV-35
     (tmp_path / "brokerIdentity").write_text("C#broker-a")
     with pytest.raises(CorruptIdentityFile):
         run(obtain(tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerkit import Asker, FakeConnection, HandClock, MakeBroker
+from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
 from cluster.broker.jobs import (
     DISPATCH_RECORDS_MAX,
@@ -130,7 +130,7 @@ async def test_async_flush_comes_by_time(make_broker: MakeBroker) -> None:
 
 
 async def test_few_pages_wait_for_the_thorough_flush(
-    make_broker: MakeBroker, clock: HandClock
+    make_broker: MakeBroker, clock: TwoClocks
 ) -> None:
     asker = make_broker(flushIntervalCommitLog="1")
     end = put(asker)
@@ -206,7 +206,7 @@ async def test_administrator_wakes_the_retention(asker: Asker) -> None:
 
 
 async def test_progress_is_saved_by_time_and_an_error_is_not_the_end(
-    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clock: TwoClocks, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")

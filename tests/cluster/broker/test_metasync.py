@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerkit import Asker, FakeConnection, HandClock, MakeBroker
+from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
 from cluster.broker import metasync
 from cluster.broker.config import Role
@@ -76,7 +76,7 @@ class Link:
 class Pair:
     """A master, and a slave whose tables follow."""
 
-    def __init__(self, master: Asker, slave: Asker, clock: HandClock) -> None:
+    def __init__(self, master: Asker, slave: Asker, clock: TwoClocks) -> None:
         self.master = master
         self.slave = slave
         self.clock = clock
@@ -113,7 +113,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(make_broker: MakeBroker, tmp_path: Path, clock: HandClock) -> Pair:
+def pair(make_broker: MakeBroker, tmp_path: Path, clock: TwoClocks) -> Pair:
     master = make_broker()
     slave = make_broker(storePathRootDir=str(tmp_path / "slave"), listenPort="10921")
     return Pair(master, slave, clock)

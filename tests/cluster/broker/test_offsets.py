@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from brokerkit import HandClock
+from brokerkit import TwoClocks
 
 from cluster.broker.offsets import COMMITS_PER_VERSION, OffsetTable
 
@@ -14,13 +14,13 @@ STORES = Path(__file__).parents[2] / "golden" / "stores"
 
 
 @pytest.fixture
-def table(tmp_path: Path, clock: HandClock) -> OffsetTable:
+def table(tmp_path: Path, clock: TwoClocks) -> OffsetTable:
     offsets = OffsetTable(tmp_path / "consumerOffset.json", clock)
     offsets.load()
     return offsets
 
 
-def reopened(table: OffsetTable, clock: HandClock) -> OffsetTable:
+def reopened(table: OffsetTable, clock: TwoClocks) -> OffsetTable:
     table.file.save()
     again = OffsetTable(table.file.path, clock)
     again.load()
@@ -28,7 +28,7 @@ def reopened(table: OffsetTable, clock: HandClock) -> OffsetTable:
 
 
 @pytest.mark.parametrize("name", ["497-clean", "533-clean"])
-def test_offsets_of_both_releases_are_read(name: str, tmp_path: Path, clock: HandClock) -> None:
+def test_offsets_of_both_releases_are_read(name: str, tmp_path: Path, clock: TwoClocks) -> None:
     with tarfile.open(STORES / f"{name}.tar.xz") as archive:
         member = archive.extractfile(f"{name}/config/consumerOffset.json")
         assert member is not None
@@ -52,7 +52,7 @@ def test_commits_may_go_backwards_but_not_below_zero(table: OffsetTable) -> None
 
 
 def test_committed_offsets_survive_and_pulled_ones_do_not(
-    table: OffsetTable, clock: HandClock
+    table: OffsetTable, clock: TwoClocks
 ) -> None:
     table.commit("G", "T", 3, 10)
     table.commit("G", "%RETRY%G", 0, 1)
@@ -75,12 +75,12 @@ def test_a_reset_holds_until_a_pull_heard_of_it(table: OffsetTable) -> None:
     assert table.query("G", "T", 0) == 3
 
 
-def test_a_reset_survives_a_restart_as_progress(table: OffsetTable, clock: HandClock) -> None:
+def test_a_reset_survives_a_restart_as_progress(table: OffsetTable, clock: TwoClocks) -> None:
     table.assign_reset("G", "T", 0, 2)
     assert reopened(table, clock).query("G", "T", 0) == 2
 
 
-def test_deleted_topic_and_group_leave_nothing(table: OffsetTable, clock: HandClock) -> None:
+def test_deleted_topic_and_group_leave_nothing(table: OffsetTable, clock: TwoClocks) -> None:
     table.commit("G", "T", 0, 1)
     table.commit("G", "U", 0, 1)
     table.commit("H", "T", 0, 1)

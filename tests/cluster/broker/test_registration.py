@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from brokerkit import HandClock
+from brokerkit import TwoClocks
 
 from cluster.broker.classicgroup import ClassicMaster
 from cluster.broker.config import BrokerConfig
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> BrokerConfig:
 
 
 @pytest.fixture
-def topics(config: BrokerConfig, tmp_path: Path, clock: HandClock) -> TopicTable:
+def topics(config: BrokerConfig, tmp_path: Path, clock: TwoClocks) -> TopicTable:
     table = TopicTable(config, tmp_path / "topics.json", clock)
     table.load()
     return table

@@ -161,6 +161,7 @@ def test_without_its_controller_a_master_refuses_when_the_lease_is_over(
 def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_renewed(
     tmp_path: Path, controllers: Controllers, role: str
 ) -> None:
+    # INV-23
     async def main() -> None:
         controller = controllers.add()
         async with reigning(tmp_path, brokerRole=role) as kit:
@@ -263,6 +264,7 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
 def test_queue_offsets_of_unconfirmed_messages_are_never_given_out_again(
     tmp_path: Path, controllers: Controllers
 ) -> None:
+    # INV-5
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:

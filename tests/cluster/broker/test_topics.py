@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from brokerkit import HandClock
+from brokerkit import TwoClocks
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.names import check_group_name, check_topic_name
@@ -16,7 +16,7 @@ from storage import StoreNotWritable, jsonfile
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 
 
-def table(tmp_path: Path, clock: HandClock, **settings: str) -> TopicTable:
+def table(tmp_path: Path, clock: TwoClocks, **settings: str) -> TopicTable:
     properties = {
         "storePathRootDir": str(tmp_path),
         "brokerName": "broker-a",
@@ -29,7 +29,7 @@ def table(tmp_path: Path, clock: HandClock, **settings: str) -> TopicTable:
     return topics
 
 
-def test_new_store_has_rocketmqs_topics_and_saves_them(tmp_path: Path, clock: HandClock) -> None:
+def test_new_store_has_rocketmqs_topics_and_saves_them(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     found = {topic.topic_name: (topic.read_queue_nums, topic.perm) for topic in topics.all()}
     assert found == {
@@ -63,7 +63,7 @@ def test_new_store_has_rocketmqs_topics_and_saves_them(tmp_path: Path, clock: Ha
 
 
 @pytest.mark.parametrize("name", ["497-clean", "533-clean"])
-def test_topics_of_both_releases_are_read(name: str, tmp_path: Path, clock: HandClock) -> None:
+def test_topics_of_both_releases_are_read(name: str, tmp_path: Path, clock: TwoClocks) -> None:
     with tarfile.open(STORES / f"{name}.tar.xz") as archive:
         member = archive.extractfile(f"{name}/config/topics.json")
         assert member is not None
@@ -78,7 +78,7 @@ def test_topics_of_both_releases_are_read(name: str, tmp_path: Path, clock: Hand
     assert topics.version.counter >= before["dataVersion"]["counter"]
 
 
-def test_reopened_table_is_what_it_was(tmp_path: Path, clock: HandClock) -> None:
+def test_reopened_table_is_what_it_was(tmp_path: Path, clock: TwoClocks) -> None:
     first = table(tmp_path, clock)
     first.create_for_send("T", "TBW102", 4)
     again = table(tmp_path, clock)
@@ -86,7 +86,7 @@ def test_reopened_table_is_what_it_was(tmp_path: Path, clock: HandClock) -> None
 
 
 def test_send_to_an_unknown_topic_makes_it_after_the_template(
-    tmp_path: Path, clock: HandClock
+    tmp_path: Path, clock: TwoClocks
 ) -> None:
     topics = table(tmp_path, clock)
     heard: list[TopicConfig] = []
@@ -114,7 +114,7 @@ def test_send_to_an_unknown_topic_makes_it_after_the_template(
     ],
 )
 def test_send_makes_no_topic_without_a_template_or_with_a_bad_name(
-    topic: str, template: str, tmp_path: Path, clock: HandClock
+    topic: str, template: str, tmp_path: Path, clock: TwoClocks
 ) -> None:
     topics = table(tmp_path, clock)
     assert topics.create_for_send(topic, template, 4) is None
@@ -122,7 +122,7 @@ def test_send_makes_no_topic_without_a_template_or_with_a_bad_name(
 
 
 def test_template_in_an_old_file_makes_nothing_when_creation_is_off(
-    tmp_path: Path, clock: HandClock
+    tmp_path: Path, clock: TwoClocks
 ) -> None:
     table(tmp_path, clock)
     topics = table(tmp_path, clock, autoCreateTopicEnable="false")
@@ -131,7 +131,7 @@ def test_template_in_an_old_file_makes_nothing_when_creation_is_off(
     assert template is not None and template.perm == 6
 
 
-def test_queue_count_is_the_templates_at_most(tmp_path: Path, clock: HandClock) -> None:
+def test_queue_count_is_the_templates_at_most(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     made = topics.create_for_send("Wide", "TBW102", 1_000_000)
     assert made is not None and made.write_queue_nums == 8
@@ -139,13 +139,13 @@ def test_queue_count_is_the_templates_at_most(tmp_path: Path, clock: HandClock) 
     assert made is not None and made.write_queue_nums == 0
 
 
-def test_sends_make_no_more_topics_than_allowed(tmp_path: Path, clock: HandClock) -> None:
+def test_sends_make_no_more_topics_than_allowed(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock, autoCreateTopicsMax="14")
     assert topics.create_for_send("One", "TBW102", 1) is not None
     assert topics.create_for_send("Two", "TBW102", 1) is None
 
 
-async def test_equal_topic_is_not_a_change(tmp_path: Path, clock: HandClock) -> None:
+async def test_equal_topic_is_not_a_change(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     await topics.put(TopicConfig("T", 4, 4))
     heard: list[TopicConfig] = []
@@ -157,7 +157,7 @@ async def test_equal_topic_is_not_a_change(tmp_path: Path, clock: HandClock) -> 
     assert topics.version.counter == version + 1
 
 
-async def test_deleted_topic_is_gone_after_a_restart(tmp_path: Path, clock: HandClock) -> None:
+async def test_deleted_topic_is_gone_after_a_restart(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     await topics.put(TopicConfig("T", 4, 4))
     assert await topics.delete("T")
@@ -165,7 +165,7 @@ async def test_deleted_topic_is_gone_after_a_restart(tmp_path: Path, clock: Hand
     assert "T" not in table(tmp_path, clock)
 
 
-def test_ordered_topics_are_marked_and_never_unmarked(tmp_path: Path, clock: HandClock) -> None:
+def test_ordered_topics_are_marked_and_never_unmarked(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     made = topics.create_for_send("T", "TBW102", 4)
     assert made is not None
@@ -196,6 +196,7 @@ def test_ordered_topics_are_marked_and_never_unmarked(tmp_path: Path, clock: Han
     ],
 )
 def test_topic_names_keep_to_the_alphabet(name: str, good: bool) -> None:
+    # INV-14
     assert (check_topic_name(name) is None) is good
 
 
@@ -205,7 +206,7 @@ def test_group_names_are_shorter() -> None:
     assert check_group_name("g.h") is not None
 
 
-async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path, clock: TwoClocks) -> None:
     topics = table(tmp_path, clock)
     assert topics.create_for_send("Old", "TBW102", 4) is not None
     before = dict(topics.to_json()["topicConfigTable"])

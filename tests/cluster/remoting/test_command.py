@@ -116,6 +116,7 @@ def test_a_lone_surrogate_in_our_own_text_becomes_a_question_mark() -> None:
 
 
 def test_reply_mirrors_serialization_and_request_id_and_reports_a_real_version() -> None:
+    # INV-12
     for binary in (False, True):
         reply = Command(34, opaque=-7, binary=binary).reply(0)
         assert (reply.binary, reply.opaque, reply.flag) == (binary, -7, RESPONSE_FLAG)

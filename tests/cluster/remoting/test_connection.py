@@ -50,6 +50,7 @@ async def test_an_unknown_code_is_answered_3_with_the_text_that_tools_show() -> 
 
 
 async def test_oneway_requests_are_answered_on_no_path() -> None:
+    # INV-12
     def fails(request: Command, _: Connection) -> Command:
         raise ValueError("no")
 

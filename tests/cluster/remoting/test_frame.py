@@ -93,6 +93,7 @@ def test_a_header_above_its_limit_is_refused_although_the_frame_is_small_enough(
 
 
 def test_memory_grows_with_bytes_received_not_with_bytes_announced() -> None:
+    # INV-13
     splitter = FrameSplitter()
     assert splitter.feed(struct.pack(">iI", 16_777_212, 64)) == []
     assert splitter.pending_bytes == 8

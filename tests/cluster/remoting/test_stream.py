@@ -48,6 +48,7 @@ async def test_a_request_keeps_its_body_when_the_buffer_is_read_into_again() -> 
 
 
 async def test_a_partial_frame_holds_only_what_was_received() -> None:
+    # INV-13
     peer = Peer({10: echo})
     peer.sends(struct.pack(">II", 16_000_000, 100) + b"abc")
     assert peer.connection._pending is not None
