@@ -2,8 +2,8 @@
 write. The readable form; _record.pyx is the same, compiled.
 
 Written through the file and not through its mapping, because a store to a mapped page that is new
-costs a page fault, a zeroed page and a look at the file system's map: 58 % of all CPU of a broker
-under load (docs/decisions/0005-staged-pwrite.md).
+costs a page fault, a zeroed page and a look at the file system's map: most of what a broker under
+load did (docs/decisions/0005-staged-pwrite.md).
 """
 
 from __future__ import annotations
