@@ -142,12 +142,13 @@ def _read(files: Sequence[tuple[int, int, Path]], start: int, end: int) -> Itera
     """Bytes [start, end) of files of which we know (first offset, offset behind the last, path)."""
     for at in range(bisect_right(files, start, key=lambda each: each[1]), len(files)):
         first, after, path = files[at]
-        low, high = max(start, first), min(end, after)
-        if low >= high:
+        if first >= end:
             return
-        with path.open("rb") as file:
-            file.seek(low - first)
-            yield file.read(high - low)
+        low, high = max(start, first), min(end, after)
+        if low < high:
+            with path.open("rb") as file:
+                file.seek(low - first)
+                yield file.read(high - low)
 
 
 def read_cuts(store: Path, topics: frozenset[str]) -> list[Cut]:

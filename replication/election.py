@@ -322,7 +322,10 @@ class ControllerCore(Judge):
         if record.electing_from:
             group.story.add(now_ms, f"master {record.master} is active in epoch {record.epoch}")
             suspects = tuple(each for each in record.suspects if each != record.master)
-            self._change(group, effects, electing_from=(), reigned=record.master, suspects=suspects)
+            self._change(
+                group, effects, electing_from=(), reigned=record.master, suspects=suspects,
+                reigned_mode=record.members[record.master].mode,
+            )  # fmt: skip
 
     def _on_session_closed(self, event: SessionClosed, now_ms: int, effects: list[Effect]) -> None:
         found = self._sessions.pop(event.session, None)
@@ -442,20 +445,19 @@ class ControllerCore(Judge):
     ) -> None:
         record = group.record
         assert lossy or chosen in record.base, (chosen, record)  # INV-29
-        waits = record.mode in (Mode.S0.value, Mode.S1.value)
+        waits = (record.reigned_mode or record.mode) in (Mode.S0.value, Mode.S1.value)
         epoch = max(record.epoch, self._epoch_in_logs(group)) + 1
         assert epoch <= EPOCH_MAX
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY
         before = record.base if not lossy else (chosen,)
-        reigned = record.reigned
+        reigned, reigned_mode = record.reigned, record.reigned_mode
         if not record.members[chosen].incarnation:
-            before, reigned = (
-                (),
-                chosen,
-            )  # a stock master asks for no lease: it may acknowledge from now on
+            # a stock master asks for no lease: it may acknowledge from now on
+            before, reigned, reigned_mode = (), chosen, ""
         self._change(
             group, effects, master=chosen, epoch=epoch, sync_set=(chosen,), set_number=record.set_number + 1,
-            electing_from=before, reigned=reigned, lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
+            electing_from=before, reigned=reigned, reigned_mode=reigned_mode,
+            lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
         live = group.live[chosen]
         ends = f"old end {self._old_end(group, record.reigned, live.end)}, new end {live.end}"

@@ -175,7 +175,7 @@ class Judge:
         if strictest >= record.mode:
             return strictest
         all_say = bool(said) and all(said)
-        all_here = all(self.alive(group, each, now_ms) for each in record.members)
+        all_here = all(self.alive(group, each, now_ms) for each in record.registered)
         return strictest if all_say and all_here and self._may_lead(group, now_ms) else record.mode
 
     # --- the master that may be ---

@@ -63,6 +63,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     suspects       lost power with unflushed data and did not catch up since: never elected unasked
     lossy_epoch    the last epoch whose election may have lost confirmed data
     mode           what the group promises: "A0".."S1"; "" for stock brokers. As texts they sort by strictness
+    reigned_mode   what `reigned` confirms by; "" for stock brokers. Not the group's while replicas differ
     """
 
     cluster: str
@@ -78,6 +79,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     suspects: tuple[int, ...] = ()
     lossy_epoch: int = 0
     mode: str = ""
+    reigned_mode: str = ""
 
     @property
     def registered(self) -> frozenset[int]:

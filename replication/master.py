@@ -366,7 +366,8 @@ class MasterCore:
                 return
             confirmed = acknowledged = self._held_by(union)
             if not self.rules.all_in_set:
-                members = [slave for slave in self.slaves.values() if slave.replica in union]
+                # Only who may be elected counts as a copy: not who merely is about to join.
+                members = [each for each in self.slaves.values() if each.replica in self.granted]
                 acknowledged = max(confirmed, self._held_by_copies(members))
         else:
             confirmed = acknowledged = self._own()

@@ -373,7 +373,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         kept = {key: text.strip() for key, text in given.items() if key in WITHOUT_EFFECT}
         for key in sorted(kept):
             log.debug("setting has no effect here key=%s why=%s", key, WITHOUT_EFFECT[key])
-        if missed := [key for key in sorted(COUNTED_ON & kept.keys()) if kept[key] == "true"]:
+        if missed := [
+            key for key in sorted(COUNTED_ON & kept.keys()) if kept[key].lower() == "true"
+        ]:
             log.warning("switched on, and not built yet, so without effect: %s", " ".join(missed))
         if _GAP_KEY_OF_4 in given:
             given.setdefault("haMaxGapNotInSync", given.pop(_GAP_KEY_OF_4))

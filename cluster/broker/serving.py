@@ -25,7 +25,7 @@ from cluster.process import raise_open_files_limit, running, stop_signals
 from cluster.remoting.channel import ChannelPool
 from cluster.remoting.server import RemotingServer
 from cluster.remoting.tls import TlsMode, client_context
-from storage import FlushFailed, SystemClock, open_store
+from storage import FlushFailed, MessageStore, SystemClock, open_store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -144,9 +144,8 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
         if config.controller_mode:
             membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
             if membership is None:
-                log.info(
-                    "stop requested before this replica was given an id signal=%s", stop.result()
-                )
+                log.info("stop requested before we had an id signal=%s", stop.result())
+                leave_as_found(config, store, suspect)
                 return
         claim = None
         if membership is None:
@@ -158,6 +157,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
                 await unless(stop, claim.first_look())
             if stop.done():
                 log.info("stop requested before anybody was served signal=%s", stop.result())
+                leave_as_found(config, store, suspect)
                 return
             broker = Broker(config, store, clock, rng, membership, claim)
             await _serve(broker, stop, ready)
@@ -169,6 +169,19 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     if refused is not None:
         raise refused
     log.info("broker stopped name=%s", config.name)
+
+
+def leave_as_found(config: BrokerConfig, store: MessageStore, suspect: SuspectMark) -> None:
+    """Let go of a replica's store before its group was heard of.
+
+    What of its log is confirmed nobody has said yet, and closed cleanly all of it would be taken
+    for that. Raises FlushFailed, OSError.
+    """
+    if not config.controller_mode:
+        return
+    if store.flush_log() == store.end:
+        suspect.stopped()
+    store.close(clean=False)
 
 
 async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None]) -> None:

@@ -102,6 +102,34 @@ def test_a_rolling_change_to_a_stricter_mode_counts_from_the_first_replica(
         assert bench.record.mode == after
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_an_election_declares_lost_goes_by_the_mode_that_the_last_master_served_in(
+    restarted: bool,
+) -> None:
+    bench = Bench(mode="A0")
+    all_beat(bench)
+    restart(bench, 2, "S0")
+    bench.alter(frozenset({1, 2}))
+    assert (bench.record.mode, bench.record.reigned_mode) == ("S0", "A0")
+    if restarted:  # configured anew, too late for what it confirmed
+        restart(bench, 1, "S0")
+    else:
+        bench.step(SessionClosed(11))
+    bench.now_ms += 2400
+    bench.beat(2)
+    assert bench.record.master == 2
+    assert bench.record.lossy_epoch == bench.record.epoch
+
+
+def test_an_id_that_was_only_applied_for_keeps_no_mode() -> None:
+    bench = Bench(mode="S0")
+    bench.step(ApplyBrokerId(0, "c", "a", 3, "code3"))
+    for replica in (2, 1):
+        restart(bench, replica, "A0")
+        all_beat(bench)
+    assert bench.record.mode == "A0"
+
+
 def test_a_rolling_change_goes_on_over_a_restart_of_the_controller() -> None:
     bench = Bench(mode="S0")
     restart(bench, 2, "A0")

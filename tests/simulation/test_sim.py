@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from chaos.sim.broker import Broker
 from chaos.sim.campaign import campaign
 from chaos.sim.checks import Violation
 from chaos.sim.control import Controller
@@ -17,6 +19,7 @@ from chaos.sim.faults import FAULTS
 from chaos.sim.world import Parts, World, simulate
 from replication.config import Mode
 from replication.election import ControllerCore, Effect, RegisterBroker
+from replication.replica import ReplicaCore
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2000
@@ -72,6 +75,41 @@ class Misled(Controller):
 def test_a_replica_that_claims_a_weaker_mode_breaks_no_promise_of_its_group(mode: Mode) -> None:
     for seed in range(100):
         simulate(seed, EVENTS, mode=mode, parts=Parts(controller=Misled))
+
+
+class TwoSaysMore(ControllerCore):
+    """Replica 2 registers in the stricter mode that it runs in."""
+
+    def _on_register_broker(
+        self, event: RegisterBroker, now_ms: int, effects: list[Effect]
+    ) -> None:
+        if event.replica == 2:
+            event = structs.replace(event, mode="S0")
+        super()._on_register_broker(event, now_ms, effects)
+
+
+def stricter(**fields: Any) -> ReplicaCore:
+    if fields["replica"] == 2:
+        fields["mode"] = Mode.S0
+    return ReplicaCore(**fields)
+
+
+class Mixed(Controller):
+    make_core = TwoSaysMore
+
+
+class RunsMore(Broker):
+    make_replica = staticmethod(stricter)  # type: ignore[assignment]
+
+
+def test_a_replica_of_a_stricter_mode_leaves_no_loss_of_the_others_undeclared() -> None:
+    parts = Parts(broker=RunsMore, controller=Mixed)
+    for seed in range(150):
+        simulate(seed, 1000, mode=Mode.A0, parts=parts)
+
+
+def test_a_replica_that_lost_its_first_bytes_and_not_its_history_joins_again() -> None:
+    simulate(184, 1000, mode=Mode.A0)
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -86,7 +86,7 @@ def test_a_feature_that_is_switched_on_and_not_here_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        settings(aclEnable="false", enableLmq=" true", popPollingSize="2000")
+        settings(aclEnable="false", enableLmq=" True", popPollingSize="2000")
         settings(aclEnable="true", enableDLegerCommitLog="true")
     assert [each.message for each in caplog.records] == [
         "switched on, and not built yet, so without effect: enableLmq",
