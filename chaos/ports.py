@@ -9,7 +9,7 @@ from typing import Final
 from chaos.processes import ProcessBroken
 
 LOOPBACK: Final = "127.0.0.1"
-PORTS: Final = range(20_000, 32_000, 10)  # below Linux's ephemeral range
+PORTS: Final = range(28_000, 32_000, 10)  # below Linux's ephemeral range, above those of tests
 OFFSETS: Final = (-2, 0, 1)  # a broker opens these as well
 TRIES: Final = 400
 

@@ -6,6 +6,7 @@ done meanwhile; tests that look at our own processes' times come last, when the 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 STOCK = "compat"
+PORTS = {"stock": "24000-28000", "ours": "20000-24000"}
 LAST = "system"
 
 
@@ -30,16 +32,24 @@ def command(lane: str, directories: list[str], more: list[str]) -> list[str]:
     return [*pytest, "-o", cache, *more, *(f"tests/{each}" for each in directories)]
 
 
+def environment(lane: str) -> dict[str, str]:
+    """Ports of its own: two lanes that look at once would find the same one free."""
+    return {**os.environ, "TANDEM_TEST_PORTS": PORTS[lane]}
+
+
 def main(more: list[str]) -> int:
     began = time.monotonic()
     commands = {name: command(name, which, more) for name, which in lanes().items()}
     with tempfile.TemporaryFile("w+") as kept:
         print(f"beside what follows, printed at the end: {' '.join(commands['stock'])}", flush=True)
         stock = subprocess.Popen(
-            commands["stock"], cwd=TESTS.parent, stdout=kept, stderr=subprocess.STDOUT
-        )
+            commands["stock"], cwd=TESTS.parent, stdout=kept, stderr=subprocess.STDOUT,
+            env=environment("stock"),
+        )  # fmt: skip
         try:
-            ours = subprocess.run(commands["ours"], cwd=TESTS.parent, check=False).returncode
+            ours = subprocess.run(
+                commands["ours"], cwd=TESTS.parent, check=False, env=environment("ours")
+            ).returncode
             theirs = stock.wait()
         finally:
             if stock.poll() is None:

@@ -21,8 +21,9 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
-# Below the ephemeral range of Linux (32768): no outgoing connection takes a port first.
-PORTS = range(20_000, 32_000)
+# Below the ephemeral range of Linux (32768): no outgoing connection takes a port first. What runs at the
+# same time has ranges of its own: two that look at once find the same port free.
+PORTS = range(*map(int, os.environ.get("TANDEM_TEST_PORTS", "20000-28000").split("-")))
 PORT_STEP = 10
 BROKER_NOT_LISTENING_OFFSETS = (-2, 0, 1)  # fast port, listen port, port of the replication
 

@@ -46,7 +46,7 @@ async def test_a_sync_group_survives_kills_and_the_loss_of_its_bytes_would_be_fo
     assert outcome.samples_ms["kill"]
     assert outcome.verdict is not None
     assert outcome.verdict.reigns >= 3
-    assert len(said) == 3
+    assert len([line for line in said if line.startswith("round")]) == 3
     stores = [each.store for each in campaign.group.replicas]
     for store in stores:
         forget_newest_bytes(store)
