@@ -59,6 +59,19 @@ def test_every_source_file_that_a_document_names_exists(document: Path) -> None:
         assert (ROOT / target).exists(), target
 
 
+@pytest.mark.parametrize("document", PRESENT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_and_transcript_that_a_document_names_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for cited in re.findall(r"`(tests/[^`]*::[^`]*)`", text):
+        target, _, name = cited.partition("::")
+        assert (ROOT / target).is_file(), cited
+        definition = rf"^\s*(?:async def|def|class) {re.escape(name.partition('[')[0])}[(:]"
+        source = (ROOT / target).read_text(encoding="utf-8")
+        assert re.search(definition, source, re.MULTILINE), cited
+    for target in re.findall(r"`(tests/[\w/.-]+\.txt)`", text):
+        assert (ROOT / target).is_file(), target
+
+
 def invariants_in(directories: tuple[str, ...], suffixes: set[str]) -> dict[str, Path]:
     """Every invariant that sources name, and one that does."""
     return {

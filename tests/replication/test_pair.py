@@ -325,6 +325,59 @@ async def test_roles_change_back_and_forth_over_one_feed(tmp_path: Path) -> None
         assert setaside.listed(tmp_path / "1") == setaside.listed(tmp_path / "2") == []
 
 
+async def test_a_master_that_is_elected_again_tells_its_slaves_the_new_epoch(
+    tmp_path: Path,
+) -> None:
+    """apache/rocketmq#9689: there a stream that stays up goes on in the epoch it began with."""
+    async with pair(tmp_path) as (net, master, slave):
+        slave.follow(master, 1)
+        master.put(10)
+        await net.settle()
+        start = master.store.end
+        assert slave.store.end == start
+        master.lead(2)
+        await net.settle()
+        assert master.core.role is Role.MASTER
+        assert net.connections == [], "the stream of the old epoch ended with it"
+        slave.follow(master, 2)
+        await net.settle()
+        for _ in range(2):
+            master.tick(2000)
+            master.put(10)
+            await net.settle()
+        assert slave.core.slave.state is SlaveState.STREAMING
+        assert slave.log_bytes() == master.log_bytes()
+        assert slave.core.slave.history == master.core.slave.history
+        assert [tuple(each) for each in slave.core.slave.history.entries] == [(1, 0), (2, start)]
+
+
+async def test_reigns_without_a_message_leave_equal_histories(tmp_path: Path) -> None:
+    """apache/rocketmq#9942: there masters that change while nobody writes leave epoch files that differ."""
+    async with pair(tmp_path) as (net, first, second):
+        second.follow(first, 1)
+        first.put(10)
+        await net.settle()
+        first.sender.tell_confirmed()
+        await net.settle()
+        start = first.store.end
+        master, slave = first, second
+        for epoch in range(2, 8):
+            slave.lead(epoch)
+            master.follow(slave, epoch)
+            await net.settle()
+            master.tick(2000)
+            await net.settle()
+            assert slave.core.role is Role.MASTER
+            assert master.core.slave.state is SlaveState.STREAMING
+            master, slave = slave, master
+        master.put(10)
+        await net.settle()
+        assert first.log_bytes() == second.log_bytes()
+        assert first.core.slave.history == second.core.slave.history
+        assert [tuple(each) for each in first.core.slave.history.entries] == [(1, 0), (7, start)]
+        assert first.alarms == second.alarms == []
+
+
 async def test_frames_that_come_while_an_effect_is_under_way_wait_in_order(
     tmp_path: Path,
 ) -> None:

@@ -99,6 +99,13 @@ class CutsByLength(SlaveCore):
         return min(self.end, greeting.end)
 
 
+class CutsByConfirmed(SlaveCore):
+    """Truncates at what it knows to be confirmed (Kafka before KIP-101, by the high watermark)."""
+
+    def _common_end(self, greeting: s.MasterGreeted) -> int | None:
+        return min(self.confirmed, self.end)
+
+
 class SpeaksBeforeItWrites(SlaveCore):
     """Acknowledges more than it holds."""
 
@@ -340,6 +347,7 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...]]] = {
     "confirms half a record": (with_master(ConfirmsHalves), (Mode.S0, Mode.S1)),
     "admits a slave that lacks confirmed data": (with_master(AdmitsTooEarly), (Mode.S0, Mode.S1)),
     "truncates by length": (with_slave(CutsByLength), (Mode.S0, Mode.S1)),
+    "truncates by what is confirmed": (with_slave(CutsByConfirmed), (Mode.S0, Mode.S1)),
     "claims to have flushed what it received": (with_slave(SpeaksBeforeItWrites), (Mode.S1,)),
     "believes news from before it registered": (
         Parts(broker=type("Planted", (Broker,), {"make_replica": BelievesOldNews})),

@@ -498,6 +498,36 @@ def test_deleted_topic_begins_at_zero_and_tells_who_kept_its_tails(opened: Opene
     assert store.put(draft()).queue_offset == 0
 
 
+def test_topic_that_is_deleted_while_its_queue_is_written_and_flushed_is_no_harm(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apache/rocketmq#8405: there the files are unmapped under the dispatcher, and the process dies."""
+    store = opened(queue_segment_bytes=200)
+    put(store, 25)  # the writer of the third file is open
+    put(store, 3, "Other")
+    for _ in range(4):
+        store.put(draft())
+    real = os.fdatasync
+
+    def delete_meanwhile(descriptor: int) -> None:
+        if "T" in store.topics():
+            store.delete_topic("T")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", delete_meanwhile)
+        store.flush_queues(0)
+    assert store.topics() == ["Other"]
+    while store.dispatch():  # four messages of the queue that is gone
+        pass
+    assert store.dispatch_backlog_bytes == 0 and store.flags.writable
+    placed = store.put(draft(body=b"new"))
+    assert store.dispatch() == 1
+    found = store.get("T", 0, placed.queue_offset, 1)
+    assert decode(found.records[0]).body == b"new"
+    assert store.get("Other", 0, 0, 32).count == 3
+
+
 def test_unused_topics_and_expired_queues_are_cleaned(opened: Opener) -> None:
     store = opened(segment_bytes=1024)
     put(store, 1, "old")

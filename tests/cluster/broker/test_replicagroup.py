@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -265,6 +266,34 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
     run(main())
 
 
+def test_what_was_confirmed_and_is_gone_after_a_crash_is_not_confirmed(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """apache/rocketmq#6703: there the confirmed offset stays behind the end of the log that is left."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path / "store") as kit:
+            placed = [kit.store.put(draft()) for _ in range(3)]
+            await turns()
+            kit.store.flush_log()
+            kit.store.flush_checkpoint(kit.store.confirmed)
+            assert kit.store.checkpoint.confirmed == kit.store.end == placed[2].end
+            shutil.copytree(tmp_path / "store", tmp_path / "cut")
+        path = sorted((tmp_path / "cut" / "commitlog").iterdir())[0]
+        content = bytearray(path.read_bytes())
+        content[placed[2].offset : placed[2].end] = bytes(placed[2].size)
+        path.write_bytes(content)
+        controllers.at.clear()
+        with open_kit(tmp_path / "cut") as kit:
+            await kit.join()
+            assert kit.replica.confirmed() == kit.store.end == placed[1].end
+            kit.dispatch()
+            assert kit.store.max_offset("T", 0) == 2
+
+    run(main())
+
+
 def test_queue_offsets_of_unconfirmed_messages_are_never_given_out_again(
     tmp_path: Path, controllers: Controllers
 ) -> None:
@@ -334,6 +363,33 @@ def test_a_power_cut_is_told_to_the_controller_before_anything_else(
             assert [each.suspect for each in controller.events(e.RegisterBroker)] == [True]
             assert controller.record.suspects == (1,)
             assert not kit.suspect.there
+
+    run(main())
+
+
+def test_a_replica_whose_log_was_cut_at_damage_is_suspect(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """Jepsen, NATS 2.12.1: a node that one flipped bit had cost its log could lead and delete."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path / "store") as kit:
+            placed = [kit.store.put(draft(b"y" * 1000)) for _ in range(100)]
+            kit.store.flush_log()
+            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        damaged = placed[20]
+        path = sorted((tmp_path / "killed" / "commitlog").iterdir())[0]
+        content = bytearray(path.read_bytes())
+        assert damaged.end < len(content) < placed[-1].offset, "records follow in the next file"
+        content[content.index(b"y" * 1000, damaged.offset) + 500] ^= 1
+        path.write_bytes(content)
+        controllers.at.clear()
+        with open_kit(tmp_path / "killed") as kit:
+            assert kit.store.end == damaged.offset
+            assert kit.store.recovered.same_boot, "no power was lost"
+            await kit.join()
+            assert kit.replica.core.suspect
 
     run(main())
 
