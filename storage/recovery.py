@@ -2,7 +2,8 @@
 derived.
 
 1. The log ends at the first record that is not sound, searched from a place below which everything
-   is durable. What follows is removed, and the rest of the file zeroed.
+   is durable. What follows is removed, and the rest of the file zeroed. Sound records among it mean
+   that the log was damaged, and are counted.
 2. Each queue is cut back to entries that are durable and lie below the log's end; each index file
    that is not known to be durable, or points behind the log's end, is deleted.
 3. The log is derived once more from the first place that a queue or the index lacks. Queues that
@@ -15,12 +16,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from storage.checkpoint import Checkpoint, QueueState
-from storage.codec import Head, SysFlag, scan
+from storage.codec import MAGIC_V1, MAGIC_V2, Head, SysFlag, scan
 from storage.commitlog import CommitLog
 from storage.config import StorageConfig
 from storage.consumequeue import ConsumeQueue, Entry
@@ -36,7 +38,11 @@ log = logging.getLogger(__name__)
 
 DISAGREEING_MAX: Final = 1000
 SECTOR_BYTES: Final = 512
+DAMAGED_BYTES_MAX: Final = 8 << 20
 _ZEROS: Final = re.compile(rb"\0+")
+_MAGICS: Final = re.compile(
+    b"|".join(re.escape(struct.pack(">i", magic)) for magic in (MAGIC_V1, MAGIC_V2))
+)
 
 
 @dataclass(slots=True)
@@ -49,7 +55,7 @@ class Recovered:
     log_end: int = 0
     checked_from: int = 0  # every record from here to log_end was checked
     derived_from: int = 0  # queues and index were completed from here
-    dropped_bytes: int = 0  # of records behind log_end, whole files counted in full
+    dropped_bytes: int = 0  # of sound records behind log_end, later files counted in full
     why: str = ""  # what was found at log_end
     rebuilt: list[str] = field(default_factory=list)  # queues derived anew from the log's start
 
@@ -188,6 +194,7 @@ class Recovery:
             found.log_end = segment.end if walk.blank else segment.start + walk.position
             if not walk.blank and walk.position < segment.size:
                 found.why = walk.why
+                found.dropped_bytes = _sound_behind(segment, walk.position)
                 break
         return last_ms
 
@@ -396,3 +403,20 @@ def _forget_cached(segment: Segment) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def _sound_behind(segment: Segment, position: int) -> int:
+    """How many bytes of sound records lie behind what stopped a walk at `position`.
+
+    None behind the end that a process had written when it died; if there are, what stopped the walk
+    is damage. Looked for as far as a record of usual size reaches, and not at all behind zeros.
+    """
+    view = segment.view
+    if view[position : position + 8] == bytes(8):
+        return 0
+    for found in _MAGICS.finditer(view[position : position + DAMAGED_BYTES_MAX], 5):
+        start = position + found.start() - 4
+        walk = check(view, start, segment.size, segment.start, True)
+        if walk.records:
+            return walk.position - start
+    return 0

@@ -288,6 +288,7 @@ def test_torn_last_record_is_cut_off(kit: Kit, kept: int, clean: bool) -> None:
         kit.damage_log(torn.offset + 90, b"\0")
     store = kit.reopen_and_check()
     assert store.end == torn.offset
+    assert store.recovered.dropped_bytes == 0
     kit.put("T", torn.queue_id)
     kit.check()
 
@@ -313,6 +314,24 @@ def test_wrong_body_checksum_ends_the_log(kit: Kit) -> None:
     del kit.messages[17:]
     store = kit.reopen_and_check()
     assert "checksum" in store.recovered.why
+
+
+@pytest.mark.parametrize("size", [1, 90])
+def test_sound_records_behind_damage_in_the_newest_file_are_counted(kit: Kit, size: int) -> None:
+    kit.open()
+    for _ in range(5):
+        kit.put()
+    kit.crash()
+    kit.damage_log(kit.messages[2].offset + 3, b"\xff" * size)
+    lost = sum(each.size for each in kit.messages[3:])
+    del kit.messages[2:]
+    store = kit.reopen_and_check()
+    assert store.recovered.dropped_bytes == lost
+    kit.put()
+    kit.check()
+    kit.close()
+    kit.open()
+    assert store.recovered.dropped_bytes == lost and kit.store.recovered.dropped_bytes == 0
 
 
 def test_stale_records_behind_a_truncation_do_not_come_back(kit: Kit) -> None:
