@@ -39,7 +39,8 @@ LOADS: Final = (Load("send", 8, 64), Load("send", 64, 1))
 REQUIRED: Final = {"send-8x64-1k-json": 0.85, "send-64x1-1k-json": 0.90}
 MODES: Final = {"async": "ASYNC_MASTER", "sync": "SYNC_MASTER"}
 LAG_MS_MAX: Final = 10.0
-LAG_SECONDS: Final = 10.0
+LAG_SECONDS: Final = 5.0
+LAG_WINDOWS: Final = 3  # what a host takes away for a moment shall not decide
 WARM_BYTES: Final = 4 << 30  # about what two pairs store in their turns
 TURN_WARMUP_S: Final = 0.2
 SAMPLE_S: Final = 0.002
@@ -192,14 +193,20 @@ def take_turns(
 def measure_lag(
     given: argparse.Namespace, data_dir: Path, places: tuple[int, int], full_rate: float
 ) -> tuple[list[float], int]:
+    """What was seen in the middle one of the windows, by p99, and at which rate."""
     rate = int(full_rate / 2)
     load = Load("send", 8, 64, rate=rate)
     with pair(data_dir / "lag", "async", places) as (master, _):
         master.create_topic(load.topic)
-        watch = LagWatch(master.port)
-        with watch.watching():
-            run_load(master, load, Timing(given.warmup, LAG_SECONDS, places[1]))
-    return watch.lags_ms, rate
+        windows = []
+        for _ in range(LAG_WINDOWS):
+            watch = LagWatch(master.port)
+            with watch.watching():
+                run_load(master, load, Timing(given.warmup, LAG_SECONDS, places[1]))
+            windows.append(watch.lags_ms)
+            progress(f"  async lag at {rate:,}/s  p99 {quantile(watch.lags_ms, 0.99):.1f} ms")
+    windows.sort(key=lambda lags: quantile(lags, 0.99))
+    return windows[LAG_WINDOWS // 2], rate
 
 
 def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str]]:
@@ -233,7 +240,7 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
     verdict = "met" if p99 <= LAG_MS_MAX else "MISSED"
     text = (
         f"async lag at {rate:,}/s, half load: p50 {p50:.1f} ms, p99 {p99:.1f} ms,"
-        f" max {max(lags):.1f} ms ({len(lags):,} looks)"
+        f" max {max(lags):.1f} ms (the middle one of {LAG_WINDOWS} windows, {len(lags):,} looks)"
     )
     lines.append(f"figure {text}, p99 required {LAG_MS_MAX:.0f}: {verdict}")
     if p99 > LAG_MS_MAX:
