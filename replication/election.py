@@ -22,7 +22,6 @@ from typing import Final
 import msgspec
 
 from replication.announcing import UNCLEAN_ALLOWED, differing_modes, set_change
-from replication.config import Mode
 from replication.controlevents import (
     AllowUnclean,
     AlterSyncSet,
@@ -49,7 +48,7 @@ from replication.controlevents import (
     Tick,
 )
 from replication.epochs import EPOCH_MAX
-from replication.evidence import Group, Judge, Live, Switch
+from replication.evidence import WAITING_MODES, Group, Judge, Live, Switch
 from replication.group import (
     NO_SESSION,
     NOBODY,
@@ -445,7 +444,7 @@ class ControllerCore(Judge):
     ) -> None:
         record = group.record
         assert lossy or chosen in record.base, (chosen, record)  # INV-29
-        waits = (record.reigned_mode or record.mode) in (Mode.S0.value, Mode.S1.value)
+        waits = (record.reigned_mode or record.mode) in WAITING_MODES
         epoch = max(record.epoch, self._epoch_in_logs(group)) + 1
         assert epoch <= EPOCH_MAX
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY

@@ -17,7 +17,7 @@ from replication.story import Story
 
 #: an elected master that lives but does not get ready is passed over
 ACTIVATION_MS_MAX: Final = 30_000
-_WAITING_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_slaves)
+WAITING_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_slaves)
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ class Judge:
         """
         record = group.record
         needed: Iterable[int] = record.base
-        if record.mode in _WAITING_MODES:
+        if record.mode in WAITING_MODES:
             if len(record.base) < 2:
                 return []
             needed = record.members
