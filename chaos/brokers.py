@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.ports import LOOPBACK, Ports
+from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
 
 READY_S: Final = 60
 STOP_S: Final = 10
@@ -27,7 +27,7 @@ class BrokerProcess:
     """A broker process; its directory holds settings, log and store."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
-        self.port = Ports().take()
+        self.port = CAMPAIGN_PORTS.take()
         self.store = directory / "store"
         self.log = directory / "broker.log"
         merged: dict[str, object] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from chaos.ports import LOOPBACK, Ports
+from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
 from chaos.processes import ProcessBroken, ServerProcess
 from chaos.rebalance_soak import checkout_kits
 from cluster.remoting import (
@@ -131,7 +131,7 @@ class Group:
     def __init__(self, directory: Path, plan: GroupPlan) -> None:
         self.plan = plan
         self.directory = directory
-        self.ports = Ports()
+        self.ports = CAMPAIGN_PORTS
         name_server_port, controller_port = self.ports.take(), self.ports.take()
         self.name_server_address = f"{LOOPBACK}:{name_server_port}"
         self.controller_address = f"{LOOPBACK}:{controller_port}"

@@ -1,43 +1,55 @@
-"""Ports for servers that a campaign starts."""
+"""Ports for servers that a campaign or a test starts."""
 
 from __future__ import annotations
 
 import random
 import socket
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chaos.processes import ProcessBroken
 
 LOOPBACK: Final = "127.0.0.1"
-PORTS: Final = range(28_000, 32_000, 10)  # below Linux's ephemeral range, above those of tests
-OFFSETS: Final = (-2, 0, 1)  # a broker opens these as well
+STEP: Final = 10
+BROKER_OFFSETS: Final = (-2, 0, 1)  # fast port, listen port, port of the replication
+REMEMBERED: Final = 600
 TRIES: Final = 400
 
 
 class Ports:
-    """Free ports on loopback, each with the two beside it that a broker opens.
+    """Free ports on loopback, each STEP from the next.
 
-    One object gives none out twice; two of them may give out the same.
+    Whoever takes one opens it only later, so what was taken is not given out again for long. Two
+    objects know nothing of each other: of one process there should be one per range.
     """
 
-    def __init__(self) -> None:
-        self._taken: set[int] = set()
+    def __init__(self, among: range) -> None:
+        self._among = range(among.start + STEP, among.stop, STEP)
+        self._taken: deque[int] = deque(maxlen=REMEMBERED)
 
-    def take(self) -> int:
-        """Raises ProcessBroken when none is found."""
+    def take(self, offsets: Iterable[int] = BROKER_OFFSETS) -> int:
+        """A port of which all `port + offset` can be bound now. Raises ProcessBroken when none is
+        found."""
+        offsets = tuple(offsets)
         for _ in range(TRIES):
-            port = random.SystemRandom().choice(PORTS)  # campaigns seed the other one
-            if port not in self._taken and all(_can_bind(port + offset) for offset in OFFSETS):
-                self._taken.add(port)
+            port = random.SystemRandom().choice(self._among)  # campaigns seed the other one
+            wanted = [port + offset for offset in offsets]
+            if not any(number in self._taken for number in wanted) and _can_bind(wanted):
+                self._taken.extend(wanted)
                 return port
         raise ProcessBroken("no free port on loopback for a server")
 
 
-def _can_bind(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
+CAMPAIGN_PORTS: Final = Ports(range(28_000, 32_000))  # below Linux's ephemeral range, above tests'
+
+
+def _can_bind(ports: Sequence[int]) -> bool:
+    for port in ports:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((LOOPBACK, port))
+            except OSError:
+                return False
+    return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_processes import (
-    BROKER_NOT_LISTENING_OFFSETS,
+    BROKER_OFFSETS,
     Broker,
     NameServer,
     ask,
@@ -32,7 +32,7 @@ class HttpBroker(Broker):
     def __init__(
         self, directory: Path, name_servers: str, *, settings: Mapping[str, object], **more: Any
     ) -> None:
-        port = free_port((*BROKER_NOT_LISTENING_OFFSETS, 2))
+        port = free_port((*BROKER_OFFSETS, 2))
         self.http_port = port + 2
         directory.mkdir(parents=True, exist_ok=True)
         self.token_file = directory / "http.token"

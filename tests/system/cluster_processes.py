@@ -1,31 +1,26 @@
-"""Our name server and broker as real processes: free ports, ready when they answer, logs kept.
-
-Standard library only, so that the Java harness and the demo can use it too.
-"""
+"""Our name server and broker as real processes: free ports, ready when they answer, logs kept."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chaos.ports import BROKER_OFFSETS, LOOPBACK, Ports
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-LOOPBACK = "127.0.0.1"
 # Below the ephemeral range of Linux (32768): no outgoing connection takes a port first. What runs at the
 # same time has ranges of its own: two that look at once find the same port free.
-PORTS = range(*map(int, os.environ.get("TANDEM_TEST_PORTS", "20000-28000").split("-")))
-PORT_STEP = 10
-BROKER_NOT_LISTENING_OFFSETS = (-2, 0, 1)  # fast port, listen port, port of the replication
+PORTS = Ports(range(*map(int, os.environ.get("TANDEM_TEST_PORTS", "20000-28000").split("-"))))
 
 GET_ROUTE = 105
 GET_CLUSTER = 106
@@ -47,28 +42,14 @@ def wait_until(
         time.sleep(every_s)
 
 
-def free_port(offsets: Sequence[int] = (0,)) -> int:
-    """A port of which all `port + offset` can be bound on loopback now."""
-    for _ in range(400):
-        port = random.choice(PORTS[PORT_STEP::PORT_STEP])
-        if all(_can_bind(port + offset) for offset in offsets):
-            return port
-    raise AssertionError("no free port found")
+def free_port(offsets: Iterable[int] = (0,)) -> int:
+    """A port of which all `port + offset` can be bound on loopback now, and nobody took lately."""
+    return PORTS.take(offsets)
 
 
 def free_broker_port() -> int:
     """A listen port whose fast port (-2) and replication port (+1) are free too."""
-    return free_port(BROKER_NOT_LISTENING_OFFSETS)
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
+    return PORTS.take(BROKER_OFFSETS)
 
 
 def ask(

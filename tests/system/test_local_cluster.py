@@ -78,10 +78,9 @@ class LocalCluster:
 def new_cluster(directory: Path) -> LocalCluster:
     # broker-a, broker-b ten above it, the fast port two below each, the one for slaves above
     brokers = (-2, 0, 1, 8, 10, 11)
-    first, name_server = free_port(brokers), free_port()
-    while name_server - first in brokers:
-        name_server = free_port()
-    return LocalCluster(directory / "data", name_server, first)
+    return LocalCluster(
+        directory / "data", broker_port=free_port(brokers), namesrv_port=free_port()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,34 @@
+"""Ports that are given out before anybody opens them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from chaos.ports import BROKER_OFFSETS, LOOPBACK, STEP, Ports
+from chaos.processes import ProcessBroken
+
+AMONG = range(18_000, 18_000 + 21 * STEP)  # used by nothing else here
+
+
+def test_what_was_taken_and_is_not_open_yet_is_not_given_out_again() -> None:
+    ports = Ports(AMONG)
+    numbers = []
+    for offsets in [BROKER_OFFSETS, (0,)] * 5:
+        port = ports.take(offsets)
+        numbers += [port + offset for offset in offsets]
+    assert len(numbers) == len(set(numbers)) == 20
+
+
+def test_a_port_that_somebody_else_has_is_left_out() -> None:
+    taken, free = (AMONG.start + number * STEP for number in (1, 2))
+    with socket.create_server((LOOPBACK, taken + 1)):
+        assert Ports(range(AMONG.start, free + 1)).take() == free
+
+
+def test_none_left_is_an_error() -> None:
+    ports = Ports(range(AMONG.start, AMONG.start + STEP + 1))
+    ports.take()
+    with pytest.raises(ProcessBroken, match="no free port"):
+        ports.take()
