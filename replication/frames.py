@@ -16,7 +16,7 @@ EXTENDED (ours, both directions)
      5  1  flags: 1 body is lz4
      6  2  H, size of the head
      8  4  B, size of the body as sent
-    12  4  CRC-32 of bytes 0 to 12, head and body
+    12  4  CRC-32C of bytes 0 to 12, head and body
     16  H  head, a fixed structure per kind; then B bytes of body
 
 A slave offers EXTENDED with the value 0x54 in the upper byte of its handshake's first flag, which a stock master
@@ -38,16 +38,12 @@ from typing import Final
 
 import lz4.block
 import msgspec
+from crc32c import crc32c
 
 from replication.config import FRAME_BODY_BYTES_MAX
 from replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
 from replication.errors import PeerBrokeProtocol
 from replication.joinedcrc import joined_crc
-
-try:
-    from isal.isal_zlib import crc32
-except ImportError:  # slower, never different
-    from zlib import crc32
 
 Buffer = bytes | bytearray | memoryview
 
@@ -223,9 +219,9 @@ _FROM_MASTER: Final = frozenset(_Kind) - _FROM_SLAVE
 def _sealed(kind: _Kind, head: bytes, body: Buffer = b"", flags: int = 0) -> bytes:
     """Prefix and head of an EXTENDED frame; the body follows as it is."""
     front = _FRAME.pack(_MAGIC, kind, flags, len(head), len(body), 0)[:12]
-    crc = crc32(head, crc32(front))
+    crc = crc32c(head, crc32c(front))
     if body:
-        crc = crc32(body, crc)
+        crc = crc32c(body, crc)
     return front + crc.to_bytes(4, "big") + head
 
 
@@ -293,7 +289,7 @@ def encode_transfer_head(
     """What precedes the body on the wire, so that the body can be written from the log without a copy.
 
     body_bytes  size of the body when frame.body is empty because the kernel will send it (sendfile)
-    body_crc    its CRC-32 then; EXTENDED only
+    body_crc    its CRC-32C then; EXTENDED only
     """
     size = len(frame.body) if body_bytes is None else body_bytes
     if dialect is Dialect.CLASSIC:
@@ -305,7 +301,7 @@ def encode_transfer_head(
     head = _EXTENDED_TRANSFER.pack(frame.offset, frame.epoch, frame.epoch_start, frame.confirmed)
     if body_crc is not None:
         front = _FRAME.pack(_MAGIC, _Kind.TRANSFER, 0, len(head), size, 0)[:12]
-        crc = joined_crc(crc32(head, crc32(front)), body_crc, size)
+        crc = joined_crc(crc32c(head, crc32c(front)), body_crc, size)
         return front + crc.to_bytes(4, "big") + head
     assert size == len(frame.body), "a body without a checksum must be there"
     return _sealed(_Kind.TRANSFER, head, frame.body)
@@ -552,7 +548,7 @@ def _extended(view: memoryview, at: int, end: int, allowed: frozenset[_Kind]) ->
     stop = body_at + body_size
     if end < stop:
         return None
-    if crc32(view[head_at:stop], crc32(view[at : at + 12])) != crc:
+    if crc32c(view[head_at:stop], crc32c(view[at : at + 12])) != crc:
         raise PeerBrokeProtocol(f"{kind.name} with a wrong checksum")
     head = bytes(view[head_at:body_at])
     body = view[body_at:stop]

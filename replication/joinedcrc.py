@@ -1,15 +1,15 @@
-"""CRC-32 of two pieces in a row out of the checksum of each. Source: zlib's crc32_combine."""
+"""CRC-32C of two pieces in a row out of the checksum of each, as zlib's crc32_combine() does it for CRC-32."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final
 
-_POLYNOMIAL: Final = 0xEDB88320  # CRC-32, reflected
+_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reflected
 
 
 def joined_crc(first: int, second: int, second_size: int) -> int:
-    """CRC-32 of two pieces in a row, from the checksum of each."""
+    """CRC-32C of two pieces in a row, from the checksum of each."""
     return _applied(shift(second_size), first) ^ second
 
 

@@ -11,12 +11,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from replication.joinedcrc import shift
+from crc32c import crc32c
 
-try:
-    from isal.isal_zlib import crc32
-except ImportError:  # slower, never different
-    from zlib import crc32
+from replication.joinedcrc import shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +80,4 @@ def _checksum(frame: Ahead, descriptor: int) -> int:
         memoryview(mapping) as view,
         view[skipped:] as body,
     ):
-        return crc32(body)
+        return crc32c(body)

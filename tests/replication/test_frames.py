@@ -6,12 +6,12 @@ import base64
 import json
 import lzma
 import random
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -215,9 +215,25 @@ def test_any_flipped_bit_of_an_extended_frame_is_noticed(direction: str, frame: 
         assert found == [], f"bit {bit}"  # it waits for bytes that a larger size announces
 
 
+def castagnoli(data: bytes) -> int:
+    """CRC-32C bit by bit; of b"123456789" it is E3069283 (RFC 3720)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_the_checksum_of_our_frames_is_crc_32c() -> None:
+    assert castagnoli(b"123456789") == 0xE3069283
+    data = encode_master_frame(Transfer(4096, b"a body" * 50, 3, 0, 4096), Dialect.EXTENDED)
+    assert int.from_bytes(data[12:16], "big") == castagnoli(data[:12] + data[16:])
+
+
 def test_a_body_sent_by_the_kernel_is_checked_too() -> None:
     head = encode_transfer_head(
-        Transfer(0, b"", 1, 0, 0), Dialect.EXTENDED, body_bytes=5, body_crc=zlib.crc32(b"12345")
+        Transfer(0, b"", 1, 0, 0), Dialect.EXTENDED, body_bytes=5, body_crc=crc32c(b"12345")
     )
     frames = read_all(MasterFrameReader(Dialect.EXTENDED), [head + b"12345"])
     assert frames == [Transfer(0, b"12345", 1, 0, 0)]

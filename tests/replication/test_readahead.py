@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,15 +15,15 @@ from replication.readahead import Ahead, Ready, read_ahead
 
 @given(st.binary(max_size=60), st.binary(max_size=3000))
 def test_a_joined_checksum_is_that_of_both_pieces(first: bytes, second: bytes) -> None:
-    joined = joined_crc(zlib.crc32(first), zlib.crc32(second), len(second))
-    assert joined == zlib.crc32(first + second)
+    joined = joined_crc(crc32c(first), crc32c(second), len(second))
+    assert joined == crc32c(first + second)
 
 
 @pytest.mark.parametrize("size", [1 << 18, (1 << 18) - 13, 1 << 20])
 def test_large_pieces_join_too(size: int) -> None:
     first, second = b"head", bytes(range(256)) * (size // 256 + 1)
     second = second[:size]
-    assert joined_crc(zlib.crc32(first), zlib.crc32(second), size) == zlib.crc32(first + second)
+    assert joined_crc(crc32c(first), crc32c(second), size) == crc32c(first + second)
 
 
 def test_frames_of_several_files_are_read_in_one_go(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_frames_of_several_files_are_read_in_one_go(tmp_path: Path) -> None:
     plain = [Ready(each.start, each.stop, 0) for each in frames]
     assert read_ahead(frames, checked=False) == plain
     assert read_ahead(frames, checked=True) == [
-        Ready(700_000, 1_004_000, zlib.crc32(data[700_000:])),
-        Ready(1_004_000, 1_004_010, zlib.crc32(data[:10])),
-        Ready(1_004_010, 1_504_010, zlib.crc32(data[10:500_010])),
+        Ready(700_000, 1_004_000, crc32c(data[700_000:])),
+        Ready(1_004_000, 1_004_010, crc32c(data[:10])),
+        Ready(1_004_010, 1_504_010, crc32c(data[10:500_010])),
     ]
 
 
