@@ -18,7 +18,9 @@
 
 static int pulling(void) { return options.mode[0] == 'p'; }
 
-/* With --rate, a slot that is free waits here for its turn; its latency counts from when its turn was due. */
+/* With --rate, a slot that is free waits here for its turn; its latency counts from when its turn was due.
+   Who is due is looked for without a pause, which takes a core; with --tick every so many microseconds,
+   which leaves the core to others that run there. */
 typedef struct { Connection *connection; uint32_t number; } Free;
 static Free *free_slots;
 static uint32_t free_head, free_count, free_room;
@@ -168,14 +170,17 @@ static void receive(Connection *connection) {
     memcpy(connection->rest, at, connection->rest_bytes);
 }
 
-static void send_what_is_due(int epoll, uint64_t at_ns) {
+static void send_what_is_due(int epoll, Connection *connections, uint64_t at_ns) {
+    int any = 0;
     for (; free_count && due_ns <= at_ns && !stopping; due_ns += interval_ns, free_count--) {
         Free next = free_slots[free_head];
         free_head = (free_head + 1) % free_room;
         make_ready(next.connection, next.number);
         next.connection->slots[next.number].sent_ns = due_ns;
-        flush(epoll, next.connection);
+        any = 1;
     }
+    for (int i = 0; any && i < options.connections; i++)
+        if (connections[i].ready_count) flush(epoll, &connections[i]);
 }
 
 static int connect_to_server(void) {
@@ -263,6 +268,7 @@ static void run_load(void) {
         interval_ns = (uint64_t)((double)NS / options.rate);
         due_ns = begin;
     }
+    struct timespec tick = { 0, options.tick_us * 1000L };
     for (int i = 0; i < options.connections; i++) {
         for (uint32_t n = 0; n < (uint32_t)options.outstanding; n++)
             if (requests_made < requests_wanted())
@@ -290,7 +296,8 @@ static void run_load(void) {
         if (acknowledged != last_count) last_count = acknowledged, last_answer = now;
         if (now > last_answer + 10 * NS) refuse("no answer for 10 s, %u outstanding", all_outstanding(connections));
         struct epoll_event events[256];
-        if (interval_ns) send_what_is_due(epoll, now);
+        if (interval_ns) send_what_is_due(epoll, connections, now);
+        if (interval_ns && options.tick_us > 0 && !stopping) nanosleep(&tick, NULL);
         int count = epoll_wait(epoll, events, 256, interval_ns && !stopping ? 0 : 100);
         if (count < 0 && errno != EINTR) refuse("epoll_wait: %s", strerror(errno));
         for (int i = 0; i < count; i++) {
@@ -403,6 +410,7 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(name, "--warmup")) options.warmup_s = atof(value);
         else if (!strcmp(name, "--seconds")) options.seconds = atof(value);
         else if (!strcmp(name, "--rate")) options.rate = atof(value);
+        else if (!strcmp(name, "--tick")) options.tick_us = atoi(value);
         else if (!strcmp(name, "--count")) options.count = atoll(value);
         else if (!strcmp(name, "--core")) options.core = atoi(value);
         else if (!strcmp(name, "--pid")) options.pid = atoi(value);
@@ -414,7 +422,8 @@ static void parse_options(int argc, char **argv) {
     int known = !strcmp(options.mode, "send") || !strcmp(options.mode, "pull") || !strcmp(options.mode, "wake");
     if (!known) refuse("unknown mode %s", options.mode);
     if (!options.port || options.connections < 1 || options.outstanding < 1 || options.outstanding > 1 << 16
-        || options.body_bytes < 1 || options.body_bytes > 4 << 20 || options.queue_count < 1
+        || options.tick_us < 0
+        || options.tick_us > 999999 || options.body_bytes < 1 || options.body_bytes > 4 << 20 || options.queue_count < 1
         || options.queue_count > QUEUES_MAX || strlen(options.topic) > 127 || strlen(options.group) > 255)
         refuse("a value is missing or out of range");
     if (options.mode[0] != 's' && !ranges) refuse("%s needs --ranges", options.mode);
@@ -426,6 +435,7 @@ static void parse_options(int argc, char **argv) {
 int main(int argc, char **argv) {
     parse_options(argc, argv);
     prctl(PR_SET_PDEATHSIG, 9);
+    if (options.tick_us) prctl(PR_SET_TIMERSLACK, 1);
     if (options.core >= 0) {
         cpu_set_t cores;
         CPU_ZERO(&cores);

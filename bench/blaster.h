@@ -72,7 +72,7 @@ typedef struct {                /* what an answer's header says */
 
 static struct {
     const char *host, *mode, *topic, *group;
-    int port, connections, outstanding, body_bytes, binary, core, queue_count, pid;
+    int port, connections, outstanding, body_bytes, binary, core, queue_count, pid, tick_us;
     double warmup_s, seconds, rate;
     long long count;
 } options = { .host = "127.0.0.1", .mode = "send", .topic = "bench", .group = "bench-group", .connections = 8,

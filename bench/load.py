@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import mmap
 import shlex
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ OTHERS_SHARE_MAX: Final = 0.1
 #: generator busier than this while the server is not: the figure is a lower bound
 GENERATOR_BUSY: Final = 0.95
 DISPATCH_TIMEOUT_S: Final = 30.0
-MELT_STEPS: Final = 40
+WARM_BLOCK_BYTES: Final = 2 << 20
 
 Mode = Literal["send", "pull", "wake"]
 Header = Literal["json", "binary"]
@@ -45,6 +44,7 @@ class Load:
     body_bytes: int = 1024
     header: Header = "json"
     rate: int = 0  # messages/s, open loop; 0: as fast as the closed loop goes
+    tick_us: int = 0  # with a rate: how often to look who is due; 0 takes a whole core for it
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ def blaster_command(
     else:
         command += ["--queues", str(QUEUES)]
     if load.rate:
-        command += ["--rate", str(load.rate)]
+        command += ["--rate", str(load.rate), "--tick", str(load.tick_us)]
     if timing.count:
         command += ["--count", str(timing.count)]
     if timing.core is not None:
@@ -252,43 +252,27 @@ def settle(data_dir: Path) -> None:
     subprocess.run(["sync", "-f", str(data_dir)], check=True, timeout=300)
 
 
-def warm_memory(scratch: Path, size: int) -> None:
-    """Fill `size` bytes of page cache and free them: what is measured right after may take those.
-
-    A host takes the memory back that a virtual machine has not used for a few seconds; who touches it
-    next waits for the host, page by page.
-    """
-    _fill(scratch, size)
-    scratch.unlink()
-
-
 @contextlib.contextmanager
-def memory_kept_warm(scratch: Path, size: int, seconds: float) -> Iterator[None]:
-    """As warm_memory(), for a body that takes so many seconds: what it needs is freed bit by bit."""
-    _fill(scratch, size)
-    settle(scratch.parent)  # else the disk writes it while we measure
-    stop = threading.Event()
+def warm_memory(size: int) -> Iterator[None]:
+    """Touch memory and free it: files that are written in the body get memory that is really there.
 
-    def melt() -> None:
-        left = size
-        while left > 0:
-            left = max(left - size // MELT_STEPS, 0)
-            os.truncate(scratch, left)
-            if stop.wait(seconds / MELT_STEPS):
-                return
-
-    thread = threading.Thread(target=melt, name="melt")
-    thread.start()
-    try:
+    A host takes what a virtual machine has freed, and who touches it next waits for the host, page by
+    page (ten times as long as for any other). It takes blocks of 2 MiB: one page of each is kept, and
+    the others stay. About half of `size` was found to serve files.
+    """
+    size = min(size, available_bytes() // 2) // WARM_BLOCK_BYTES * WARM_BLOCK_BYTES
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for start in range(0, size, mmap.PAGESIZE):
+            memory[start] = 1
+        kept = mmap.PAGESIZE
+        for start in range(0, size, WARM_BLOCK_BYTES):
+            memory.madvise(mmap.MADV_DONTNEED, start + kept, WARM_BLOCK_BYTES - kept)
         yield
-    finally:
-        stop.set()
-        thread.join()
-        scratch.unlink()
 
 
-def _fill(scratch: Path, size: int) -> None:
-    piece = bytes(1 << 20)
-    with scratch.open("wb", buffering=0) as file:
-        for _ in range(0, size, len(piece)):
-            file.write(piece)
+def available_bytes() -> int:
+    """Memory that may be used without anything being swapped out."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RunRefused("/proc/meminfo does not tell how much memory is available")

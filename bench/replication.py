@@ -289,12 +289,12 @@ def measure(given: argparse.Namespace, dialect: str) -> float:
             try:
                 assert master.stdout is not None
                 ready = json.loads(master.stdout.readline())
-                warm_memory(root / "warm", given.bytes)
-                slave = subprocess.run(
-                    [*pinned(1), *common, "--side", "slave", "--root", str(root / "slave"), "--address",
-                     ready["address"], "--end", str(ready["end"])],
-                    stdout=subprocess.PIPE, text=True, check=True,
-                )  # fmt: skip
+                with warm_memory(2 * given.bytes):
+                    slave = subprocess.run(
+                        [*pinned(1), *common, "--side", "slave", "--root", str(root / "slave"),
+                         "--address", ready["address"], "--end", str(ready["end"])],
+                        stdout=subprocess.PIPE, text=True, check=True,
+                    )  # fmt: skip
                 sent = Side(**json.loads(master.stdout.readline()))
                 taken = Side(**json.loads(slave.stdout))
             finally:
