@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 #: per turn of the loop: 1 to 3 ms, then others are served
 DISPATCH_RECORDS_MAX: Final = 2_048 if COMPILED else 256
-DISPATCH_GATHER_S: Final = 0.001  # what is confirmed piece by piece is dispatched together
 SEGMENT_CHECK_MS: Final = 100
 CHECKPOINT_MS: Final = 1_000
 FLUSH_RETRY_S: Final = 0.1
@@ -149,38 +148,23 @@ class Dispatch:
     """Derives queues and index from the log, right behind the appends that wake it.
 
     A turn takes at most DISPATCH_RECORDS_MAX records; more wait for the next turn of the loop, so
-    that no backlog holds up requests. While something is appended and not confirmed, its
-    confirmation is near: what is confirmed until then waits for it, DISPATCH_GATHER_S at most.
+    that no backlog holds up requests.
     """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._scheduled = False
-        self._gathering: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
         """There is, or may be, more to dispatch. Costs nothing when a turn is already due."""
-        if self._scheduled or self._loop is None:
-            return
-        if self._store.end <= self._store.confirmed:
-            self._schedule(self._loop)
-        elif self._gathering is None:
-            self._gathering = self._loop.call_later(DISPATCH_GATHER_S, self._turn)
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._scheduled = True
-        loop.call_soon(self._turn)
-
-    def _gather_no_more(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        if not self._scheduled and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
-        self._gather_no_more()
         failure = self._failure
         if failure is None or failure.done():
             return
@@ -189,8 +173,8 @@ class Dispatch:
         except Exception as problem:  # ends the job, and the process with it
             failure.set_exception(problem)
             return
-        if taken >= DISPATCH_RECORDS_MAX and self._loop is not None:
-            self._schedule(self._loop)
+        if taken >= DISPATCH_RECORDS_MAX:
+            self.wake()
 
     async def run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -200,7 +184,6 @@ class Dispatch:
             await self._failure
         finally:
             self._loop = None
-            self._gather_no_more()
 
 
 class NextSegment:

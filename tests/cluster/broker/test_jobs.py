@@ -80,34 +80,6 @@ async def test_backlog_leaves_turns_to_others(asker: Asker) -> None:
     assert {DISPATCH_RECORDS_MAX, DISPATCH_RECORDS_MAX * 2} <= set(seen)
 
 
-async def test_what_is_confirmed_piece_by_piece_is_dispatched_together(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, wake = asker.broker.store, asker.broker.dispatch.wake
-    ends = [put(asker) for _ in range(4)]
-    confirmed, turns = [0], []
-    dispatch = store.dispatch
-
-    def seen(records_max: int) -> int:
-        turns.append(dispatch(records_max))
-        return turns[-1]
-
-    monkeypatch.setattr(store, "confirm_limit", lambda: confirmed[-1])
-    monkeypatch.setattr(store, "dispatch", seen)
-    async with job(asker.broker.dispatch.run):
-        for end in ends[:3]:
-            confirmed.append(end)
-            wake()
-            await asyncio.sleep(0)
-            assert turns == []
-        await until(lambda: bool(turns))  # though nothing more was confirmed
-        assert turns == [3]
-        confirmed.append(ends[3])
-        wake()
-        await asyncio.sleep(0)
-        assert turns == [3, 1]  # nothing more is to come: at once
-
-
 async def test_failed_dispatch_ends_its_job(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(records_max: int) -> int:
         raise AssertionError("a queue went backwards")
