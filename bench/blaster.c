@@ -20,7 +20,7 @@ static int pulling(void) { return options.mode[0] == 'p'; }
 
 /* With --rate, a slot that is free waits here for its turn; its latency counts from when its turn was due.
    Who is due is looked for without a pause, which takes a core; with --tick every so many microseconds,
-   which leaves the core to others that run there. */
+   which leaves the core to others that run there; answers are read then, too. */
 typedef struct { Connection *connection; uint32_t number; } Free;
 static Free *free_slots;
 static uint32_t free_head, free_count, free_room;
@@ -422,10 +422,11 @@ static void parse_options(int argc, char **argv) {
     int known = !strcmp(options.mode, "send") || !strcmp(options.mode, "pull") || !strcmp(options.mode, "wake");
     if (!known) refuse("unknown mode %s", options.mode);
     if (!options.port || options.connections < 1 || options.outstanding < 1 || options.outstanding > 1 << 16
-        || options.tick_us < 0
-        || options.tick_us > 999999 || options.body_bytes < 1 || options.body_bytes > 4 << 20 || options.queue_count < 1
+        || options.body_bytes < 1 || options.body_bytes > 4 << 20 || options.queue_count < 1
         || options.queue_count > QUEUES_MAX || strlen(options.topic) > 127 || strlen(options.group) > 255)
         refuse("a value is missing or out of range");
+    if (options.tick_us && (options.tick_us < 0 || options.tick_us > 999999 || options.rate <= 0))
+        refuse("--tick takes 1 to 999999 us, beside --rate");
     if (options.mode[0] != 's' && !ranges) refuse("%s needs --ranges", options.mode);
     if (options.mode[0] == 'w' && options.count < 1) refuse("wake needs --count");
     for (int i = 0; pulling() && i < options.queue_count; i++)

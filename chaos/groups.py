@@ -131,8 +131,7 @@ class Group:
     def __init__(self, directory: Path, plan: GroupPlan) -> None:
         self.plan = plan
         self.directory = directory
-        self.ports = CAMPAIGN_PORTS
-        name_server_port, controller_port = self.ports.take(), self.ports.take()
+        name_server_port, controller_port = CAMPAIGN_PORTS.take(), CAMPAIGN_PORTS.take()
         self.name_server_address = f"{LOOPBACK}:{name_server_port}"
         self.controller_address = f"{LOOPBACK}:{controller_port}"
         self.name_server = self._make_name_server(name_server_port)
@@ -150,7 +149,7 @@ class Group:
     def settings_of(self, number: int) -> dict[str, object]:
         """Settings of one replica, by RocketMQ's keys. Made once, when the group is."""
         plan, directory = self.plan, self.directory / f"replica-{number}"
-        port = self.ports.take()
+        port = CAMPAIGN_PORTS.take()
         store = directory / "store"
         settings: dict[str, object] = {
             "brokerClusterName": plan.cluster,
@@ -178,7 +177,7 @@ class Group:
             settings |= {
                 "brokerRole": "SYNC_MASTER" if plan.synchronous else "ASYNC_MASTER",
                 "metricsExporterType": "PROM",
-                "metricsPromExporterPort": self.ports.take(),
+                "metricsPromExporterPort": CAMPAIGN_PORTS.take(),
             }
         return {**settings, **plan.settings}
 

@@ -13,20 +13,20 @@ from chaos.processes import ProcessBroken
 LOOPBACK: Final = "127.0.0.1"
 STEP: Final = 10
 BROKER_OFFSETS: Final = (-2, 0, 1)  # fast port, listen port, port of the replication
-REMEMBERED: Final = 600
 TRIES: Final = 400
 
 
 class Ports:
-    """Free ports on loopback, each STEP from the next.
+    """Free ports on loopback out of a range, each STEP from the next.
 
-    Whoever takes one opens it only later, so what was taken is not given out again for long. Two
-    objects know nothing of each other: of one process there should be one per range.
+    Whoever takes one opens it only later, so what was taken is not given out again before half of
+    the range was. Two objects know nothing of each other: there should be one per range.
     """
 
     def __init__(self, among: range) -> None:
+        self._range = among
         self._among = range(among.start + STEP, among.stop, STEP)
-        self._taken: deque[int] = deque(maxlen=REMEMBERED)
+        self._taken: deque[int] = deque(maxlen=len(self._among) // 2 * len(BROKER_OFFSETS) + 1)
 
     def take(self, offsets: Iterable[int] = BROKER_OFFSETS) -> int:
         """A port of which all `port + offset` can be bound now. Raises ProcessBroken when none is
@@ -35,7 +35,8 @@ class Ports:
         for _ in range(TRIES):
             port = random.SystemRandom().choice(self._among)  # campaigns seed the other one
             wanted = [port + offset for offset in offsets]
-            if not any(number in self._taken for number in wanted) and _can_bind(wanted):
+            free = all(each in self._range and each not in self._taken for each in wanted)
+            if free and _can_bind(wanted):
                 self._taken.extend(wanted)
                 return port
         raise ProcessBroken("no free port on loopback for a server")

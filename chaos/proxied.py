@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.groups import Group, GroupPlan, Replica
-from chaos.ports import LOOPBACK
+from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
 from chaos.proxy import Link
 
 PROXIED: Final = "127.0.0.2"  # advertised for replication: all of 127/8 is loopback on Linux
@@ -24,7 +24,7 @@ class ProxiedGroup(Group):
 
     def settings_of(self, number: int) -> dict[str, object]:
         settings = super().settings_of(number)
-        port, ha_port = self.ports.take(), int(str(settings["haListenPort"]))
+        port, ha_port = CAMPAIGN_PORTS.take(), int(str(settings["haListenPort"]))
         controller_port = int(self.controller_address.rpartition(":")[2])
         self.controller_links.append(
             Link(f"controller of replica {number}", LOOPBACK, port, LOOPBACK, controller_port)

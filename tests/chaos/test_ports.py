@@ -14,11 +14,17 @@ AMONG = range(18_000, 18_000 + 21 * STEP)  # used by nothing else here
 
 def test_what_was_taken_and_is_not_open_yet_is_not_given_out_again() -> None:
     ports = Ports(AMONG)
+    assert sorted(ports.take((0,)) for _ in AMONG[STEP::STEP]) == list(AMONG[STEP::STEP])
+
+
+def test_ports_beside_one_that_was_taken_are_taken_too() -> None:
+    ports = Ports(AMONG)
     numbers = []
-    for offsets in [BROKER_OFFSETS, (0,)] * 5:
+    for offsets in [BROKER_OFFSETS, (-12, 0, 10, 21)] * 3:
         port = ports.take(offsets)
         numbers += [port + offset for offset in offsets]
-    assert len(numbers) == len(set(numbers)) == 20
+    assert len(numbers) == len(set(numbers)) == 21
+    assert all(number in AMONG for number in numbers)
 
 
 def test_a_port_that_somebody_else_has_is_left_out() -> None:

@@ -1,6 +1,6 @@
 """Stock Java clients, tools and servers for the compatibility tests and the demo.
 
-Standard library only; needs `tests/system` on the path for `cluster_processes`. Maven finds the
+Needs `tests/system` on the path for `cluster_processes`, beside the standard library. Maven finds the
 artifacts, javac compiles our driver (tests/compat/java) against each release, both once: what they
 made is kept in .cache/java.
 """

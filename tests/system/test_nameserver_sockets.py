@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cluster_processes import free_port
 
 from cluster.remoting import Channel, Command, client_context, open_channel
 
@@ -32,11 +33,6 @@ setup_logging()
 config = NameServerConfig.from_properties(json.loads(sys.argv[1]), path=Path(sys.argv[2]))
 run(lambda: serve_nameserver(config, lambda line: print(line, flush=True)))
 """
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
