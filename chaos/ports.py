@@ -19,14 +19,15 @@ TRIES: Final = 400
 class Ports:
     """Free ports on loopback out of a range, each STEP from the next.
 
-    Whoever takes one opens it only later, so what was taken is not given out again before half of
-    the range was. Two objects know nothing of each other: there should be one per range.
+    Whoever takes one opens it only later, so a port that was taken is not given out again before
+    many others were; most stay free, for who wants several beside each other. Two objects know
+    nothing of each other: there should be one per range.
     """
 
     def __init__(self, among: range) -> None:
         self._range = among
         self._among = range(among.start + STEP, among.stop, STEP)
-        self._taken: deque[int] = deque(maxlen=len(self._among) // 2 * len(BROKER_OFFSETS) + 1)
+        self._taken: deque[int] = deque(maxlen=max(len(self._among) // 4, len(BROKER_OFFSETS)))
 
     def take(self, offsets: Iterable[int] = BROKER_OFFSETS) -> int:
         """A port of which all `port + offset` can be bound now. Raises ProcessBroken when none is

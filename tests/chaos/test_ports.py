@@ -9,12 +9,12 @@ import pytest
 from chaos.ports import BROKER_OFFSETS, LOOPBACK, STEP, Ports
 from chaos.processes import ProcessBroken
 
-AMONG = range(18_000, 18_000 + 21 * STEP)  # used by nothing else here
+AMONG = range(18_000, 20_000)  # used by nothing else here
 
 
 def test_what_was_taken_and_is_not_open_yet_is_not_given_out_again() -> None:
     ports = Ports(AMONG)
-    assert sorted(ports.take((0,)) for _ in AMONG[STEP::STEP]) == list(AMONG[STEP::STEP])
+    assert len({ports.take((0,)) for _ in range(49)}) == 49
 
 
 def test_ports_beside_one_that_was_taken_are_taken_too() -> None:
@@ -30,11 +30,11 @@ def test_ports_beside_one_that_was_taken_are_taken_too() -> None:
 def test_a_port_that_somebody_else_has_is_left_out() -> None:
     taken, free = (AMONG.start + number * STEP for number in (1, 2))
     with socket.create_server((LOOPBACK, taken + 1)):
-        assert Ports(range(AMONG.start, free + 1)).take() == free
+        assert Ports(range(AMONG.start, free + 2)).take() == free
 
 
 def test_none_left_is_an_error() -> None:
-    ports = Ports(range(AMONG.start, AMONG.start + STEP + 1))
+    ports = Ports(range(AMONG.start, AMONG.start + STEP + 2))
     ports.take()
     with pytest.raises(ProcessBroken, match="no free port"):
         ports.take()
