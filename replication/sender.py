@@ -35,6 +35,7 @@ from replication.frames import (
     Report,
     SlaveFrame,
     Welcome,
+    read_classic_reports,
 )
 from replication.master import NEVER, MasterCore
 from replication.masterevents import (
@@ -52,7 +53,7 @@ from replication.party import Party
 from replication.proofs import master_proof, refuse_hello
 from replication.readahead import Ahead, read_ahead
 from replication.replica import ReplicaCore
-from replication.stream import LogGone, Shipped, SourceLog, Stream
+from replication.stream import GROUP_BYTES, LogGone, Shipped, SourceLog, Stream
 from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
 from storage import Clock
 
@@ -116,6 +117,7 @@ class Sender:
         self._woken = False
         self._telling = False
         self._gathering = False
+        self._enough = NEVER  # so far what is appended gathers, whatever else has changed
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -151,7 +153,8 @@ class Sender:
 
     def ship_held(self) -> None:
         """The log has grown and the answers are held: ship it now, the slave is waited for."""
-        self._feed.guarded(self.pump)
+        if self._source.end >= self._enough:
+            self._feed.guarded(self.pump)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -201,6 +204,12 @@ class Sender:
             self._ship(stream)
 
     def _take(self, stream: Stream, data: bytes) -> None:
+        if stream.dialect is Dialect.CLASSIC:
+            reports, at = read_classic_reports(data)
+            stream.left = data[at:]
+            if reports:
+                self._reported(stream, reports)
+            return
         view, at = memoryview(data), 0
         while at < len(data):
             frames, at = stream.reader.read(view, at, len(data))
@@ -314,6 +323,7 @@ class Sender:
         stream.acked = reports[-1].received
         # what was gathered goes first: the slave works while we answer
         problem = self._write(stream)
+        self._enough = NEVER
         if len(self._streams) > 1:
             self.pump(but=stream)
         end, master = self._source.end, self._feed.master
@@ -420,42 +430,39 @@ class Sender:
         if master is None:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
-        end = self._source.end
+        end, enough, report_due = self._source.end, NEVER, False
         for stream in list(self._streams.values()):
             if stream is but or not stream.behind(end):
                 continue
+            report_due = may_gather
             if may_gather and stream.gathers(end):
-                self._gather()
+                self._gather(end)
+                full_at = stream.next_offset + GROUP_BYTES
+                enough = full_at if enough == NEVER else min(enough, full_at)
             else:
                 self._ship(stream)
-        if master.controlled or not self._gathering:  # else the next report says it, too
+        self._enough = enough
+        if master.controlled or not report_due:  # else that report says it, too
             self._note_log(master, end)
 
-    def _gather(self) -> None:
+    def _gather(self, end: int) -> None:
         """Ship what waits for a report without one once the loop has nothing more to append."""
         if not self._gathering:
             assert self._loop is not None
             self._gathering = True
-            self._loop.call_soon(self._look_again)
-
-    def _look_again(self) -> None:
-        """What the loop had read when it came here is appended before it comes to the next look."""
-        if self._loop is not None:
-            self._loop.call_soon(self._feed.guarded, self._ship_gathered, self._source.end)
+            self._loop.call_soon(self._feed.guarded, self._ship_gathered, end)
 
     def _ship_gathered(self, end: int) -> None:
-        self._gathering = False
+        """Not yet while the turn of the loop that led here has brought more."""
+        self._gathering, self._enough = False, NEVER
         if self._loop is None:
             return
-        if self._source.end > end:
-            self._gather()
+        if self._source.end > end or self._source.staged:
+            self._gather(self._source.end)
             return
         for stream in list(self._streams.values()):
             if stream.behind(end):
                 self._ship(stream)
-        master = self._feed.master
-        if master is not None:
-            self._note_log(master, end)
 
     def _ship(self, stream: Stream) -> None:
         problem = self._write(stream)

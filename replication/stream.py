@@ -53,6 +53,10 @@ class SourceLog(Protocol):
     def end(self) -> int:
         """Offset behind the last whole record."""
 
+    @property
+    def staged(self) -> bool:
+        """Whether more is about to be appended: it waits for the commit of this turn of the loop."""
+
     def read(self, offset: int, size: int) -> memoryview | None:
         """A view of [offset, offset + size), all of it in one file; None when it is not there."""
 

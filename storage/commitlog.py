@@ -106,6 +106,11 @@ class CommitLog:
         return last.start + last.wrote
 
     @property
+    def staged(self) -> bool:
+        """Whether bytes wait for a commit."""
+        return self.tail.committed < self.tail.position
+
+    @property
     def failure(self) -> str:
         """Why a commit failed, or "". From then on nothing may be acknowledged."""
         return self.tail.failure

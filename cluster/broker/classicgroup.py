@@ -182,9 +182,9 @@ class ClassicMaster:
 
     def _available(self) -> int:
         core, available = self.core, 0
-        near = max(self._store.log.end - core.rules.gap_bytes_max, NEVER)
+        near = self._store.log.end - core.rules.gap_bytes_max
         for slave in core.slaves.values():
-            if slave.received > near and not (self._late and self._is_late(slave)):
+            if near < slave.received != NEVER and not (self._late and self._is_late(slave)):
                 available += 1
         return available
 

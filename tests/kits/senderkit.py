@@ -25,6 +25,7 @@ class MemoryLog:
         self.data = bytearray(data)
         self.start = 0
         self.end = len(data)
+        self.staged = False
         self.segment_bytes = segment_bytes
         self.out: list[memoryview] = []
 

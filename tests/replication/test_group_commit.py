@@ -48,11 +48,13 @@ async def test_a_loop_without_work_ships_what_it_gathered() -> None:
     async with serving(Mode.S0) as (master, wire, _):
         master.grow(b"a" * 100)
         master.grow(b"b" * 100)
+        master.log.staged = True  # more was read in that turn: once more
         await asyncio.sleep(0)
-        master.grow(b"c" * 100)  # more was read in that turn: once more
-        for _ in range(2):
-            await asyncio.sleep(0)
-            assert shipped(wire) == [10, 110]
+        assert shipped(wire) == [10, 110]
+        master.log.staged = False
+        master.grow(b"c" * 100)  # and more was appended: once more
+        await asyncio.sleep(0)
+        assert shipped(wire) == [10, 110]
         await asyncio.sleep(0)
         assert shipped(wire) == [10, 110, 310]
 
@@ -62,6 +64,27 @@ async def test_much_does_not_wait() -> None:
         master.grow(b"a" * 100)
         master.grow(b"b" * GROUP_BYTES)
         assert shipped(wire)[-1] == master.log.end
+
+
+async def test_many_small_ones_do_not_wait_either() -> None:
+    async with serving(Mode.S0) as (master, wire, _):
+        for _ in range(2 * GROUP_BYTES // 1000):
+            master.grow(b"a" * 1000)
+        assert shipped(wire) == [10, 1010, 1010 + 66_000]
+
+
+async def test_a_slave_that_waits_for_nothing_gets_at_once_what_another_gathers() -> None:
+    async with serving(Mode.S0) as (master, wire, _):
+        other = FakeWire()
+        number = master.slave(other, 0)
+        master.hear(number, other, 10)
+        master.grow(b"a" * 100)
+        master.grow(b"b" * 100)
+        master.hear(number, other, 110)
+        master.hear(number, other, 210)
+        master.grow(b"c" * 100)
+        assert shipped(other) == [10, 110, 210, 310]
+        assert shipped(wire)[-1] < 310
 
 
 @pytest.mark.parametrize("mode", [Mode.A0, Mode.S1])
