@@ -151,8 +151,8 @@ class Sender:
         if self._woken:  # else somebody was faster
             self.pump()
 
-    def ship_held(self) -> None:
-        """The log has grown and the answers are held: ship it now, the slave is waited for."""
+    def ship_now(self) -> None:
+        """The log has grown and answers wait for slaves: ship it within this callback."""
         if self._source.end >= self._enough:
             self._feed.guarded(self.pump)
 

@@ -93,8 +93,6 @@ class ClassicMaster:
         if mode.waits_for_slaves:
             acks.lost = self._lost
             acks.disk_too = mode.waits_for_disk
-        if mode is Mode.S0:
-            acks.on_hold = self.sender.ship_held
         acks.timeout_ms = min(self._timeouts())
 
     def _timeouts(self) -> list[int]:
@@ -238,10 +236,12 @@ class ClassicMaster:
     # --- what happens to our log ---
 
     def appended(self) -> None:
-        if self.holds_answers or self.core.slaves:
+        if self.core.mode is Mode.S0:
+            self.sender.ship_now()  # no answer leaves before a report, and by then they are held
+            if self._lost() is not None:
+                self._wake()  # nobody is waited for
+        elif self.holds_answers or self.core.slaves:
             self.sender.wake()
-        if self.core.mode is Mode.S0 and self._lost() is not None:
-            self._wake()  # nobody is waited for
 
     def _note(self) -> None:
         """Let the core know of all of our log: the sender tells it what was shipped."""

@@ -135,7 +135,7 @@ class Replica:
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )
         if config.mode.waits_for_slaves and not config.mode.waits_for_disk:
-            acks.on_hold = self._sender.ship_held
+            acks.on_hold = self._sender.ship_now
         self._receiver = Receiver(self.feed, store, clock, party=party)
         LogKeeping(self.feed, store, membership.epochs)
         self._wire()
