@@ -7,7 +7,7 @@ pair is loaded to half of its rate, and how far its slave is behind is looked at
 
 Processes have luck that lasts as long as they do: where their memory lies, mostly. So there are many pairs
 with a few turns of each, and the standard error is that of the pairs. Turns in which the host took more than
-5 % of the machine are shown and left out, each with the other mode's turn beside it.
+5 % of a core are shown and left out, each with the other mode's turn beside it.
 
 The master has the first core; the slave shares the second with the load generator, and with who looks
 at its lag. While the lag is looked at, the generator sleeps between sends: one that looks for what is due
@@ -45,7 +45,7 @@ WIDE: Final = Load("send", 64, 1)
 LOADS: Final = (WIDE, DEEP)  # what leaves less behind for the disk and the host comes first
 REQUIRED: Final = {DEEP: 0.85, WIDE: 0.90}
 MORE_TURNS: Final = {DEEP: 1, WIDE: 2}  # each stores a fifth as much
-STOLEN_MAX: Final = 0.05  # by the host, of both cores, in a turn that counts
+STOLEN_MAX: Final = 0.05  # cores that the host took, in a turn that counts
 MODES: Final = {"async": "ASYNC_MASTER", "sync": "SYNC_MASTER"}
 LAG_MS_MAX: Final = 10.0
 LAG_SECONDS: Final = 5.0
@@ -68,26 +68,38 @@ class Replica(Server):
         super().__init__(name, command, port, "boot success", cores=frozenset({core}))
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run against one pair."""
+
+    run: Run
+    slave_cpu_us: float  # per message
+
+
 @dataclass(slots=True)
 class Row:
-    """The runs of one load against one kind of pair."""
+    """What counts of one load against one kind of pair."""
 
     load: Load
     mode: str
-    turns: list[list[Run]] = field(default_factory=list)  # by pair
-    slave_cpu_us: list[float] = field(default_factory=list)
+    pairs: list[list[Turn]] = field(default_factory=list)  # of each pair its turns; some have none
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for turns in self.turns for run in turns]
+    def turns(self) -> list[Turn]:
+        return [turn for turns in self.pairs for turn in turns]
 
     @property
     def best(self) -> Run:
-        return max(self.runs, key=lambda run: run.rate)
+        return max((turn.run for turn in self.turns), key=lambda run: run.rate)
 
     @property
     def median_rate(self) -> float:
-        return statistics.median(run.rate for run in self.runs)
+        return statistics.median(turn.run.rate for turn in self.turns)
+
+    @property
+    def rates(self) -> list[list[float]]:
+        """By pair; those of which no turn counts are left out."""
+        return [[turn.run.rate for turn in turns] for turns in self.pairs if turns]
 
 
 @contextlib.contextmanager
@@ -183,7 +195,7 @@ def measure_modes(given: argparse.Namespace, data_dir: Path) -> tuple[list[Row],
                 take_turns({mode: rows[load, mode] for mode in MODES}, given, pairs, places[1])
         shutil.rmtree(directory)  # else the page cache fills up, and who comes later pays
     for load in LOADS:
-        taken, wanted = len(rows[load, "sync"].runs), given.runs * given.turns * MORE_TURNS[load]
+        taken, wanted = len(rows[load, "sync"].turns), given.runs * given.turns * MORE_TURNS[load]
         if taken * 2 < wanted:
             raise RunRefused(
                 f"the host left the machine to us in {taken} of {wanted} turns of {load.name}"
@@ -206,30 +218,34 @@ def take_turns(
         run_load(master, load, Timing(TURN_WARMUP_S, given.warmup, core))
         wait_followed(master)
     for row in rows.values():
-        row.turns.append([])
-    for turn in range(given.turns * MORE_TURNS[load]):
-        runs = {
+        row.pairs.append([])
+    for number in range(given.turns * MORE_TURNS[load]):
+        turns = {
             mode: take_turn(rows[mode], *pairs[mode], Timing(TURN_WARMUP_S, given.seconds, core))
-            for mode in sorted(rows, reverse=turn % 2 == 1)
+            for mode in sorted(rows, reverse=number % 2 == 1)
         }
-        if max(run.stolen_share for run in runs.values()) <= STOLEN_MAX:
-            for mode, run in runs.items():
-                rows[mode].turns[-1].append(run)
+        keep_turns(rows, turns)
 
 
-def take_turn(row: Row, master: Server, slave: Server, timing: Timing) -> Run:
+def keep_turns(rows: dict[str, Row], turns: dict[str, Turn]) -> None:
+    """Add one turn of each mode to its row, unless the host took too much of either."""
+    if max(turn.run.stolen_share for turn in turns.values()) <= STOLEN_MAX:
+        for mode, turn in turns.items():
+            rows[mode].pairs[-1].append(turn)
+
+
+def take_turn(row: Row, master: Server, slave: Server, timing: Timing) -> Turn:
     """One mode's turn, which ends when the slave holds everything."""
     used = cpu_ns(slave.pid)
     run, _ = run_load(master, row.load, timing)
     wait_followed(master)  # else it goes on in the other's turn
-    spent = (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total
-    row.slave_cpu_us.append(spent)
+    turn = Turn(run, (cpu_ns(slave.pid) - used) / 1000 / run.acknowledged_total)
     progress(
         f"  {row.load.name:20} {row.mode:6} {run.rate:10,.0f}/s"
-        f"  master {run.cpu_us_per_message:5.2f} us  slave {spent:5.2f} us"
+        f"  master {run.cpu_us_per_message:5.2f} us  slave {turn.slave_cpu_us:5.2f} us"
         f"  stolen {run.stolen_share:6.1%}"
     )
-    return run
+    return turn
 
 
 def measure_lag(
@@ -253,7 +269,7 @@ def measure_lag(
                 windows.append(watch.lags_ms)
             progress(
                 f"  async lag at {run.rate:,.0f}/s of {rate:,}  p99 {quantile(watch.lags_ms, 0.99):.1f} ms"
-                f"  ({run.stolen_share:.1%} of the machine stolen by its host)"
+                f"  ({run.stolen_share:.1%} of a core stolen by the host)"
             )
             if len(windows) == LAG_WINDOWS:
                 windows.sort(key=lambda lags: quantile(lags, 0.99))
@@ -271,12 +287,13 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
         lines.append(
             f"{row.load.name:20} {row.mode:6} {row.best.rate:10,.0f} {row.median_rate:10,.0f}"
             f" {row.best.p99_us:8,.0f} {row.best.cpu_us_per_message:14.2f}"
-            f" {statistics.median(row.slave_cpu_us):13.2f}"
+            f" {statistics.median(turn.slave_cpu_us for turn in row.turns):13.2f}"
         )
     missed = []
     for load in LOADS:
         by_mode = {row.mode: row for row in rows if row.load == load}
-        ratio, error = ratio_of(by_mode["sync"], by_mode["async"])
+        rates = by_mode["sync"].rates
+        ratio, error = ratio_of(rates, by_mode["async"].rates)
         medians = by_mode["sync"].median_rate / by_mode["async"].median_rate
         best = by_mode["sync"].best.rate / by_mode["async"].best.rate
         required = REQUIRED[load]
@@ -285,10 +302,9 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
             f"{load.name}: sync / async = {ratio:.3f} +- {error:.3f}"
             f" ({medians:.3f} of the medians, {best:.3f} of the best)"
         )
-        counted = len(by_mode["sync"].runs)
         lines.append(f"ratio  {text}, required {required:.2f}: {verdict}")
         lines.append(
-            f"       in {counted} turns of each, by {len(by_mode['sync'].turns)} pairs of each"
+            f"       in {sum(map(len, rates))} turns of each, by {len(rates)} pairs of each"
         )
         if ratio < required:
             missed.append(text)
@@ -304,20 +320,18 @@ def report(rows: list[Row], lags: list[float], rate: int) -> tuple[str, list[str
     return "\n".join(lines), missed
 
 
-def ratio_of(sync: Row, async_: Row) -> tuple[float, float]:
-    """What the synchronous pairs took of what the asynchronous ones did, in all turns that count, and
-    the standard error of that: how far it moves when any one pair of each is left out (jackknife)."""
-    pairs = [
-        (sum(run.rate for run in one), sum(run.rate for run in other))
-        for one, other in zip(sync.turns, async_.turns, strict=True)
-        if one
-    ]
-    ours, theirs = sum(one for one, _ in pairs), sum(other for _, other in pairs)
-    count = len(pairs)
-    if count == 1:
-        return ours / theirs, math.nan
-    without = [(ours - one) / (theirs - other) for one, other in pairs]
-    return ours / theirs, math.sqrt((count - 1) * statistics.pvariance(without))
+def ratio_of(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, float]:
+    """The rates of one kind of pair divided by the other's, all turns together, and the standard error
+    of that: how far it moves when any one pair of each is left out (jackknife).
+
+    Both by pair, and then by turn, of equal lengths. Of one pair nothing is known: the error is NaN.
+    """
+    sums = [(sum(one), sum(other)) for one, other in zip(ours, theirs, strict=True)]
+    our_sum, their_sum = (sum(each) for each in zip(*sums, strict=True))
+    if len(sums) == 1:
+        return our_sum / their_sum, math.nan
+    without = [(our_sum - one) / (their_sum - other) for one, other in sums]
+    return our_sum / their_sum, math.sqrt((len(sums) - 1) * statistics.pvariance(without))
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -329,7 +343,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.modes",
         description="Synchronous against asynchronous replication, and how far a slave is behind.",
-        epilog="example: python -m bench.modes --runs 15 --require",
+        epilog="example: python -m bench.modes --runs 40 --require",
     )
     parser.add_argument("--runs", type=int, default=20, help="new pairs (default %(default)s)")
     parser.add_argument(
@@ -355,9 +369,7 @@ def main(arguments: list[str]) -> int:
     text, missed = report(rows, lags, rate)
     if given.json:
         found = {
-            "rates": {
-                f"{row.load.name} {row.mode}": [run.rate for run in row.runs] for row in rows
-            },
+            "rates": {f"{row.load.name} {row.mode}": row.rates for row in rows},  # by pair
             "lag_ms": {"p50": quantile(lags, 0.5), "p99": quantile(lags, 0.99), "rate": rate},
             "missed": missed,
         }

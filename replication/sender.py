@@ -53,7 +53,7 @@ from replication.party import Party
 from replication.proofs import master_proof, refuse_hello
 from replication.readahead import Ahead, read_ahead
 from replication.replica import ReplicaCore
-from replication.stream import GROUP_BYTES, LogGone, Shipped, SourceLog, Stream
+from replication.stream import LogGone, Shipped, SourceLog, Stream
 from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
 from storage import Clock
 
@@ -87,7 +87,8 @@ class Sender:
     segment_bytes  size of the log's files
     party          who we are, for a ReplicaCore
 
-    wake() after each append; run() serves. What is final comes out of the feed's run().
+    wake() after each append, or ship_now() where answers wait for slaves' memory; run() serves. What
+    is final comes out of the feed's run().
     """
 
     def __init__(
@@ -117,7 +118,6 @@ class Sender:
         self._woken = False
         self._telling = False
         self._gathering = False
-        self._enough = NEVER  # so far what is appended gathers, whatever else has changed
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -152,9 +152,8 @@ class Sender:
             self.pump()
 
     def ship_now(self) -> None:
-        """The log has grown and answers wait for slaves: ship it within this callback."""
-        if self._source.end >= self._enough:
-            self._feed.guarded(self.pump)
+        """The log has grown and answers wait for slaves: ship or gather it in this very callback."""
+        self._feed.guarded(self.pump)
 
     def close(self, why: str) -> None:
         """Drop every slave."""
@@ -323,7 +322,6 @@ class Sender:
         stream.acked = reports[-1].received
         # what was gathered goes first: the slave works while we answer
         problem = self._write(stream)
-        self._enough = NEVER
         if len(self._streams) > 1:
             self.pump(but=stream)
         end, master = self._source.end, self._feed.master
@@ -430,18 +428,15 @@ class Sender:
         if master is None:
             return
         may_gather = self._loop is not None and master.mode is Mode.S0
-        end, enough, report_due = self._source.end, NEVER, False
+        end, report_due = self._source.end, False
         for stream in list(self._streams.values()):
             if stream is but or not stream.behind(end):
                 continue
             report_due = may_gather
             if may_gather and stream.gathers(end):
                 self._gather(end)
-                full_at = stream.next_offset + GROUP_BYTES
-                enough = full_at if enough == NEVER else min(enough, full_at)
             else:
                 self._ship(stream)
-        self._enough = enough
         if master.controlled or not report_due:  # else that report says it, too
             self._note_log(master, end)
 
@@ -453,8 +448,8 @@ class Sender:
             self._loop.call_soon(self._feed.guarded, self._ship_gathered, end)
 
     def _ship_gathered(self, end: int) -> None:
-        """Not yet while the turn of the loop that led here has brought more."""
-        self._gathering, self._enough = False, NEVER
+        """Not yet while the turn of the loop that led here has brought more: appended behind `end`, or staged."""
+        self._gathering = False
         if self._loop is None:
             return
         if self._source.end > end or self._source.staged:

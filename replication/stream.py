@@ -55,7 +55,7 @@ class SourceLog(Protocol):
 
     @property
     def staged(self) -> bool:
-        """Whether more is about to be appended: it waits for the commit of this turn of the loop."""
+        """Whether more is about to be appended, in the loop's next turn."""
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """A view of [offset, offset + size), all of it in one file; None when it is not there."""

@@ -107,8 +107,9 @@ class CommitLog:
 
     @property
     def staged(self) -> bool:
-        """Whether bytes wait for a commit."""
-        return self.tail.committed < self.tail.position
+        """Whether bytes wait for a commit that can come: after one that failed there is none."""
+        tail = self.tail
+        return tail.committed < tail.position and not tail.failure
 
     @property
     def failure(self) -> str:

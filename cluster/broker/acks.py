@@ -206,8 +206,9 @@ class Acks:
         safety = self.expected  # the same object: most chunks say it
         if safety != (self._epoch, copies, durable):
             safety = Safety(self._epoch, copies, durable)
+        # in one commit a connection is seldom twice, in several not often
         if commits > 1 and len({chunk[0] for chunk in chunks}) < len(chunks):
-            self._write_joined(chunks, safety)  # in one commit a connection is seldom twice
+            self._write_joined(chunks, safety)
             return
         for connection, answers, said in chunks:
             connection.write_now(

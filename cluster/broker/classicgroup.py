@@ -244,7 +244,7 @@ class ClassicMaster:
             self.sender.wake()
 
     def _note(self) -> None:
-        """Let the core know of all of our log: the sender tells it what was shipped."""
+        """Let the core know of all of our log. A sender tells it, but not where a slave's report will."""
         if self._store.end > self.core.end:
             self.feed.feed(Appended(self._store.end))
 

@@ -358,10 +358,8 @@ class Replica:
 
     @property
     def _gathering(self) -> bool:
-        """Whether a connection has staged what becomes part of the log in the loop's next turn. After
-        a commit that failed it never does."""
-        log = self._store.log
-        return log.tail.end != log.end and not log.failure
+        """Whether a connection has staged what becomes part of the log in the loop's next turn."""
+        return self._store.log.staged
 
     # --- sends that wait ---
 

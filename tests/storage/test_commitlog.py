@@ -106,6 +106,16 @@ def test_new_log_makes_its_first_file_with_its_first_record(open_log: Open, tmp_
     assert (log.end, log.read(0, 200), log.flush()) == (200, log.record_at(0), 200)
 
 
+def test_what_is_staged_is_no_part_of_the_log_before_its_commit(open_log: Open) -> None:
+    log = open_log()
+    append(log, 100)
+    assert not log.staged
+    log.tail.append(draft(100), 1, 0)
+    assert log.staged and log.end == 100
+    log.commit()
+    assert not log.staged and log.end == 200
+
+
 def test_queue_offsets_count_per_queue(open_log: Open) -> None:
     # INV-5
     log = open_log()
@@ -390,6 +400,7 @@ def test_commit_that_fails_is_final_for_the_log(
             log.flush()
     assert "cannot write the log at 100" in log.failure
     assert (log.end, offsets(log)) == (100, [0])
+    assert not log.staged, "nobody may wait for a commit that never comes"
 
 
 def test_segment_made_in_advance_needs_nothing_more_to_be_gone_on_in(

@@ -41,6 +41,20 @@ def test_answers_leave_in_order_when_the_log_is_safe_up_to_their_end() -> None:
     assert not acks.waiting and acks.held_bytes == 0
 
 
+def test_answers_of_several_commits_leave_at_once_each_connection_in_order() -> None:
+    acks = Acks(FakeClock(), timeout_ms=5_000)
+    first, second, third = (FakeConnection() for _ in range(3))
+    acks.hold_all(100, [(first, b"1a,", UNKNOWN), (second, b"2a,", UNKNOWN)], 6)
+    acks.hold_all(200, [(third, b"3a,", UNKNOWN)], 3)
+    acks.reached(200, 1, 1)
+    assert [each.written for each in (first, second, third)] == [b"1a,", b"2a,", b"3a,"]
+    acks.hold_all(300, [(first, b"1b,", UNKNOWN), (second, b"2b,", UNKNOWN)], 6)
+    acks.hold_all(400, [(first, b"1c,", UNKNOWN)], 3)
+    acks.reached(400, 1, 1)
+    assert [each.written for each in (first, second)] == [b"1a,1b,1c,", b"2a,2b,"]
+    assert not acks.waiting and acks.held_bytes == 0
+
+
 def test_an_answer_that_waits_too_long_says_so_and_keeps_its_fields() -> None:
     # INV-7
     clock, connection = FakeClock(), FakeConnection()

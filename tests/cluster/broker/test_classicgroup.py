@@ -80,6 +80,7 @@ class Group:
         self.master = kit.standing
         self.master._serving = True
         kit.store.confirm_limit = self.master.confirmed
+        kit.store.on_append = self.master.appended
         kit.topic("T")
         self.queues = 0
 

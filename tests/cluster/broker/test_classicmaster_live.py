@@ -19,7 +19,7 @@ from cluster.broker.config import Role
 from cluster.remoting.command import Command
 from replication import StreamRules
 from replication.frames import Dialect, MasterFrameReader, Report, Transfer, encode_slave_frame
-from storage import encode_properties
+from storage import Draft, FlushFailed, encode_properties
 
 from .test_classicgroup import SLAVE_MS, FakeWire, Group, SlaveBeside, safety
 from .test_sendpath_twins import KINDS
@@ -38,7 +38,6 @@ class LiveGroup(Group):
         super().__init__(kit)
         self.wakes = 0
         self.master._wake = self._count_wake
-        kit.store.on_append = self.master.appended
 
     def _count_wake(self) -> None:
         self.wakes += 1
@@ -56,6 +55,53 @@ async def live(root: Path, **settings: Any) -> AsyncIterator[LiveGroup]:
         group = LiveGroup(kit)
         async with on_loop(group.master.sender, group.master.feed):
             yield group
+
+
+async def test_message_is_shipped_within_its_append_and_the_core_hears_of_it_with_the_report(
+    tmp_path: Path,
+) -> None:
+    async with live(tmp_path) as group:
+        slave = SlaveBeside(group)
+        before = group.kit.store.end
+        assert group.kit.send(e="0") is None  # and no turn of the loop
+        assert len(slave.wire.sent) > group.kit.store.end - before > 0
+        assert group.master.core.end == before
+        slave.catch_up()
+        assert group.master.core.end == group.kit.store.end
+        assert group.answers() == [(0, "2", "0")]
+
+
+async def test_core_hears_of_what_is_shipped_though_the_slave_that_would_report_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with live(tmp_path) as group:
+        slave = SlaveBeside(group)
+        assert group.kit.send(e="0") is None
+        slave.lose()
+        group.pass_ms(100)
+        assert group.master.core.end == group.kit.store.end
+        group.pass_ms(SLAVE_MS)
+        assert [code for code, _, _ in group.answers()] == [12]
+        assert group.visible == 1
+
+
+async def test_gathering_ends_when_the_log_cannot_be_committed(tmp_path: Path) -> None:
+    with pytest.raises(FlushFailed):  # as a store says it once more that closes
+        async with live(tmp_path) as group:
+            SlaveBeside(group)
+            assert group.kit.send(e="0") is None
+            assert group.kit.send(e="0") is None  # gathers
+            log = group.kit.store.log
+            log.tail.append(Draft("T", 0, b"never"), 2, 0)
+            await turns()
+            assert group.master.sender._gathering, "more is about to be appended"
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, log.run.segments[-1]._descriptor)
+            os.close(full)
+            with pytest.raises(FlushFailed):
+                group.kit.store.commit(1, 1)
+            await turns()
+            assert not group.master.sender._gathering, "it would keep the loop busy for nothing"
 
 
 async def turns(count: int = 4) -> None:
