@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +20,10 @@ from typing import Final
 from bench.accounting import listens, maps_file
 from bench.build import CACHE, HERE
 from bench.wire import Line, RequestRefused
+from chaos.ports import Ports
+from chaos.processes import ProcessBroken
 
+PORTS: Final = Ports(range(32_000, 32_760))  # above the campaigns', below Linux's ephemeral range
 ROCKETMQ_VERSION: Final = "5.3.3"
 STOP_TIMEOUT_S: Final = 30.0
 ENDING_S: Final = 1.0  # from the end of the last thread to the end of the process
@@ -346,17 +348,10 @@ def write_conf(directory: Path, port: int, more: dict[str, str]) -> Path:
 
 def free_port() -> int:
     """A free port; the one two below (fast port) and the one above (replication) are free too."""
-    for port in range(21911, 31911, 7):
-        with contextlib.ExitStack() as stack:
-            try:
-                for number in (port - 2, port, port + 1):
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return port
-    raise ServerFailed("no free port between 21911 and 31911")
+    try:
+        return PORTS.take()
+    except ProcessBroken as problem:
+        raise ServerFailed(str(problem)) from problem
 
 
 @contextlib.contextmanager
