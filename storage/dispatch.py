@@ -84,6 +84,11 @@ class Dispatcher:
         self._flags = flags
         self._delay_ms_by_level = delay_ms_by_level
 
+    def begin_at(self, offset: int) -> None:
+        """The log, empty so far, begins here: its sender has nothing before that."""
+        self.position = self.index_position = offset
+        self.reached = (offset, -1)
+
     def recover(self, limit: int) -> None:
         """Derive everything from `position` (and the index from `index_position`) up to limit.
 

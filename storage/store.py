@@ -216,11 +216,14 @@ class MessageStore:
         """
         if not self._mark.received:
             self._mark.set_received(True)
+        seeded = not self.log.run.segments
         try:
             end = self.log.append_raw(data, offset)
         except (StoreIsFull, FlushFailed) as error:
             self._note_refused(error)
             raise
+        if seeded:
+            self.dispatcher.begin_at(offset)
         if not self.flags.writable:
             self.flags.clear(Problem.LOG_FULL)
         self.note_appended(0, len(data))

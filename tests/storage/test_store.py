@@ -576,6 +576,32 @@ def test_replicated_bytes_are_dispatched_like_our_own(
         assert slave.max_offset("T", 0) == 5
 
 
+def test_a_log_that_is_seeded_in_the_middle_has_lost_nothing(
+    opened: Opener, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = opened()
+    while len(master.log.run.segments) < 3:
+        put(master, 1)
+    while master.dispatch():
+        pass
+    last = master.log.run.segments[-1]
+    view = master.log.read(last.start, master.end - last.start)
+    assert view is not None
+    config = StorageConfig(
+        root=str(tmp_path / "slave"), segment_bytes=master.config.segment_bytes, index_slots=50
+    )
+    with view, open_store(config, clock) as slave:
+        slave.append_raw(view, last.start)
+        while slave.dispatch():
+            pass
+        expected = master.max_offset("T", 0)
+        assert 0 < slave.min_offset("T", 0) < slave.max_offset("T", 0) == expected
+        assert slave.dispatcher.index_position == slave.dispatcher.position == slave.end
+    with open_store(config, clock) as slave:
+        assert slave.max_offset("T", 0) == expected
+    assert [each.message for each in caplog.records if each.levelname in ("ERROR", "WARNING")] == []
+
+
 # --- opening and closing ---
 
 
