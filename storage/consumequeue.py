@@ -235,6 +235,12 @@ class ConsumeQueue:
         if queue_offset > self.end.next_offset:
             self._fill_gap(queue_offset)
 
+    def begin_at(self, queue_offset: int) -> None:
+        """Let the first entry be this one: there is none yet, and there was none in our log. Raises OSError."""
+        self.skip_to(queue_offset)
+        if not self._files:
+            self._make_room()  # at the start of a file: it is the file's name that says so
+
     def _make_room(self) -> QueueFile:
         """Map and allocate where the next entry goes; the file it goes to."""
         at = self.end.next_offset * QUEUE_ENTRY_BYTES

@@ -76,6 +76,15 @@ class ConsumeQueues:
             self.ends.setdefault(name, {})[queue_id] = queue.end
         return queue
 
+    def begin(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Let a queue without entries begin at an offset: messages before it were in another log. Whether it had
+        none. Raises ValueError as make(), OSError."""
+        queue = self.make(topic, queue_id)
+        if queue.max_offset:
+            return False
+        queue.begin_at(queue_offset)
+        return True
+
     def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
         """For dispatch: the end of a queue, made when needed; None when the log names an impossible
         one.

@@ -49,6 +49,7 @@ from cluster.broker.membership import Membership
 from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.queuestarts import QueueStarts
 from cluster.broker.registration import Registration
 from cluster.broker.replicagroup import Replica
 from cluster.broker.slavereads import SlaveReads
@@ -133,6 +134,7 @@ class Broker:
                 store.max_offset,
             ),
             clock,
+            QueueStarts(self.topics, store),
         )
         # In this order: tables are a master's before it works by them, and a slave stops what only
         # masters do before it says what it is.

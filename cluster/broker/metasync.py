@@ -10,17 +10,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-import msgspec
-
-from cluster.broker import names
 from cluster.broker.config import Role
 from cluster.broker.delay import DelaySchedule
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.offsets import OffsetTable, Place, Queues
+from cluster.broker.groups import GroupTable
+from cluster.broker.mastertables import (
+    Read,
+    TableRefused,
+    read_delays,
+    read_groups,
+    read_offsets,
+    read_topics,
+)
+from cluster.broker.offsets import OffsetTable, Place
+from cluster.broker.queuestarts import QueueStarts
 from cluster.broker.savedfile import SavedFile
-from cluster.broker.topics import TopicConfig, TopicTable
+from cluster.broker.topics import TopicTable
 from cluster.broker.versions import DataVersion
 from cluster.logs import once_per
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -29,8 +35,6 @@ from cluster.remoting.errors import ConnectFailed, RemotingError
 from storage import Clock, fastjson
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TICK_MS: Final = 3_000  # RocketMQ's slaves look as often whether something is due
 STOCK_MS: Final = 10_000  # and copy everything so often (4.x, and 5.x under a controller)
@@ -41,14 +45,6 @@ PAGES_MAX: Final = 1_000
 PAGE_ENTRIES: Final = 2_000
 BODY_BYTES_ON_LOOP_MAX: Final = 64 << 10  # larger bodies are read in a thread
 
-QUEUE_ID_MAX: Final = 65_535
-QUEUES_MAX: Final = 65_536
-LEVEL_MAX: Final = 1_000
-OFFSET_MAX: Final = (1 << 63) - 1
-NAME_CHARACTERS_MAX: Final = (
-    255  # what stock brokers allow some names; ours allow no more than they
-)
-
 #: Ours, not RocketMQ's. A slave says which state of a table it has; a master of ours that is still
 #: in it answers without a body. Stock ones ignore the one and never send the other.
 STAMP: Final = "tableStamp"
@@ -57,26 +53,12 @@ UNCHANGED: Final = "tableUnchanged"
 ONLY_FORWARD: Final = "onlyForward"
 
 
-class TableRefused(Exception):
-    """A master answered with an error, or with something that is no table: nothing was changed."""
-
-
 class Requests(Protocol):
     """How the master is reached; ChannelPool is one."""
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command: ...
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One table as the master has it. skipped: why entries were left out, for the log."""
-
-    entries: Mapping[Any, Any]
-    version: DataVersion
-    skipped: list[str]
-    forbidden: Mapping[str, Mapping[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,121 +89,6 @@ class Tables:
                 return self.schedule.file
             case _:
                 return self.groups.file
-
-
-# -- reading what a master answered
-
-
-def read_topics(body: bytes | memoryview) -> Read:
-    """Topics by name. Raises TableRefused."""
-    tree = _tree(body)
-
-    def entry(name: str, found: Any) -> TopicConfig:
-        topic = msgspec.convert(found, TopicConfig, strict=False)
-        topic.topic_name = _name(name)
-        for count in (topic.read_queue_nums, topic.write_queue_nums):
-            _within(count, QUEUES_MAX, "queues")
-        _within(topic.perm, 7, "perm")
-        return topic
-
-    topics, skipped = _entries(tree.get("topicConfigTable"), entry)
-    return Read(topics, _version(tree), skipped)
-
-
-def read_groups(body: bytes | memoryview) -> Read:
-    """Groups by name, and what they are forbidden. Raises TableRefused."""
-    tree = _tree(body)
-
-    def entry(name: str, found: Any) -> GroupConfig:
-        group = msgspec.convert(found, GroupConfig, strict=False)
-        group.group_name = _name(name)
-        _within(group.retry_queue_nums, QUEUES_MAX, "retryQueueNums")
-        return group
-
-    def bits(name: str, found: Any) -> dict[str, int]:
-        return {_name(topic): int(mask) for topic, mask in dict(found).items()}
-
-    groups, skipped = _entries(tree.get("subscriptionGroupTable"), entry)
-    forbidden = None
-    if tree.get("forbiddenTable") is not None:
-        forbidden, more = _entries(tree["forbiddenTable"], bits)
-        skipped += more
-    return Read(groups, _version(tree), skipped, forbidden)
-
-
-def read_offsets(body: bytes | memoryview) -> Read:
-    """Committed offsets by (group, topic). Raises TableRefused."""
-    tree = _tree(body)
-
-    def entry(key: str, found: Any) -> tuple[tuple[str, str], Queues]:
-        topic, at, group = key.rpartition("@")
-        if not at:
-            raise ValueError("it is not topic@group")
-        queues = {
-            _within(int(queue_id), QUEUE_ID_MAX, "queue"): _within(
-                int(offset), OFFSET_MAX, "offset"
-            )
-            for queue_id, offset in dict(found).items()
-        }
-        return (_name(group), _name(topic)), queues
-
-    pairs, skipped = _entries(tree.get("offsetTable"), entry)
-    return Read(dict(pairs.values()), _version(tree), skipped)
-
-
-def read_delays(body: bytes | memoryview) -> Read:
-    """Queue offsets by delay level. Raises TableRefused."""
-    tree = _tree(body)
-
-    def entry(level: str, found: Any) -> tuple[int, int]:
-        return _within(int(level), LEVEL_MAX, "level"), _within(int(found), OFFSET_MAX, "offset")
-
-    pairs, skipped = _entries(tree.get("offsetTable"), entry)
-    return Read(dict(pairs.values()), _version(tree), skipped)
-
-
-def _tree(body: bytes | memoryview) -> dict[str, Any]:
-    try:
-        tree = fastjson.loads(body)
-    except ValueError as problem:
-        raise TableRefused(f"its answer cannot be read: {problem}") from None
-    if not isinstance(tree, dict):
-        raise TableRefused(f"its answer is no object but a {type(tree).__name__}")
-    return tree
-
-
-def _entries(table: Any, read: Callable[[str, Any], T]) -> tuple[dict[str, T], list[str]]:
-    """Each entry that is sound, and what is wrong with the others."""
-    if not isinstance(table, dict):
-        raise TableRefused("its answer holds no table")
-    found: dict[str, T] = {}
-    skipped = []
-    for key, value in table.items():
-        try:
-            found[key] = read(key, value)
-        except (ValueError, TypeError, msgspec.ValidationError) as problem:
-            skipped.append(f"{key[:NAME_CHARACTERS_MAX]!r}: {problem}")
-    return found, skipped
-
-
-def _version(tree: Mapping[str, Any]) -> DataVersion:
-    try:
-        return msgspec.convert(tree.get("dataVersion") or {}, DataVersion, strict=False)
-    except msgspec.ValidationError as problem:
-        raise TableRefused(f"its data version cannot be read: {problem}") from None
-
-
-def _name(name: str) -> str:
-    """A stock master may have longer names than ours would make, but no other characters."""
-    if not names.is_legal(name) or len(name) > NAME_CHARACTERS_MAX:
-        raise ValueError("no name of a topic or group")
-    return name
-
-
-def _within(value: int, limit: int, what: str) -> int:
-    if not 0 <= value <= limit:
-        raise ValueError(f"{what} must be from 0 to {limit}, got {value}")
-    return value
 
 
 # -- asking
@@ -255,6 +122,7 @@ class TableSync:
 
     master     address of the master to copy from; None on a master, and while none is known
     requests   how it is asked
+    starts     where queues begin of which this slave never saw a message
     A table is replaced as a whole, in one step of the loop; what cannot be read changes nothing and
     does not stop the others. Progress committed on this slave while its master was away is told to
     the master, so that nobody who asks there is sent back.
@@ -266,11 +134,13 @@ class TableSync:
         requests: Requests,
         tables: Tables,
         clock: Clock,
+        starts: QueueStarts,
     ) -> None:
         self._master = master
         self._requests = requests
         self._tables = tables
         self._clock = clock
+        self._starts = starts
         self._woken = asyncio.Event()
         self._source: str | None = None  # whom the stamps are of
         self._stamps: dict[
@@ -346,6 +216,7 @@ class TableSync:
             self._source = master
             self._stamps.clear()
             self._asked_ms.clear()
+            self._starts.forget()
         sound = True
         began_ms = self._clock.monotonic_ms()
         for kind in KINDS:
@@ -363,6 +234,7 @@ class TableSync:
         if sound and self._asked_ms[RequestCode.GET_ALL_CONSUMER_OFFSET] >= began_ms:
             sound = await self._tell(master)
         if sound:
+            await self._learn_starts(master)
             self.rounds += 1
             self.synced_ms = self._clock.now_ms()
         return sound
@@ -456,6 +328,22 @@ class TableSync:
         log.info("topics deleted as on the master topics=%s", ",".join(gone[:20]))
         for name in gone:
             self._tables.forget_topic(name)
+
+    async def _learn_starts(self, master: str) -> None:
+        """Ask where the queues stand of which neither of us may have a message."""
+        for topic in self._starts.wanted():
+            command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            try:
+                answer = await self._requests.request(master, command, ASK_MS)
+                if self._master() != master:
+                    return
+                self._starts.take(topic, answer)
+            except TableRefused as problem:
+                self._failed(f"queues of {topic}", master, problem)
+                self._starts.settle(topic)  # it would say the same again, and others wait
+            except (RemotingError, OSError) as problem:
+                self._failed(f"queues of {topic}", master, problem)
+                return
 
     async def _tell(self, master: str) -> bool:
         """Tell the master of progress that was committed here while it was away."""

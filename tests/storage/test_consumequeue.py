@@ -413,3 +413,27 @@ def test_20_000_damaged_queue_files_are_cut_to_something_readable() -> None:
             queue.put(1 << 50, RECORD, 1, queue.max_offset)
             queues.close()
         assert kept > 50_000
+
+
+@pytest.mark.parametrize("start", [1, 19, 20, 27, 40])
+def test_queue_can_begin_behind_messages_that_were_in_another_log(
+    tmp_path: Path, start: int
+) -> None:
+    queues = ConsumeQueues(config(tmp_path))
+    assert queues.begin("T", 0, start)
+    assert not queues.begin("T", 0, start + 1), "it has begun"
+    queue = queues.make("T", 0)
+    assert (queue.min_offset, queue.max_offset, queue.physical_end) == (start, start, -1)
+    queues.flush()
+    queues.close()
+
+    queues = ConsumeQueues(config(tmp_path))
+    queues.load()
+    queue = queues.make("T", 0)
+    queue.recover(log_end=5 * RECORD)
+    assert (queue.min_offset, queue.max_offset) == (start, start)
+    assert queue.put(2 * RECORD, RECORD, 0, start)
+    assert (queue.min_offset, queue.max_offset) == (start, start + 1)
+    queue.truncate(2 * RECORD)
+    assert (queue.min_offset, queue.max_offset) == (start, start)
+    queues.close()

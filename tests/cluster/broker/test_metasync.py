@@ -15,17 +15,15 @@ from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
 from cluster.broker import metasync
 from cluster.broker.config import Role
-from cluster.broker.metasync import (
-    STAMP,
-    STOCK_MS,
+from cluster.broker.mastertables import (
     TableRefused,
-    Tables,
-    TableSync,
     read_delays,
     read_groups,
     read_offsets,
     read_topics,
 )
+from cluster.broker.metasync import STAMP, STOCK_MS, Tables, TableSync
+from cluster.broker.queuestarts import QueueStarts
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.command import Command
 from cluster.remoting.errors import ConnectFailed, RemotingError
@@ -33,7 +31,7 @@ from storage import fastjson
 
 MASTER = "10.0.0.1:10911"
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
-TOPICS, OFFSETS, DELAYS, GROUPS = 21, 43, 45, 201
+TOPICS, OFFSETS, DELAYS, GROUPS, QUEUES = 21, 43, 45, 201, 202
 
 
 class Link:
@@ -44,6 +42,8 @@ class Link:
         self.ours = True
         self.problem: RemotingError | None = None
         self.asked: list[int] = []
+        self.asked_queues: list[str] = []
+        self.fails_on: dict[int, RemotingError] = {}
         self.bodies = 0
         self.before_answer: Callable[[], None] = lambda: None
         self.replaced: dict[int, Command] = {}
@@ -51,9 +51,14 @@ class Link:
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         assert address == MASTER
-        self.asked.append(command.code)
+        if command.code == QUEUES:
+            self.asked_queues.append((command.ext or {})["topic"])
+        else:
+            self.asked.append(command.code)
         if self.problem is not None:
             raise self.problem
+        if command.code in self.fails_on:
+            raise self.fails_on[command.code]
         ext = dict(command.ext or {})
         if not self.ours:
             ext.pop(STAMP, None)
@@ -87,7 +92,8 @@ class Pair:
             broker.topics, broker.groups, broker.offsets, broker.schedule, broker.forget_topic,
             broker.stored_queues, broker.store.max_offset,
         )  # fmt: skip
-        self.sync = TableSync(lambda: self.source, self.link, self.tables, clock)
+        self.starts = QueueStarts(broker.topics, broker.store)
+        self.sync = TableSync(lambda: self.source, self.link, self.tables, clock, self.starts)
         self.sync.start(Role.SLAVE)
 
     async def round(self, after_ms: int = STOCK_MS) -> bool:
@@ -403,7 +409,7 @@ async def test_pages_of_a_long_table_are_put_together(
 
         async def close(self) -> None: ...
 
-    sync = TableSync(lambda: MASTER, Paging(), pair.tables, pair.clock)
+    sync = TableSync(lambda: MASTER, Paging(), pair.tables, pair.clock, pair.starts)
     assert await sync.round(MASTER)
     assert set(names) <= set(pair.slave.broker.topics)
     assert [ext.get("topicSeq") for ext in asked] == [None, "7", "14"]
@@ -427,7 +433,7 @@ async def test_pages_of_two_versions_are_not_mixed(pair: Pair) -> None:
 
         async def close(self) -> None: ...
 
-    sync = TableSync(lambda: MASTER, Changing(), pair.tables, pair.clock)
+    sync = TableSync(lambda: MASTER, Changing(), pair.tables, pair.clock, pair.starts)
     assert not await sync.round(MASTER)
     assert "Topic1" not in pair.slave.broker.topics
 

@@ -1,0 +1,169 @@
+"""Reads the tables that a master answers with: each entry is checked, and a bad one leaves the others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cluster.broker import names
+from cluster.broker.groups import GroupConfig
+from cluster.broker.offsets import Queues
+from cluster.broker.topics import TopicConfig
+from cluster.broker.versions import DataVersion
+from storage import fastjson
+
+T = TypeVar("T")
+
+QUEUE_ID_MAX: Final = 65_535
+QUEUES_MAX: Final = 65_536
+LEVEL_MAX: Final = 1_000
+OFFSET_MAX: Final = (1 << 63) - 1
+NAME_CHARACTERS_MAX: Final = (
+    255  # what stock brokers allow some names; ours allow no more than they
+)
+
+
+class TableRefused(Exception):
+    """A master answered with an error, or with something that is no table: nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One table as the master has it. skipped: why entries were left out, for the log."""
+
+    entries: Mapping[Any, Any]
+    version: DataVersion
+    skipped: list[str]
+    forbidden: Mapping[str, Mapping[str, int]] | None = None
+
+
+def read_topics(body: bytes | memoryview) -> Read:
+    """Topics by name. Raises TableRefused."""
+    tree = _tree(body)
+
+    def entry(name: str, found: Any) -> TopicConfig:
+        topic = msgspec.convert(found, TopicConfig, strict=False)
+        topic.topic_name = _name(name)
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            _within(count, QUEUES_MAX, "queues")
+        _within(topic.perm, 7, "perm")
+        return topic
+
+    topics, skipped = _entries(tree.get("topicConfigTable"), entry)
+    return Read(topics, _version(tree), skipped)
+
+
+def read_groups(body: bytes | memoryview) -> Read:
+    """Groups by name, and what they are forbidden. Raises TableRefused."""
+    tree = _tree(body)
+
+    def entry(name: str, found: Any) -> GroupConfig:
+        group = msgspec.convert(found, GroupConfig, strict=False)
+        group.group_name = _name(name)
+        _within(group.retry_queue_nums, QUEUES_MAX, "retryQueueNums")
+        return group
+
+    def bits(name: str, found: Any) -> dict[str, int]:
+        return {_name(topic): int(mask) for topic, mask in dict(found).items()}
+
+    groups, skipped = _entries(tree.get("subscriptionGroupTable"), entry)
+    forbidden = None
+    if tree.get("forbiddenTable") is not None:
+        forbidden, more = _entries(tree["forbiddenTable"], bits)
+        skipped += more
+    return Read(groups, _version(tree), skipped, forbidden)
+
+
+def read_offsets(body: bytes | memoryview) -> Read:
+    """Committed offsets by (group, topic). Raises TableRefused."""
+    tree = _tree(body)
+
+    def entry(key: str, found: Any) -> tuple[tuple[str, str], Queues]:
+        topic, at, group = key.rpartition("@")
+        if not at:
+            raise ValueError("it is not topic@group")
+        queues = {
+            _within(int(queue_id), QUEUE_ID_MAX, "queue"): _within(
+                int(offset), OFFSET_MAX, "offset"
+            )
+            for queue_id, offset in dict(found).items()
+        }
+        return (_name(group), _name(topic)), queues
+
+    pairs, skipped = _entries(tree.get("offsetTable"), entry)
+    return Read(dict(pairs.values()), _version(tree), skipped)
+
+
+def read_delays(body: bytes | memoryview) -> Read:
+    """Queue offsets by delay level. Raises TableRefused."""
+    tree = _tree(body)
+
+    def entry(level: str, found: Any) -> tuple[int, int]:
+        return _within(int(level), LEVEL_MAX, "level"), _within(int(found), OFFSET_MAX, "offset")
+
+    pairs, skipped = _entries(tree.get("offsetTable"), entry)
+    return Read(dict(pairs.values()), _version(tree), skipped)
+
+
+def read_queue_ends(body: bytes | memoryview) -> dict[int, tuple[int, int]]:
+    """Smallest offset and end of a topic's queues, by queue id. Raises TableRefused."""
+    table = _tree(body).get("offsetTable")
+    if not isinstance(table, dict):
+        raise TableRefused("its answer holds no table")
+    found = {}
+    try:
+        for key, ends in table.items():
+            queue = fastjson.loads(key) if isinstance(key, str) else key
+            queue_id = _within(int(queue["queueId"]), QUEUE_ID_MAX, "queue")
+            lowest = _within(int(ends["minOffset"]), OFFSET_MAX, "smallest offset")
+            found[queue_id] = lowest, _within(int(ends["maxOffset"]), OFFSET_MAX, "end")
+    except (ValueError, TypeError, KeyError) as problem:
+        raise TableRefused(f"its queues cannot be read: {problem!r}") from None
+    return found
+
+
+def _tree(body: bytes | memoryview) -> dict[str, Any]:
+    try:
+        tree = fastjson.loads(body)
+    except ValueError as problem:
+        raise TableRefused(f"its answer cannot be read: {problem}") from None
+    if not isinstance(tree, dict):
+        raise TableRefused(f"its answer is no object but a {type(tree).__name__}")
+    return tree
+
+
+def _entries(table: Any, read: Callable[[str, Any], T]) -> tuple[dict[str, T], list[str]]:
+    """Each entry that is sound, and what is wrong with the others."""
+    if not isinstance(table, dict):
+        raise TableRefused("its answer holds no table")
+    found: dict[str, T] = {}
+    skipped = []
+    for key, value in table.items():
+        try:
+            found[key] = read(key, value)
+        except (ValueError, TypeError, msgspec.ValidationError) as problem:
+            skipped.append(f"{key[:NAME_CHARACTERS_MAX]!r}: {problem}")
+    return found, skipped
+
+
+def _version(tree: Mapping[str, Any]) -> DataVersion:
+    try:
+        return msgspec.convert(tree.get("dataVersion") or {}, DataVersion, strict=False)
+    except msgspec.ValidationError as problem:
+        raise TableRefused(f"its data version cannot be read: {problem}") from None
+
+
+def _name(name: str) -> str:
+    """A stock master may have longer names than ours would make, but no other characters."""
+    if not names.is_legal(name) or len(name) > NAME_CHARACTERS_MAX:
+        raise ValueError("no name of a topic or group")
+    return name
+
+
+def _within(value: int, limit: int, what: str) -> int:
+    if not 0 <= value <= limit:
+        raise ValueError(f"{what} must be from 0 to {limit}, got {value}")
+    return value
