@@ -83,6 +83,8 @@ class ConsumeQueue:
 
     def agrees_with(self, mark: QueueMark) -> bool:
         """Whether it holds what it held when the mark was taken. Raises OSError."""
+        if mark.physical_end == -1 and self.first_offset == self.max_offset == mark.max_offset:
+            return True  # it begins here, and has no entry yet
         last = self.entry(mark.max_offset - 1)
         if last is None or self.first_offset > mark.first_offset:
             return False
@@ -164,14 +166,18 @@ class ConsumeQueue:
             return False
         if queue_offset < end.next_offset:
             if queue_offset > 0:
-                # Two records with one queue offset: RocketMQ gave it away again after losing the
-                # entry of the first.
-                log.warning(
-                    "queue offset used twice topic=%s queue=%d offset=%d physical=%d",
-                    self.topic, self.queue_id, queue_offset, physical_offset,
-                )  # fmt: skip
-                return False
-            self._restart(physical_offset)
+                if self._queues.incomplete is not None or not self.describes_nothing:
+                    # Two records with one queue offset: RocketMQ gave it away again after losing the
+                    # entry of the first.
+                    log.warning(
+                        "queue offset used twice topic=%s queue=%d offset=%d physical=%d",
+                        self.topic, self.queue_id, queue_offset, physical_offset,
+                    )  # fmt: skip
+                    return False
+                self.reset()  # what it was told to begin behind has come after all
+                self._fill_gap(queue_offset)
+            else:
+                self._restart(physical_offset)
         elif queue_offset > end.next_offset:
             if self._queues.incomplete is not None:
                 self._queues.incomplete.add(self)
@@ -234,12 +240,22 @@ class ConsumeQueue:
             self.reset()
         if queue_offset > self.end.next_offset:
             self._fill_gap(queue_offset)
+        if queue_offset and not self._files:
+            self._make_room()  # at the start of a file: its name says where the queue stands
+
+    @property
+    def describes_nothing(self) -> bool:
+        """Whether no entry is left, or was ever made, of a record that is in the log. Raises OSError."""
+        return self.end.physical_end == -1 and self.min_offset == self.end.next_offset
 
     def begin_at(self, queue_offset: int) -> None:
-        """Let the first entry be this one: there is none yet, and there was none in our log. Raises OSError."""
-        self.skip_to(queue_offset)
-        if not self._files:
-            self._make_room()  # at the start of a file: it is the file's name that says so
+        """Of a queue that describes nothing: let the next entry be this one at least. Raises OSError; then it has
+        none at all."""
+        try:
+            self.skip_to(queue_offset)
+        except OSError:
+            self.reset()
+            raise
 
     def _make_room(self) -> QueueFile:
         """Map and allocate where the next entry goes; the file it goes to."""

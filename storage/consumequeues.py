@@ -77,13 +77,18 @@ class ConsumeQueues:
         return queue
 
     def begin(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Let a queue without entries begin at an offset: messages before it were in another log. Whether it had
-        none. Raises ValueError as make(), OSError."""
+        """Let a queue that describes nothing begin at an offset: messages before it were in another log. Whether
+        it did, or had begun there. Raises ValueError as make(), OSError."""
         queue = self.make(topic, queue_id)
-        if queue.max_offset:
+        if not queue.describes_nothing:
             return False
         queue.begin_at(queue_offset)
         return True
+
+    def describes_nothing(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue has no entry of a record that is in the log. Raises OSError."""
+        queue = self.get(topic, queue_id)
+        return queue is None or queue.describes_nothing
 
     def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
         """For dispatch: the end of a queue, made when needed; None when the log names an impossible

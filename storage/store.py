@@ -222,8 +222,9 @@ class MessageStore:
         except (StoreIsFull, FlushFailed) as error:
             self._note_refused(error)
             raise
-        if seeded:
-            self.dispatcher.begin_at(offset)
+        finally:
+            if seeded and self.log.run.segments:  # a part may be in it although the disk is full
+                self.dispatcher.begin_at(offset)
         if not self.flags.writable:
             self.flags.clear(Problem.LOG_FULL)
         self.note_appended(0, len(data))

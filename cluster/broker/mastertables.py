@@ -21,6 +21,7 @@ QUEUE_ID_MAX: Final = 65_535
 QUEUES_MAX: Final = 65_536
 LEVEL_MAX: Final = 1_000
 OFFSET_MAX: Final = (1 << 63) - 1
+QUEUE_END_MAX: Final = OFFSET_MAX // 20 - 1  # the entry before it has a place
 NAME_CHARACTERS_MAX: Final = (
     255  # what stock brokers allow some names; ours allow no more than they
 )
@@ -118,8 +119,8 @@ def read_queue_ends(body: bytes | memoryview) -> dict[int, tuple[int, int]]:
         for key, ends in table.items():
             queue = fastjson.loads(key) if isinstance(key, str) else key
             queue_id = _within(int(queue["queueId"]), QUEUE_ID_MAX, "queue")
-            lowest = _within(int(ends["minOffset"]), OFFSET_MAX, "smallest offset")
-            found[queue_id] = lowest, _within(int(ends["maxOffset"]), OFFSET_MAX, "end")
+            lowest = _within(int(ends["minOffset"]), QUEUE_END_MAX, "smallest offset")
+            found[queue_id] = lowest, _within(int(ends["maxOffset"]), QUEUE_END_MAX, "end")
     except (ValueError, TypeError, KeyError) as problem:
         raise TableRefused(f"its queues cannot be read: {problem!r}") from None
     return found

@@ -43,6 +43,7 @@ ASK_LARGE_MS: Final = 30_000  # RocketMQ's, for topics and groups
 NEW_TOPIC_MS: Final = 1_000  # a topic that only the log knows is asked for at once, but not oftener
 PAGES_MAX: Final = 1_000
 PAGE_ENTRIES: Final = 2_000
+STARTS_MS: Final = 1_000  # of a round; the tables come first
 BODY_BYTES_ON_LOOP_MAX: Final = 64 << 10  # larger bodies are read in a thread
 
 #: Ours, not RocketMQ's. A slave says which state of a table it has; a master of ours that is still
@@ -330,20 +331,23 @@ class TableSync:
             self._tables.forget_topic(name)
 
     async def _learn_starts(self, master: str) -> None:
-        """Ask where the queues stand of which neither of us may have a message."""
-        for topic in self._starts.wanted():
+        """Ask where the queues stand of which neither of us may have a message, for a second at most."""
+        began_ms = self._clock.monotonic_ms()
+        for topic in self._starts.wanted(began_ms):
+            if self._clock.monotonic_ms() - began_ms >= STARTS_MS:
+                return
+            self._starts.asking(topic)
             command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
             try:
                 answer = await self._requests.request(master, command, ASK_MS)
                 if self._master() != master:
                     return
                 self._starts.take(topic, answer)
-            except TableRefused as problem:
-                self._failed(f"queues of {topic}", master, problem)
-                self._starts.settle(topic)  # it would say the same again, and others wait
-            except (RemotingError, OSError) as problem:
+            except RemotingError as problem:
                 self._failed(f"queues of {topic}", master, problem)
                 return
+            except (TableRefused, OSError, ValueError) as problem:
+                self._failed(f"queues of {topic}", master, problem)
 
     async def _tell(self, master: str) -> bool:
         """Tell the master of progress that was committed here while it was away."""

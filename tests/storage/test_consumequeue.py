@@ -7,7 +7,7 @@ import os
 import random
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -415,25 +415,94 @@ def test_20_000_damaged_queue_files_are_cut_to_something_readable() -> None:
         assert kept > 50_000
 
 
+@pytest.fixture
+def reopened(tmp_path: Path) -> Iterator[Callable[[], ConsumeQueues]]:
+    """Calling it closes the queues, if they are open, and finds them on the disk again."""
+    last: list[ConsumeQueues] = []
+
+    def reopen() -> ConsumeQueues:
+        if last:
+            last.pop().close()
+        queues = ConsumeQueues(config(tmp_path))
+        last.append(queues)
+        queues.load()
+        return queues
+
+    yield reopen
+    last.pop().close()
+
+
 @pytest.mark.parametrize("start", [1, 19, 20, 27, 40])
 def test_queue_can_begin_behind_messages_that_were_in_another_log(
-    tmp_path: Path, start: int
+    reopened: Callable[[], ConsumeQueues], start: int
 ) -> None:
-    queues = ConsumeQueues(config(tmp_path))
+    queues = reopened()
     assert queues.begin("T", 0, start)
-    assert not queues.begin("T", 0, start + 1), "it has begun"
     queue = queues.make("T", 0)
     assert (queue.min_offset, queue.max_offset, queue.physical_end) == (start, start, -1)
+    assert queue.agrees_with(QueueMark(queue.first_offset, start, -1))
     queues.flush()
-    queues.close()
 
-    queues = ConsumeQueues(config(tmp_path))
-    queues.load()
-    queue = queues.make("T", 0)
+    queue = reopened().make("T", 0)
     queue.recover(log_end=5 * RECORD)
     assert (queue.min_offset, queue.max_offset) == (start, start)
     assert queue.put(2 * RECORD, RECORD, 0, start)
     assert (queue.min_offset, queue.max_offset) == (start, start + 1)
     queue.truncate(2 * RECORD)
     assert (queue.min_offset, queue.max_offset) == (start, start)
-    queues.close()
+
+
+def test_queue_that_describes_nothing_can_begin_further_on_and_no_other_can(
+    queues: ConsumeQueues,
+) -> None:
+    for start in (7, 7, 30, GAP_ENTRIES_MAX + 100):
+        assert queues.describes_nothing("T", 0)
+        assert queues.begin("T", 0, start)
+        assert queues.make("T", 0).max_offset == start
+    queue = queues.make("T", 0)
+    queue.put(0, RECORD, 0, queue.max_offset)
+    assert not queues.describes_nothing("T", 0)
+    assert not queues.begin("T", 0, queue.max_offset + 10)
+
+
+@pytest.mark.parametrize(("start", "arrives"), [(7, 3), (27, 3), (27, 20), (40, 39), (40, 0)])
+def test_messages_that_come_after_all_take_their_places(
+    queues: ConsumeQueues, start: int, arrives: int
+) -> None:
+    queues.begin("T", 0, start)
+    queue = queues.make("T", 0)
+    assert queue.put(0, RECORD, 0, arrives)
+    assert queue.put(RECORD, RECORD, 0, arrives + 1)
+    assert (queue.min_offset, queue.max_offset) == (arrives, arrives + 2)
+    assert not queue.put(2 * RECORD, RECORD, 0, max(1, arrives)), "an offset that is taken"
+
+
+def test_queue_that_cannot_begin_there_has_not_begun(
+    queues: ConsumeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: QueueFile, start: int, position: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(QueueFile, "allocate", refuse)
+        with pytest.raises(OSError, match="full"):
+            queues.begin("T", 0, 27)
+    queue = queues.make("T", 0)
+    assert (queue.min_offset, queue.max_offset, queue.file_count) == (0, 0, 0)
+    assert queues.begin("T", 0, 27) and queue.max_offset == 27
+
+
+def test_a_start_of_which_the_disk_has_a_part_is_made_good(
+    reopened: Callable[[], ConsumeQueues],
+) -> None:
+    queues = reopened()
+    queues.begin("T", 0, 37)
+    name = queues.make("T", 0)._files[0].name
+    queues = reopened()
+    with open(name, "r+b") as file:  # as a power cut leaves it
+        file.seek(5 * 20)
+        file.write(bytes(FILE_BYTES - 5 * 20))
+    queue = queues.make("T", 0)
+    queue.recover(log_end=RECORD)
+    assert queue.max_offset == 25 and queues.describes_nothing("T", 0)
+    assert queues.begin("T", 0, 37) and queue.max_offset == 37

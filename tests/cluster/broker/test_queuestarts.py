@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import lzma
 import os
@@ -13,7 +14,8 @@ import pytest
 from brokerkit import Asker, MakeBroker, TwoClocks
 
 from cluster.broker.mastertables import TableRefused, read_queue_ends
-from cluster.broker.queuestarts import TOPICS_MAX
+from cluster.broker.metasync import STARTS_MS
+from cluster.broker.queuestarts import PASS_MS, TOPICS_MAX
 from cluster.remoting.command import Command
 from cluster.remoting.errors import ConnectFailed
 
@@ -114,10 +116,12 @@ async def test_what_is_settled_is_not_asked_again_but_of_another_master(pair: Pa
 async def test_queue_whose_messages_are_on_their_way_is_left_to_them(pair: Pair) -> None:
     await pair.make_topic("Orders")
     pair.master.put("Orders", 1)
-    for _ in range(2):
-        await pair.round()
+    for asked in (1, 1, 2):
+        await pair.round(PASS_MS // 2)
         assert ends(pair.slave, "Orders")[1] == (0, 0)
-    assert pair.link.asked_queues.count("Orders") == 2, "it is asked for until they are here"
+        assert pair.link.asked_queues.count("Orders") == asked, (
+            "not in each round, until they are here"
+        )
     seed(pair)
     await pair.round()
     assert ends(pair.slave, "Orders")[1] == (0, 1)
@@ -151,7 +155,7 @@ async def test_a_refusal_costs_one_topic_and_a_lost_master_the_rest_of_the_round
     assert pair.sync.failures > 0
 
     del pair.link.replaced[QUEUES]
-    pair.sync._starts.forget()
+    pair.clock.advance(PASS_MS)
     pair.link.asked_queues.clear()
     pair.link.fails_on = {QUEUES: ConnectFailed("gone")}
     await pair.round()
@@ -159,16 +163,46 @@ async def test_a_refusal_costs_one_topic_and_a_lost_master_the_rest_of_the_round
     pair.link.fails_on = {}
     await pair.round()
     assert ends(pair.slave, "Orders")[1] == (3, 3)
+    assert pair.link.asked_queues.count(pair.link.asked_queues[0]) == 1, "others come first"
 
 
-async def test_rounds_are_bounded(pair: Pair) -> None:
+async def test_rounds_are_bounded_and_nobody_is_asked_twice_before_all_were_once(
+    pair: Pair,
+) -> None:
     for number in range(TOPICS_MAX + 5):
         await pair.make_topic(f"T{number}", 1)
-    await pair.round()
-    assert len(pair.link.asked_queues) == TOPICS_MAX
+        pair.master.put(f"T{number}")  # on its way here for good: never settled
     await pair.round()
     asked = pair.link.asked_queues
+    assert len(asked) == TOPICS_MAX
+    await pair.round()
     assert len(asked) == len(set(asked)) > TOPICS_MAX
+    await pair.round()
+    assert len(asked) == len(set(asked))
+    await pair.round(PASS_MS)
+    assert len(asked) > len(set(asked))
+
+
+async def test_round_gives_up_asking_in_time(pair: Pair) -> None:
+    pair.link.before_answer = lambda: pair.clock.advance(STARTS_MS // 2)
+    await pair.round()
+    assert len(pair.link.asked_queues) == 2
+
+
+async def test_disk_without_room_costs_one_topic_and_not_the_broker(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grown(pair)
+
+    def refuse(*arguments: Any) -> bool:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.slave.broker.store.queues, "begin", refuse)
+        assert await pair.round()
+    assert len(pair.link.asked_queues) > 1 and pair.sync.failures == 1
+    await pair.round(PASS_MS)
+    assert ends(pair.slave, "Orders")[1] == (3, 3)
 
 
 @pytest.mark.parametrize("capture", ["b49-c49-admin", "b53-c53-admin"])
