@@ -2,8 +2,8 @@
 
 Queues are derived from the log. A slave that was seeded with what retention had left knows nothing of
 a queue whose messages were all gone by then: its own would begin at 0, and as the next master it would
-give out offsets again that consumers have passed. RocketMQ's does. So the master is asked where such a
-queue stands, once, and the slave's begins there, with blank entries before it as RocketMQ writes them.
+give out offsets again that consumers have passed. So the master is asked where such a queue stands, and
+the slave's begins there, with blank entries before it as RocketMQ writes them.
 """
 
 from __future__ import annotations
