@@ -165,19 +165,19 @@ class ConsumeQueue:
             self._queues.compare(self, (physical_offset, size, tags_code), queue_offset)
             return False
         if queue_offset < end.next_offset:
-            if queue_offset > 0:
-                if self._queues.incomplete is not None or not self.describes_nothing:
-                    # Two records with one queue offset: RocketMQ gave it away again after losing the
-                    # entry of the first.
-                    log.warning(
-                        "queue offset used twice topic=%s queue=%d offset=%d physical=%d",
-                        self.topic, self.queue_id, queue_offset, physical_offset,
-                    )  # fmt: skip
-                    return False
+            if queue_offset == 0:
+                self._restart(physical_offset)
+            elif self._queues.incomplete is None and self.describes_nothing:
                 self.reset()  # what it was told to begin behind has come after all
                 self._fill_gap(queue_offset)
             else:
-                self._restart(physical_offset)
+                # Two records with one queue offset: RocketMQ gave it away again after losing the
+                # entry of the first.
+                log.warning(
+                    "queue offset used twice topic=%s queue=%d offset=%d physical=%d",
+                    self.topic, self.queue_id, queue_offset, physical_offset,
+                )  # fmt: skip
+                return False
         elif queue_offset > end.next_offset:
             if self._queues.incomplete is not None:
                 self._queues.incomplete.add(self)
