@@ -258,7 +258,11 @@ def servers(directory: Path) -> Iterator[Server]:
     """A name server and our broker, to be started in this order."""
     cores = frozenset(os.sched_getaffinity(0))
     port = free_port()
-    settings = {"listenPort": port, "kvConfigPath": directory / "kv.json"}
+    settings = {
+        "bindAddress": "127.0.0.1",
+        "listenPort": port,
+        "kvConfigPath": directory / "kv.json",
+    }
     conf = write(directory / "namesrv.conf", settings)
     yield Server(
         "name server", [sys.executable, "-m", "tandemmq", "nameserver", "-c", str(conf)], port,

@@ -12,19 +12,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.churn import Churn
+from chaos.deliveries import Readers
 from chaos.groups import Group, GroupPlan, GroupView, Replica
 from chaos.history import HistoryMissing
 from chaos.journal import Journal
 from chaos.processes import ProcessBroken, ServerProcess
 from chaos.promises import percentile
-from chaos.traffic import PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
+from chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
 from chaos.verdict import Verdict, judge
 from cluster.remoting import RemotingError
+from replication.config import Mode
 from replication.errors import CorruptEpochFile
 
 JAVA_TABLES_S: Final = 12.0  # a stock slave copies topics every 10 s
 STOP_S: Final = 40.0
 WRITABLE_S: Final = 60.0
+ACKNOWLEDGED_S: Final = 5.0
 
 Say = Callable[[str], None]
 
@@ -99,6 +103,9 @@ class Outcome:
                 f"({verdict.lost_bytes} bytes); {verdict.cuts} cuts set aside, {verdict.cut_records} "
                 "records in them"
             )
+            lines.append(
+                f"delivered to a consumer group: {verdict.delivered} messages, {verdict.undelivered} undelivered"
+            )
         return lines
 
 
@@ -122,6 +129,11 @@ class Campaign(ABC):
     @abstractmethod
     async def faults(self) -> None:
         """Do things to the group while traffic goes on; all replicas run when it returns."""
+
+    @property
+    def elected(self) -> bool:
+        """Whether a controller says who is master; else a person does."""
+        return True
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Group]:
@@ -151,8 +163,9 @@ class Campaign(ABC):
         verdict = judge(
             self._directory / "journal.jsonl",
             stores,
-            synchronous=self.plan.synchronous,
+            mode=Mode(self.plan.mode),
             stock=self.plan.servers == "java",
+            elected=self.elected,
         )
         self.outcome.verdict = verdict
         self.outcome.problems += verdict.problems
@@ -170,19 +183,29 @@ class Campaign(ABC):
     async def _topics(self) -> None:
         await self.group.create_topic(TOPIC, self._traffic_plan.queues)
         await self.group.create_topic(PROBE_TOPIC, 1)
+        await self.group.create_topic(DELAYED_TOPIC, 1)
         if self.plan.servers == "java":
             await asyncio.sleep(JAVA_TABLES_S)
 
     async def _loaded(self) -> None:
         messages = random.Random(self._seed)
-        async with Traffic(self.group, self.journal, messages, self._traffic_plan) as self.traffic:
+        async with (
+            Readers(self.group.name_server_address, self.journal) as readers,
+            Traffic(self.group, self.journal, messages, self._traffic_plan) as self.traffic,
+        ):
+            churn = Churn(self.group, self.journal, self.traffic, self._seed)
+            churning = asyncio.create_task(churn.run(), name="churn")
             try:
                 await self.faults()
                 await self.group.whole()
-                await self.traffic.quiet()
                 addresses = [each.address for each in self.group.replicas]
+                self.outcome.problems += await churn.finish(churning, addresses)
+                self.outcome.counts["topics made again"] = churn.lives
+                await self.traffic.quiet()
+                await readers.drained()
                 self.outcome.problems += await self.traffic.settled(addresses)
             finally:
+                churning.cancel()
                 self.outcome.sends = dict(self.journal.counts)
                 self.outcome.messages_read = self.journal.seen_count
                 self.outcome.late_acknowledgements = self.traffic.late
@@ -196,6 +219,23 @@ class Campaign(ABC):
             await process.terminate(STOP_S)
 
     # --- pieces of what may happen
+
+    async def loaded(self, number: int, load_s: float) -> None:
+        """Wait until the group is whole and has acknowledged something: a fault of an idle one shows nothing.
+
+        load_s  longest stretch of load; a busy machine may need more for a first acknowledgement
+        """
+        acknowledged = self.journal.counts["ok"]
+        self.traffic.round = number
+        await self.group.whole()
+        await asyncio.sleep(self.rng.uniform(0.2, load_s))
+        deadline = time.monotonic() + ACKNOWLEDGED_S
+        while self.journal.counts["ok"] == acknowledged:
+            if time.monotonic() > deadline:
+                self.problem(f"EVIDENCE round {number}: nothing was acknowledged before the fault")
+                break
+            await asyncio.sleep(0.01)
+        self.traffic.check()
 
     def problem(self, text: str) -> None:
         self.outcome.problems.append(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import shutil
 import sys
@@ -43,6 +44,7 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
 
 def begin(arguments: argparse.Namespace, name: str) -> Begun:
     """Seed and directory; both are printed."""
+    logging.getLogger("cluster.client").setLevel(logging.ERROR)  # it meets every fault
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     given: Path | None = arguments.directory
     directory = Path(tempfile.mkdtemp(prefix=f"tandem-{name}-")) if given is None else given

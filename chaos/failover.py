@@ -58,14 +58,8 @@ class Failover(Campaign):
         rounds, kinds = self.rounds, self._kinds
         for number in range(1, rounds + 1):
             name = self.rng.choices(list(kinds), list(kinds.values()))[0]
-            acknowledged = self.journal.counts["ok"]
-            self.traffic.round = number
             self._notes.clear()
-            await self.group.whole()
-            await asyncio.sleep(self.rng.uniform(0.2, self.load_s))
-            self.traffic.check()
-            if self.journal.counts["ok"] == acknowledged:
-                self.problem(f"EVIDENCE round {number}: nothing was acknowledged before the fault")
+            await self.loaded(number, self.load_s)
             self.journal.event("round", number=number, kind=name)
             await getattr(self, name)()
             if not self.outcome.good:

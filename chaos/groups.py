@@ -288,6 +288,7 @@ class Group:
         directory = self.directory / "namesrv"
         peer = self.controller_address.replace(LOOPBACK, f"n0-{LOOPBACK}")
         settings = {
+            "bindAddress": LOOPBACK,
             "listenPort": port,
             "kvConfigPath": directory / "kvConfig.json",
             "enableControllerInNamesrv": "true",

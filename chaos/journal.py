@@ -1,7 +1,8 @@
 """The history of a run on a replicated group, as a file: every send with its outcome, every message seen.
 
-JSON lines, one array each: ["send", ...], ["seen", ...], ["event", {...}]. Times are CLOCK_MONOTONIC ns of
-the one host that all clients ran on. Checkers read the file: a run without history has shown nothing.
+JSON lines, one array each: ["send", ...], ["seen", ...], ["delivered", ...], ["event", {...}]. Times are
+CLOCK_MONOTONIC ns of the one host that all clients ran on. Checkers read the file: a run without history has
+shown nothing.
 """
 
 from __future__ import annotations
@@ -59,22 +60,53 @@ class Seen(NamedTuple):
     at_ns: int
 
 
+class Delivered(NamedTuple):
+    """One message as a member of a consumer group was given it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    unique_id: str
+    member: int
+    at_ns: int
+
+
 class Journal:
-    """Appends lines; `counts` tells how many sends had which outcome."""
+    """Appends lines; `counts` tells how many sends had which outcome.
+
+    expected     topics that a consumer group reads along
+    undelivered  unique ids of these that were acknowledged and not given to it yet
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counts = {OK: 0, FAIL: 0, INFO: 0}
         self.seen_count = 0
+        self.delivered_count = 0
+        self.expected: frozenset[str] = frozenset()
+        self.undelivered: set[str] = set()
+        self._early: set[str] = set()  # delivered before their acknowledgement was heard
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def send(self, send: Send) -> None:
         self.counts[send.outcome] += 1
+        if send.outcome == OK and send.topic in self.expected:
+            if send.unique_id not in self._early:
+                self.undelivered.add(send.unique_id)
+            self._early.discard(send.unique_id)
         self._write(["send", *send])
 
     def seen(self, seen: Seen) -> None:
         self.seen_count += len(seen.unique_ids)
         self._write(["seen", *seen])
+
+    def delivered(self, delivered: Delivered) -> None:
+        self.delivered_count += 1
+        if delivered.unique_id in self.undelivered:
+            self.undelivered.discard(delivered.unique_id)
+        else:
+            self._early.add(delivered.unique_id)
+        self._write(["delivered", *delivered])
 
     def event(self, what: str, **fields: object) -> None:
         """A fault, its evidence, its healing, a measurement. Flushed at once."""
@@ -109,6 +141,12 @@ def read_seen(path: Path) -> Iterator[Seen]:
     """Everything that was read while the run went on. Raises HistoryMissing."""
     for topic, queue_id, first, unique_ids, broker, at_ns in _lines(path, "seen"):
         yield Seen(topic, queue_id, first, tuple(unique_ids), broker, at_ns)
+
+
+def read_delivered(path: Path) -> Iterator[Delivered]:
+    """Everything that a consumer group was given, redeliveries too. Raises HistoryMissing."""
+    for fields in _lines(path, "delivered"):
+        yield Delivered(*fields)
 
 
 def read_events(path: Path) -> Iterator[Mapping[str, Any]]:

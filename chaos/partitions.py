@@ -2,8 +2,9 @@
 
 Proxies of our own stand between each broker and the controller, and in front of each master's replication
 stream. Each round holds, slows, breaks or refuses some of them for a while, or freezes or kills the
-controller. Where nobody but a slave is affected the master must stay; where the master lost the controller
-the group must take writes again. What must hold at the end is what chaos.failover asks for.
+controller, or takes it away (--kind controller_stays_away --away-seconds 600). Where nobody but a slave is
+affected the master must stay; where the master lost the controller the group must take writes again. What
+must hold at the end is what chaos.failover asks for.
 
 Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
 """
@@ -28,6 +29,8 @@ SLOW_BYTES_PER_S: Final = 50_000  # far below the load
 RESETS: Final = 5
 LASTS_S: Final = (5.0, 7.0)  # beyond lease and election
 WRITABLE_WITHIN_S: Final = 1.0
+AWAY_SAID_S: Final = 30.0
+AWAY_STALL_MS: Final = 1000.0
 
 
 class Partitions(Campaign):
@@ -35,6 +38,7 @@ class Partitions(Campaign):
 
     rounds = 1
     load_s = 1.0
+    away_s = 8.0  # four leases
     kinds: Sequence[str] = ()
 
     @contextlib.asynccontextmanager
@@ -151,6 +155,28 @@ class Partitions(Campaign):
         self.event("started", controller)
         await self.writable("writable after a killed controller", back_ns)
 
+    async def controller_stays_away(self) -> None:
+        """Controller and name server are dead for several leases: a whole synchronous group does not notice."""
+        controller = self.group.name_server
+        async with self._same_master():
+            began_ns = time.monotonic_ns()
+            await controller.kill()
+            self.event("killed", controller)
+            deadline = time.monotonic() + self.away_s
+            while (left_s := deadline - time.monotonic()) > 0:
+                await asyncio.sleep(min(left_s, AWAY_SAID_S))
+                self.traffic.check()
+                self.say(f"without a controller: {self.journal.counts['ok']} acknowledged so far")
+            controller.launch()
+            self.event("started", controller)
+            await self.writable("writable after the controller was away", time.monotonic_ns())
+        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
+        longest_ms = stalls[0].ms if stalls else 0.0
+        self.outcome.sample("stall, controller away", longest_ms)
+        self._notes.append(f"stalled {longest_ms / 1000:.2f} s")
+        if self.plan.synchronous and longest_ms > AWAY_STALL_MS:
+            self.problem(f"STALL of {longest_ms:.0f} ms while only the controller was away")
+
     # --- pieces
 
     async def _endured(self, what: str, began_ns: int) -> None:
@@ -199,6 +225,7 @@ KINDS: Final = (
     "controller_dies",
     "stream_is_slow",
     "controller_freezes",
+    "controller_stays_away",
 )
 
 
@@ -208,15 +235,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.epilog = "example: python -m chaos.partitions --rounds 24"
     parser.add_argument("--rounds", type=int, default=3 * len(KINDS))
     parser.add_argument("--kind", choices=KINDS, action="append", help="only these (default: all)")
+    parser.add_argument(
+        "--away-seconds", type=float, default=Partitions.away_s,
+        help="how long the controller stays away in such a round (%(default)g)",
+    )  # fmt: skip
     command.add_group_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if arguments.away_seconds <= 0:
+        parser.error("--away-seconds must be above 0")
     run = command.begin(arguments, "partitions")
     plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
     campaign = Partitions(plan, traffic_plan, run.directory, run.seed, command.say)
     campaign.rounds = arguments.rounds
     campaign.kinds = arguments.kind or KINDS
+    campaign.away_s = arguments.away_seconds
     return command.end(run, asyncio.run(campaign.run()))
 
 

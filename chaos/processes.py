@@ -20,7 +20,10 @@ class ProcessBroken(Exception):
 
 
 class ServerProcess:
-    """A command whose output goes to a log file. Every fault is verified before it counts."""
+    """A command whose output goes to a log file. Every fault is verified before it counts.
+
+    prefix  put before the command when it is launched; it must end by replacing itself by the command
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
@@ -28,6 +31,7 @@ class ServerProcess:
         self.name = name
         self.log = log
         self.starts = 0
+        self.prefix: list[str] = []
         self._command = list(command)
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,6 +44,11 @@ class ServerProcess:
     def code(self) -> int | None:
         """Exit status; None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """Raises ProcessBroken when it does not run."""
+        return self._running().pid
 
     @property
     def paused(self) -> bool:
@@ -62,7 +71,7 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                [*self.prefix, *self._command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env=self._env, cwd=self.log.parent, start_new_session=True,
             )  # fmt: skip
         self.starts += 1

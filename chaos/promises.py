@@ -10,13 +10,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from chaos.journal import FAIL, OK, Seen, Send
+from chaos.journal import FAIL, OK, Delivered, Seen, Send
+from chaos.survival import WINDOW_MS, Fate, Fault, fate
+from replication.config import Mode
 
 Queue = tuple[str, int]  # topic, queue id
 
 ANSWER_LIES_NS: Final = (
     1_000_000_000  # longest between a broker's write and the reading of a busy client
 )
+#: longest that a message acknowledged from the page cache may wait for its disk: the interval, and a slow flush
+WINDOW_NS: Final = (WINDOW_MS + 1000) * 1_000_000
 SHOWN_MAX: Final = 10  # sentences of one kind
 
 
@@ -59,6 +63,15 @@ class Freeze(NamedTuple):
 
     broker: str
     at_ns: int
+
+
+class PowerCut(NamedTuple):
+    """Hosts lost their power between two times: how many, and whether they were all. done_ns 0: at once."""
+
+    at_ns: int
+    hosts: int
+    everybody: bool
+    done_ns: int = 0
 
 
 class FinalLog:
@@ -144,6 +157,51 @@ def _lost(send: Send, final: FinalLog) -> str:
     return f"LOST queue ends at {len(final.queues.get(queue, ()))}: {send}"
 
 
+def within_window(
+    sends: Iterable[Send], cuts: Sequence[PowerCut], mode: Mode, window_ns: int = WINDOW_NS
+) -> frozenset[str]:
+    """Unique ids that a power cut may have taken by the promises of this mode: those that waited for their disk
+    then, on every host that held them.
+
+    That is the last moment before a cut of all hosts, where the mode says so; before a cut of one where the mode
+    says so, or where the acknowledgement named no more copies than lost their power.
+    """
+    return frozenset(
+        send.unique_id
+        for send in sends
+        if send.outcome != FAIL
+        and any(
+            send.began_ns <= max(cut.at_ns, cut.done_ns)
+            and cut.at_ns <= send.ended_ns + window_ns
+            and _takes_unflushed(cut, mode, send.copies)
+            for cut in cuts
+        )
+    )
+
+
+def within_window_again(
+    delivered: Iterable[Delivered], cuts: Sequence[PowerCut], mode: Mode, window_ns: int = WINDOW_NS
+) -> frozenset[str]:
+    """Unique ids of delayed messages of which a power cut may have taken a copy that had just been delivered: what
+    it was made from is older and safe, and it is delivered again."""
+    return frozenset(
+        each.unique_id
+        for each in delivered
+        if any(
+            0 <= cut.at_ns - each.at_ns <= window_ns and _takes_unflushed(cut, mode, -1)
+            for cut in cuts
+        )
+    )
+
+
+def _takes_unflushed(cut: PowerCut, mode: Mode, copies: int) -> bool:
+    """Whether the mode lets this cut take what waits for its disk. copies: as acknowledged, -1 where unknown."""
+    if fate(mode, Fault.HOST) is Fate.WINDOW:
+        return True
+    all_held = cut.everybody or 0 < copies <= cut.hosts
+    return fate(mode, Fault.HOSTS) is Fate.WINDOW and all_held
+
+
 def lost(sends: Iterable[Send], final: FinalLog) -> list[Send]:
     """Acknowledged messages that are not in the final log, in the order of the log they were in."""
     gone = [each for each in sends if each.outcome == OK and each.unique_id not in final.places]
@@ -213,15 +271,62 @@ def check_seen(
             yield f"VANISHED {unique_id} was read at {queue} {at} from {each.broker}, there is {now} now"
 
 
+def check_deliveries(
+    delivered: Iterable[Delivered], final: FinalLog, declared: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Every message of the final log reached the group that subscribed to its topic, and nothing that it was
+    given is gone, but for declared losses."""
+    given: set[str] = set()
+    for each in delivered:
+        given.add(each.unique_id)
+        stored = final.at((each.topic, each.queue_id), each.queue_offset)
+        if (
+            stored is None or stored.unique_id != each.unique_id
+        ) and each.unique_id not in declared:
+            now = "nothing" if stored is None else stored.unique_id
+            yield f"VANISHED {each} was delivered, there is {now} now"
+    for queue, messages in final.queues.items():
+        for stored in messages:
+            if stored.unique_id not in given:
+                yield (
+                    f"SKIPPED {stored.unique_id} at {queue} {stored.queue_offset}, {stored.offset} of "
+                    "the log, was never delivered"
+                )
+
+
+def check_delayed(
+    sends: Iterable[Send], final: FinalLog, declared: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Every acknowledged message with a delay level lies in its topic in the end, once or more often; nothing
+    lies there that was refused or that nobody sent."""
+    sent: dict[str, Send] = {}
+    for send in sends:
+        known = sent.get(send.unique_id)
+        if known is None or known.outcome != OK:
+            sent[send.unique_id] = send
+    for unique_id, send in sent.items():
+        there = unique_id in final.places
+        if send.outcome == OK and not there and unique_id not in declared:
+            yield f"UNDELIVERED delayed message never came to its topic: {send}"
+        if send.outcome == FAIL and there:
+            yield f"ABORTED refused with {send.code} and yet delivered: {send}"
+    for unique_id, (queue, stored) in final.places.items():
+        if unique_id not in sent:
+            yield f"PHANTOM {unique_id} at {queue} {stored.queue_offset} was never sent"
+
+
 def check_epochs(
     sends: Iterable[Send],
     reigns: Sequence[tuple[int, int]],
     declared: frozenset[str] = frozenset(),
     freezes: Sequence[Freeze] = (),
+    given_up: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
     """Acknowledgements of one epoch come from one broker, epochs never go back, and the epoch file agrees.
 
-    reigns  (epoch, first offset), ascending, of the final log
+    reigns    (epoch, first offset), ascending, of the final log
+    given_up  unique ids that an asynchronous mode may lose, set aside by a replica and not in the final log: a
+              master that nobody hears goes on acknowledging there, and its log is cut when it comes back
     """
     masters: dict[int, str] = {}
     known = sorted(
@@ -236,10 +341,12 @@ def check_epochs(
             writer = _reign(reigns, send.offset)
             if writer != send.epoch:
                 yield f"EPOCH {writer} wrote the log at {send.offset} by the epoch file: {send}"
-    yield from _regressions(known, freezes)
+    yield from _regressions(known, freezes, given_up)
 
 
-def _regressions(known: Sequence[Send], freezes: Sequence[Freeze]) -> Iterator[str]:
+def _regressions(
+    known: Sequence[Send], freezes: Sequence[Freeze], given_up: frozenset[str]
+) -> Iterator[str]:
     """Acknowledgements of an old epoch that a broker gave when a newer one had begun; `known` is sorted by end.
 
     Certain where the send began after the newer epoch acknowledged something, and where its acknowledgement
@@ -258,7 +365,7 @@ def _regressions(known: Sequence[Send], freezes: Sequence[Freeze]) -> Iterator[s
         soonest = at_ns if soonest < 0 else min(soonest, at_ns)
     for send in known:
         newer_ns = earliest_after.get(send.epoch)
-        if newer_ns is None:
+        if newer_ns is None or send.unique_id in given_up:
             continue
         late = send.ended_ns > newer_ns + ANSWER_LIES_NS and not any(
             each.broker == send.broker and send.began_ns < each.at_ns < send.ended_ns

@@ -34,8 +34,9 @@ class ReplicaLog:
     reigns: tuple[tuple[int, int], ...] = ()
     problems: list[str] = field(default_factory=list)
 
-    def final(self) -> FinalLog:
-        return FinalLog(self.queues)
+    def of(self, topics: frozenset[str]) -> FinalLog:
+        """The messages of these topics."""
+        return FinalLog({queue: each for queue, each in self.queues.items() if queue[0] in topics})
 
 
 def segments(store: Path) -> list[tuple[int, Path]]:

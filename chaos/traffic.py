@@ -34,6 +34,9 @@ from storage import decode, encode_properties, parse_offset_message_id
 GROUP: Final = "ChaosGroup"
 TOPIC: Final = "ChaosOrders"
 PROBE_TOPIC: Final = "ChaosProbe"
+DELAYED_TOPIC: Final = "ChaosDelayed"
+CHURN_TOPIC: Final = "ChaosChurn"  # deleted and made again
+DELAYS_S: Final = (1.0, 5.0)  # of delay levels 1 and 2
 PROBE_INTERVAL_S: Final = 0.01
 PROBE_TIMEOUT_MS: Final = 500
 STABLE_NS: Final = 1_000_000_000
@@ -70,7 +73,10 @@ REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TrafficPlan:
-    """rate: messages/s of all lanes together, 0 for as many as go. timeout_ms: of the senders."""
+    """rate: messages/s of all lanes together, 0 for as many as go. timeout_ms: of the senders.
+
+    delayed_rate  messages/s with a delay level, beside those
+    """
 
     producers: int = 4
     queues: int = 4
@@ -78,6 +84,7 @@ class TrafficPlan:
     body_bytes_max: int = 2000
     timeout_ms: int = 3000
     readers: bool = True
+    delayed_rate: float = 10.0
 
 
 class Probe:
@@ -195,6 +202,8 @@ class Traffic:
             for lane, (_, queue_id) in enumerate(lanes, 1)
         ]
         self._sending.append(asyncio.create_task(self._probe(), name="probe"))
+        if self.plan.delayed_rate:
+            self._sending.append(asyncio.create_task(self._delayed(), name="delayed"))
         return self
 
     async def __aexit__(
@@ -274,6 +283,15 @@ class Traffic:
                 self.route.trouble()
                 await asyncio.sleep(RETRY_S)
 
+    async def _delayed(self) -> None:
+        """Messages of the delay levels in turn."""
+        lane = self.plan.producers * self.plan.queues + 1
+        sequence = 0
+        while not self._stopping:
+            sequence += 1
+            sent = await self.attempt(DELAYED_TOPIC, 0, lane, sequence, 200, self.plan.timeout_ms)
+            await asyncio.sleep(1 / self.plan.delayed_rate if sent else RETRY_S)
+
     async def _probe(self) -> None:
         """A small message every 10 ms, however long the answers of earlier ones take."""
         next_s = time.monotonic()
@@ -352,12 +370,16 @@ class Traffic:
             return send
         if answer.code == ResponseCode.SUCCESS:
             return placed(send, answer)
-        if answer.code in STORED_UNKNOWN or "msgId" in (answer.ext or {}):
+        if answer.code in STORED_UNKNOWN:
             return send._replace(code=answer.code)  # stored, whatever becomes of it
         self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
         return send._replace(outcome=FAIL if answer.code in REFUSED else INFO, code=answer.code)
 
     # --- reading
+
+    async def end(self, address: str, topic: str, queue_id: int) -> int | None:
+        """Where this broker says that a queue ends; None when it does not say."""
+        return await max_offset(self._pool, address, topic, queue_id)
 
     async def _read(self, topic: str, queue_id: int) -> None:
         """Read a queue on and on, each time from any replica that the name server shows."""
@@ -378,8 +400,10 @@ class Traffic:
 
 
 def send_command(send: Send, body: bytes) -> Command:
-    """SEND_MESSAGE_V2 of one message to a fixed queue."""
+    """SEND_MESSAGE_V2 of one message to a fixed queue; the levels of delayed ones take turns."""
     properties = {"UNIQ_KEY": send.unique_id, "KEYS": send.unique_id[:16], "WAIT": "true"}
+    if send.topic == DELAYED_TOPIC:
+        properties["DELAY"] = str(1 + send.sequence % len(DELAYS_S))
     ext = {
         "a": GROUP, "b": send.topic, "c": "TBW102", "d": "4", "e": str(send.queue_id), "f": "0",
         "g": str(int(time.time() * 1000)), "h": "0", "i": encode_properties(properties).decode(),

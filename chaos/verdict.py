@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.journal import OK, read_events, read_seen, read_sends
+from chaos.churn import DELETED_EVENT, LAST_EVENT, TABLES_NS, check_last_life, check_lives
+from chaos.journal import OK, read_delivered, read_events, read_seen, read_sends
 from chaos.promises import (
     Cut,
-    FinalLog,
     Freeze,
     LagSample,
+    PowerCut,
     check_cuts,
+    check_delayed,
+    check_deliveries,
     check_epochs,
     check_exported_lag,
     check_log,
@@ -22,24 +25,38 @@ from chaos.promises import (
     check_sends,
     limited,
     lost,
+    within_window,
+    within_window_again,
 )
 from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
-from chaos.traffic import PROBE_TOPIC, TOPIC
+from chaos.survival import Fate, Fault, fate
+from chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, PROBE_TOPIC, TOPIC
 from replication.audit.classes import Severity
 from replication.audit.local import LocalEngine
 from replication.audit.plan import audit
 from replication.audit.tables import Divergence, Finding
+from replication.config import Mode
 from storage import inspect_store
 
 TOPICS: Final = frozenset({TOPIC, PROBE_TOPIC})
+READ_TOPICS: Final = TOPICS | {DELAYED_TOPIC}
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait in the log
+ASIDE_TOPICS: Final = READ_TOPICS | {SCHEDULE_TOPIC}
 INSPECTED_BYTES_MAX: Final = 1 << 30
 LAG_EVENT: Final = "lag"
 FREEZE_EVENT: Final = "froze"
+POWER_EVENT: Final = "power cut"
+PERSON_EVENT: Final = "person"  # acted where nobody elects (chaos.person)
+MADE_MASTER: Final = "made master"
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What the files and the journal say. lost_ranges: (epoch, first offset, end) of declared losses."""
+    """What the files and the journal say.
+
+    delivered    messages of the final log that the consumer group was given
+    undelivered  those it was not, and delayed ones that never came to their topic
+    """
 
     problems: list[str] = field(default_factory=list)
     messages: int = 0
@@ -48,30 +65,56 @@ class Verdict:
     acknowledged: int = 0
     lost: int = 0
     lost_bytes: int = 0
+    delivered: int = 0
+    undelivered: int = 0
     cuts: int = 0
     cut_records: int = 0
 
 
 def judge(
-    journal: Path, stores: Sequence[Path], *, synchronous: bool, stock: bool = False
+    journal: Path,
+    stores: Sequence[Path],
+    *,
+    mode: Mode,
+    stock: bool = False,
+    consumed: bool = True,
+    elected: bool = True,
 ) -> Verdict:
     """Everything that must hold once traffic and processes have stopped.
 
-    synchronous  nothing acknowledged may be missing; else only what replicas reported and set aside
-    stock        servers that are not ours: their small files are not looked at
+    mode   its row of chaos.survival says whether what replicas reported and set aside may be missing
+    consumed  a consumer group read along: everything must have been delivered to it
+    elected  by a controller. Else nothing is missing but what a person gave up: what replicas set aside at his word
+             and stores that he moved away may have more, but nothing that was acknowledged
+    stock  servers that are not ours: their small files are not looked at
     Raises HistoryMissing, OSError, CorruptEpochFile.
     """
-    logs = [read_log(store, TOPICS) for store in stores]
+    logs = [read_log(store, READ_TOPICS) for store in stores]
     problems = [f"LOG {problem}" for log in logs for problem in log.problems]
     problems += _one_log(stores, logs)
     reference = max(logs, key=lambda each: each.end)
     if not stock:
         problems += _files(stores, reference.end)
-    cuts = [] if stock else [cut for store in stores for cut in read_cuts(store, TOPICS)]
-    declared = frozenset[str]() if synchronous else _declared(cuts)
+    kept = [*stores, *_moved_away(journal)]
+    cuts = [] if stock else [cut for store in kept for cut in read_cuts(store, ASIDE_TOPICS)]
+    aside, copies = frozenset[str](), frozenset[str]()
+    if not elected:
+        copies = _declared(cuts) | _in_stores(_moved_away(journal))
+        # what was acknowledged was not a person's to give up
+        aside = copies - {each.unique_id for each in read_sends(journal) if each.outcome == OK}
+    elif fate(mode, Fault.GONE) is Fate.LAG:
+        aside = _declared(cuts)
+    declared = aside
+    if power_cuts := list(_power_cuts(journal)):
+        declared |= within_window(list(read_sends(journal)), power_cuts, mode)
     verdict = Verdict(log_bytes=reference.end, reigns=len(reference.reigns), cuts=len(cuts))
     verdict.cut_records = sum(each.found for each in cuts)
-    _check(verdict, problems, reference.final(), reference, journal, declared, cuts)
+    problems += _lives(journal, waits=mode.waits_for_slaves and not stock)
+    _check(verdict, problems, reference, journal, declared, cuts)
+    if elected:  # else there are no epochs
+        problems += _epochs(reference, journal, declared, aside)
+    if consumed:
+        _check_delivery(verdict, problems, reference, journal, declared, copies, mode)
     verdict.problems = limited(problems)
     return verdict
 
@@ -90,19 +133,18 @@ def _files(stores: Sequence[Path], log_bytes: int) -> list[str]:
 def _check(
     verdict: Verdict,
     problems: list[str],
-    final: FinalLog,
     reference: ReplicaLog,
     journal: Path,
     declared: frozenset[str],
     cuts: Sequence[Cut],
 ) -> None:
-    sends = list(read_sends(journal))
+    final = reference.of(TOPICS)
+    sends = [each for each in read_sends(journal) if each.topic in TOPICS]
     verdict.messages = len(final.places)
     verdict.acknowledged = sum(each.outcome == OK for each in sends)
     problems += check_log(final)
     problems += check_sends(sends, final, declared)
     problems += check_order(sends, final)
-    problems += check_epochs(sends, reference.reigns, declared, list(_freezes(journal)))
     problems += check_seen(read_seen(journal), final, declared)
     gone = lost(sends, final)
     verdict.lost = len(gone)
@@ -111,16 +153,108 @@ def _check(
     problems += check_exported_lag(gone, _lag_samples(journal))
 
 
+def _epochs(
+    reference: ReplicaLog, journal: Path, declared: frozenset[str], aside: frozenset[str]
+) -> Iterator[str]:
+    sends = (each for each in read_sends(journal) if each.topic in TOPICS)
+    given_up = aside - reference.of(TOPICS).places.keys()
+    yield from check_epochs(sends, reference.reigns, declared, list(_freezes(journal)), given_up)
+
+
+def _check_delivery(
+    verdict: Verdict,
+    problems: list[str],
+    reference: ReplicaLog,
+    journal: Path,
+    declared: frozenset[str],
+    copies: frozenset[str],
+    mode: Mode,
+) -> None:
+    """Delayed messages came to their topic, and everything to the group. A delayed one may come there twice.
+
+    copies  unique ids that a person gave up: of a delayed message the copy, made and delivered by a master that
+            was given up since; what it was made from is delivered again
+    """
+    delayed = reference.of(frozenset({DELAYED_TOPIC}))
+    found = [each for each in check_log(delayed) if not each.startswith("REPEATED")]
+    sends = [each for each in read_sends(journal) if each.topic == DELAYED_TOPIC]
+    found += check_delayed(sends, delayed, declared)
+    final = reference.of(READ_TOPICS)
+    again = (each for each in read_delivered(journal) if each.topic == DELAYED_TOPIC)
+    declared |= within_window_again(again, list(_power_cuts(journal)), mode)
+    declared |= copies & {each.unique_id for each in sends}
+    kept = (each for each in read_delivered(journal) if each.topic != CHURN_TOPIC)
+    found += check_deliveries(kept, final, declared)
+    skipped = sum(each.startswith("SKIPPED") for each in found)
+    verdict.delivered = sum(map(len, final.queues.values())) - skipped
+    for event in read_events(journal):
+        if event["what"] == LAST_EVENT:
+            churned = (each for each in read_sends(journal) if each.topic == CHURN_TOPIC)
+            found += check_last_life(event["life"], churned, read_delivered(journal))
+    verdict.undelivered = sum(each.startswith(("SKIPPED", "UNDELIVERED")) for each in found)
+    problems += found
+
+
+def _lives(journal: Path, *, waits: bool) -> Iterator[str]:
+    """What a topic that was deleted and made again still has of an earlier life.
+
+    waits  a deletion is answered when every member of the set has it, or says who may not
+    """
+    deleted = {
+        event["life"]: event["at_ns"]
+        for event in read_events(journal)
+        if event["what"] == DELETED_EVENT and (event["everywhere"] or not waits)
+    }
+    began: dict[int, int] = {}
+    churned = []
+    for send in read_sends(journal):
+        if send.outcome == OK:
+            began[send.epoch] = min(send.ended_ns, began.get(send.epoch, send.ended_ns))
+        if send.topic == CHURN_TOPIC:
+            churned.append(send)
+    tables_ns = 0 if waits else TABLES_NS
+    yield from check_lives(churned, deleted, began, _exchanges(journal), tables_ns)
+
+
 def _lag_samples(journal: Path) -> Iterator[LagSample]:
     for event in read_events(journal):
         if event["what"] == LAG_EVENT:
             yield LagSample(*(int(event[name]) for name in ("at_ns", "epoch", "end", "lag")))
 
 
+def _power_cuts(journal: Path) -> Iterator[PowerCut]:
+    for event in read_events(journal):
+        if event["what"] == POWER_EVENT:
+            hosts, everybody = len(event["hosts"]), event["everybody"]
+            yield PowerCut(event["at_ns"], hosts, everybody, event["done_ns"])
+
+
 def _freezes(journal: Path) -> Iterator[Freeze]:
     for event in read_events(journal):
         if event["what"] == FREEZE_EVENT and "address" in event:
             yield Freeze(event["address"], event["at_ns"])
+
+
+def _moved_away(journal: Path) -> list[Path]:
+    """Stores that a person had copied anew."""
+    events = (each for each in read_events(journal) if each["what"] == PERSON_EVENT)
+    return [Path(each["away"]) for each in events if "away" in each]
+
+
+def _in_stores(stores: Sequence[Path]) -> frozenset[str]:
+    found = (read_log(store, READ_TOPICS).queues for store in stores)
+    return frozenset(
+        each.unique_id for queues in found for queue in queues.values() for each in queue
+    )
+
+
+def _exchanges(journal: Path) -> list[tuple[int, int]]:
+    """(power cut, a slave was made the master), ns: what the former master did between is not known to it."""
+    return [
+        (event["since_ns"], event["at_ns"])
+        for event in read_events(journal)
+        if event["what"] == PERSON_EVENT and event["how"] == MADE_MASTER
+    ]
 
 
 def _declared(cuts: Sequence[Cut]) -> frozenset[str]:

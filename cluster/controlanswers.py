@@ -1,12 +1,13 @@
 """What a controller says, both ways: answers to the requests of cluster/controlplane.py, and its notices to brokers.
 
 A group's view goes out in RocketMQ's fields (masterBrokerId, masterAddress, masterEpoch, syncStateSetEpoch, the set as
-the body), ours beside them: masterHaAddress, lossyEpoch, and in answers to a broker of ours what a lease needs. No
-masterBrokerId means that there is no master. Source: RocketMQ's ControllerRequestProcessor.
+the body), ours beside them: masterHaAddress, lossyEpoch, masterMode, and in answers to a broker of ours what a lease
+needs. No masterBrokerId means that there is no master. Source: RocketMQ's ControllerRequestProcessor.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -16,6 +17,7 @@ from msgspec import Meta
 
 from cluster.controlplane import (
     MEMBERS_MAX,
+    AckMode,
     AddressOrNone,
     Epoch,
     Millis,
@@ -34,9 +36,17 @@ from cluster.remoting.headers import Header
 from replication import GroupView, LeaseTimes
 from replication import election as e
 from replication import replica as r
+from replication.registered import KnownReplica, host_of
 
 REMARK_LENGTH_MAX: Final = 512
 PEERS_LENGTH_MAX: Final = 4096
+REPLICA_TEXT_MAX: Final = 540  # of one replica in registeredReplicas
+
+
+Replicas = Annotated[
+    str, Meta(pattern=r"\A[0-9a-zA-Z_.:%;,\[\]-]*\Z", max_length=MEMBERS_MAX * REPLICA_TEXT_MAX)
+]
+_REPLICA: Final = re.compile(r"\d{1,10},\d{1,19}(?:,[a-zA-Z0-9_.:%-]{1,250}){0,2}")
 
 
 class _ViewHeader(Header):
@@ -46,6 +56,8 @@ class _ViewHeader(Header):
     sync_state_set_epoch: Epoch | None = None
     master_ha_address: AddressOrNone | None = None  # ours
     lossy_epoch: Epoch | None = None  # ours
+    master_mode: AckMode | None = None  # ours
+    registered_replicas: Replicas | None = None  # ours, for the group's master
 
 
 class _HeartbeatAnswer(Header):
@@ -65,8 +77,11 @@ class _RegisterAnswer(Header):
 # --- views ---
 
 
-def view_fields(view: GroupView) -> dict[str, str]:
-    """A view's ext fields; none for a group that never had a master, as RocketMQ."""
+def view_fields(view: GroupView, *, for_master: bool = False) -> dict[str, str]:
+    """A view's ext fields; none for a group that never had a master, as RocketMQ.
+
+    for_master   who gets it proved to be the group's master: it learns by which numbers its replicas prove who they are
+    """
     if not view.epoch:
         return {}
     there_is_one = view.master != e.NOBODY
@@ -77,7 +92,29 @@ def view_fields(view: GroupView) -> dict[str, str]:
         view.number,
         view.ha_address or None,
         view.lossy_epoch,
+        view.mode or None,
+        _replicas_text(view.registered) if for_master and view.registered is not None else None,
     ).to_ext()
+
+
+def _replicas_text(replicas: tuple[KnownReplica, ...]) -> str:
+    """ "1,88,10.0.0.1;2,0,10.0.0.2,10.1.0.2": id, incarnation, hosts."""
+    return ";".join(f"{each.replica},{each.incarnation}{_hosts(each)}" for each in replicas)
+
+
+def _hosts(replica: KnownReplica) -> str:
+    return "".join(f",{host}" for host in replica.hosts)
+
+
+def _read_replicas(text: str) -> tuple[KnownReplica, ...]:
+    """Raises HeaderProblem."""
+    found: list[KnownReplica] = []
+    for part in filter(None, text.split(";")):
+        if not _REPLICA.fullmatch(part) or len(found) >= MEMBERS_MAX:
+            raise HeaderProblem("registeredReplicas", f"registeredReplicas {part[:64]!r}")
+        replica, incarnation, *hosts = part.split(",")
+        found.append(KnownReplica(int(replica), int(incarnation), tuple(hosts)))
+    return tuple(found)
 
 
 def read_view(command: Command) -> GroupView:
@@ -96,6 +133,8 @@ def read_view(command: Command) -> GroupView:
         members,
         number,
         header.lossy_epoch or 0,
+        header.master_mode or "",
+        None if header.registered_replicas is None else _read_replicas(header.registered_replicas),
     )
 
 
@@ -266,6 +305,7 @@ def read_elect_answer(response: Command) -> Reply:
         frozenset(members),
         header.sync_state_set_epoch or 0,
         header.lossy_epoch or 0,
+        header.master_mode or "",
     )
     return Reply(response.code, remark, view)
 
@@ -360,6 +400,16 @@ def _state(record: e.GroupRecord, alive: frozenset[tuple[str, int]]) -> GroupSta
     )
 
 
+def registered_in(state: GroupState) -> tuple[KnownReplica, ...]:
+    """The group's replicas as far as any controller tells anybody: without a process's number."""
+    replicas = (*state.in_sync_replicas, *state.not_in_sync_replicas)
+    return tuple(
+        KnownReplica(each.broker_id, 0, (host_of(each.broker_address),))
+        for each in replicas
+        if each.broker_address
+    )
+
+
 def read_sync_state_answer(response: Command) -> dict[str, GroupState]:
     """By group. Raises HeaderProblem."""
     states: _GroupStates = json_body(response, _GroupStates)
@@ -378,7 +428,9 @@ def answer_clean_broker_data(request: Command, answer: e.Answer) -> Command:
 
 def answer_heartbeat(request: Command, answer: e.AnswerHeartbeat) -> Command:
     view = answer.view
-    ext = _HeartbeatAnswer(answer.number, answer.known, answer.lease).to_ext() | view_fields(view)
+    ours = "incarnation" in (request.ext or {})  # and the right one, or it had no view
+    fields = view_fields(view, for_master=ours and answer.replica == view.master)
+    ext = _HeartbeatAnswer(answer.number, answer.known, answer.lease).to_ext() | fields
     return request.reply(ext=ext, body=set_body(view.members, view.number))
 
 
@@ -412,10 +464,11 @@ def stock_heartbeat_answer(
 # --- notices: 1008 and our AskToSwitch ---
 
 
-def encode_role_notice(view: GroupView) -> Command:
-    """1008, sent oneway."""
+def encode_role_notice(view: GroupView, *, for_master: bool = False) -> Command:
+    """1008, sent oneway. for_master: as view_fields()."""
     body = set_body(view.members, view.number)
-    return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, view_fields(view), body)
+    fields = view_fields(view, for_master=for_master)
+    return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, body)
 
 
 def read_role_notice(command: Command) -> r.RoleNotified:

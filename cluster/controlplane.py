@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from cluster.remoting import bodies
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.command import Command
 from cluster.remoting.errors import HeaderProblem
@@ -21,13 +22,13 @@ from cluster.remoting.headers import Header, Int64
 from replication import LeaseTimes
 from replication import election as e
 from replication.epochs import EPOCH_MAX, OFFSET_MAX
-from storage import fastjson
 
 BODY_BYTES_MAX: Final = 64 * 1024
 MEMBERS_MAX: Final = 64  # replicas of one group
 GROUPS_MAX: Final = 4096  # groups that one request asks about
 REPLICA_MAX: Final = (1 << 31) - 1
 CHECK_CODE_LENGTH_MAX: Final = 512
+LINEAGE_MAX: Final = 32  # processes that had a store
 PRIORITY_LAST: Final = (1 << 31) - 1
 
 Name = Annotated[str, Meta(pattern=r"\A[%|a-zA-Z0-9_.-]{1,255}\Z")]
@@ -38,8 +39,10 @@ Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 Incarnation = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 Millis = Annotated[int, Meta(ge=0, le=3_600_000)]
+AckMode = Annotated[str, Meta(pattern=r"\A(?:[AS][01])?\Z")]
 
 _IDS: Final = re.compile(r"\d{1,10}(?:;\d{1,10})*;?")
+_LINEAGE: Final = re.compile(r"\d{1,19}(?:;\d{1,19})*")
 _INCARNATIONS: Final = re.compile(r"\d{1,10}:\d{1,19}(?:;\d{1,10}:\d{1,19})*")
 
 
@@ -61,10 +64,11 @@ class _RegisterHeader(_GroupHeader):
     broker_address: Address
     incarnation: Incarnation | None = None  # ours, from here on
     ha_address: AddressOrNone | None = None
-    ack_mode: Annotated[str, Meta(pattern=r"\A(?:[AS][01])?\Z")] | None = None
+    ack_mode: AckMode | None = None
     suspect: bool | None = None
     epoch: Epoch | None = None
     max_offset: Offset | None = None
+    lineage: Annotated[str, Meta(max_length=LINEAGE_MAX * 20)] | None = None
     lease_millis: Millis | None = None
     clock_drift_percent: Annotated[int, Meta(ge=0, le=100)] | None = None
 
@@ -80,7 +84,8 @@ class _AlterHeader(Header):
 class _ElectHeader(_GroupHeader):
     broker_id: Annotated[int, Meta(ge=-1, le=REPLICA_MAX)] = -1
     designate_elect: bool = False
-    unclean: bool | None = None  # ours
+    unclean: bool | None = None  # ours, from here on
+    spacious: bool | None = None
 
 
 class _ReplicaInfoHeader(Header):
@@ -109,6 +114,7 @@ class _HeartbeatHeader(_GroupHeader):
     leading: bool | None = None
     streaming: bool | None = None
     resigned: bool | None = None
+    space: bool | None = None
 
 
 class SetBody(msgspec.Struct, rename="camel"):
@@ -132,9 +138,8 @@ def read_set_body(command: Command) -> tuple[frozenset[int], int]:
 def json_body(command: Command, kind: Any) -> Any:
     """The body as `kind`, in Java's dialect too. Raises HeaderProblem."""
     try:
-        found = fastjson.loads(command.body or b"null", bytes_max=BODY_BYTES_MAX)
-        return msgspec.convert(found, kind, strict=False)
-    except (ValueError, RecursionError) as problem:
+        return bodies.read(kind, command.body or b"null", bytes_max=BODY_BYTES_MAX)
+    except bodies.BodyUnreadable as problem:
         raise HeaderProblem("body", f"the body cannot be read: {problem}"[:256]) from None
 
 
@@ -183,6 +188,7 @@ def encode_register_broker(event: e.RegisterBroker, times: LeaseTimes, now_ms: i
         suspect=event.suspect,
         epoch=event.epoch,
         max_offset=event.end,
+        lineage=";".join(map(str, event.lineage)) or None,
         lease_millis=times.lease_ms,
         clock_drift_percent=times.drift_percent,
     )
@@ -192,9 +198,12 @@ def encode_register_broker(event: e.RegisterBroker, times: LeaseTimes, now_ms: i
 
 
 def read_register_broker(
-    command: Command, request: int, session: int, times: LeaseTimes
+    command: Command, request: int, session: int, times: LeaseTimes, host: str = ""
 ) -> e.RegisterBroker:
-    """times: the controller's. Raises HeaderProblem, also when the broker's lease would outlive its election wait."""
+    """times: the controller's; host: where it comes from.
+
+    Raises HeaderProblem, also when the broker's lease would outlive its election wait.
+    """
     header = _RegisterHeader.of(command)
     lease_ms = header.lease_millis
     drift_percent = max(header.clock_drift_percent or 0, times.drift_percent)
@@ -218,7 +227,18 @@ def read_register_broker(
         bool(header.suspect),
         header.epoch or 0,
         header.max_offset or 0,
+        _lineage(header.lineage or ""),
+        host,
     )
+
+
+def _lineage(text: str) -> tuple[int, ...]:
+    """ "88;99" as numbers. Raises HeaderProblem."""
+    if not text:
+        return ()
+    if not _LINEAGE.fullmatch(text) or text.count(";") >= LINEAGE_MAX:
+        raise HeaderProblem("lineage", "the request header's lineage cannot be read")
+    return tuple(int(each) for each in text.split(";"))
 
 
 def lease_ends_in_time(lease_ms: int, drift_percent: int, election_wait_ms: int) -> bool:
@@ -241,7 +261,10 @@ def encode_alter_sync_set(event: e.AlterSyncSet, now_ms: int) -> Command:
     return Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
 
 
-def read_alter_sync_set(command: Command, request: int) -> e.AlterSyncSet:
+def read_alter_sync_set(
+    command: Command, request: int, session: int = 0, host: str = ""
+) -> e.AlterSyncSet:
+    """session, host: where it comes from."""
     header = _AlterHeader.of(command)
     members, number = read_set_body(command)
     return e.AlterSyncSet(
@@ -253,6 +276,8 @@ def read_alter_sync_set(command: Command, request: int) -> e.AlterSyncSet:
         number,
         _incarnations(header.incarnations or ""),
         bool(header.reaffirm),
+        session,
+        host,
     )
 
 
@@ -272,8 +297,9 @@ def _incarnations(text: str) -> tuple[tuple[int, int], ...]:
 def encode_elect_master(event: e.ElectMaster, now_ms: int) -> Command:
     """now_ms: wall clock."""
     header = _ElectHeader(
-        event.cluster, event.group, event.replica, event.designated, event.unclean or None
-    )
+        event.cluster, event.group, event.replica, event.designated, event.unclean or None,
+        event.spacious or None,
+    )  # fmt: skip
     ext = header.to_ext()
     ext["invokeTime"] = str(now_ms)
     return Command(RequestCode.CONTROLLER_ELECT_MASTER, ext)
@@ -288,6 +314,7 @@ def read_elect_master(command: Command, request: int) -> e.ElectMaster:
         header.broker_id or -1,
         header.designate_elect,
         bool(header.unclean),
+        bool(header.spacious),
     )
 
 
@@ -372,11 +399,12 @@ def encode_heartbeat(event: e.Heartbeat, cluster: str, address: str) -> Command:
         leading=event.leading,
         streaming=event.streaming,
         resigned=event.resigned,
+        space=event.space,
     )
     return Command(RequestCode.BROKER_HEARTBEAT, header.to_ext())
 
 
-def read_heartbeat(command: Command, session: int) -> e.Heartbeat:
+def read_heartbeat(command: Command, session: int, host: str = "") -> e.Heartbeat:
     """A stock broker is taken to lead once its log has the epoch it leads, and never to stream: it says neither."""
     header = _HeartbeatHeader.of(command)
     ours = bool(header.incarnation)
@@ -395,6 +423,8 @@ def read_heartbeat(command: Command, session: int) -> e.Heartbeat:
         resigned=ours and bool(header.resigned),
         priority=PRIORITY_LAST if header.election_priority is None else header.election_priority,
         timeout_ms=0 if ours else (STOCK_TIMEOUT_MS if timeout_ms is None else timeout_ms),
+        space=bool(header.space),
+        host=host,
     )
 
 

@@ -14,6 +14,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from cluster.httplog import http_logger
+
 log = logging.getLogger(__name__)
 
 #: rows of one metric that are shown; a page of a broker with a million topics helps nobody
@@ -96,9 +98,23 @@ METRICS: Final = (
         ("code",),
     ),
     Metric("tandem_waiting_answer_bytes", "gauge", "bytes", "answers held until the disk has it"),
+    Metric(
+        "tandem_clock_steps_total", "counter", "", "steps of the wall clock by a second or more"
+    ),
+    Metric("tandem_unread_output_bytes", "gauge", "bytes", "answers that clients have not read"),
+    Metric(
+        "tandem_unread_cut_off_total", "counter", "", "connections cut off for all unread output"
+    ),
     Metric("tandem_held_pulls", "gauge", "", "pulls that wait for a message"),
     Metric("tandem_connections", "gauge", "", "open connections", ("port",)),
     Metric("tandem_requests_total", "counter", "", "requests beside the short path", ("port",)),
+    Metric(
+        "tandem_refused_requests_total",
+        "counter",
+        "",
+        "heartbeats, pulls, sends and their like that were refused; the log names the clients",
+        ("request", "code"),
+    ),
     Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
     Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
     Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
@@ -135,6 +151,12 @@ METRICS: Final = (
         "queues of groups whose progress here the master does not know yet",
     ),
     Metric("tandem_readers_sent_away_total", "counter", "", "readers this master sent to a slave"),
+    Metric(
+        "tandem_readers_moved_total",
+        "counter",
+        "",
+        "pulls from beyond what a loss left, moved back",
+    ),
     Metric("tandem_readers_lost_total", "counter", "", "pulls for what this slave does not have"),
     Metric("tandem_lease_seconds", "gauge", "seconds", "this master's lease, if it is not renewed"),
     Metric("tandem_sync_set_size", "gauge", "", "replicas in the set, this master included"),
@@ -164,7 +186,7 @@ METRICS: Final = (
         "tandem_controller_suspects",
         "gauge",
         "",
-        "replicas that lost power with unflushed data and have not caught up",
+        "replicas that may have lost what they had and have not caught up",
         _REPLICA_GROUP,
     ),
     Metric(
@@ -231,7 +253,7 @@ async def exposition(table: MetricTable, host: str, port: int) -> AsyncIterator[
 
     application = web.Application(client_max_size=1024)
     application.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, logger=http_logger("metrics"))
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

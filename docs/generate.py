@@ -1,4 +1,4 @@
-"""Write docs/config.md, metrics.md, errors.md and client-reference.md from the code they describe.
+"""Write docs/config.md, metrics.md, errors.md, client-reference.md and README's lists from the code they describe.
 
     .venv/bin/python docs/generate.py            # write them
     .venv/bin/python docs/generate.py --check    # exit 1 and name the file that is out of step
@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import client_reference  # beside this file
+import client_reference  # beside this file, as missing
+import missing
 import msgspec
 
+from chaos import survival
 from cluster.broker import replies
 from cluster.broker.config import BrokerConfig
 from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.broker.shown import FIXED
 from cluster.controller import ControllerConfig
 from cluster.metrics import METRICS
 from cluster.nameserver.config import NameServerConfig
@@ -36,6 +39,7 @@ NOT_IN_FILES = {
     "times",
     "waits_for_slaves",
     "insecure",
+    "as_rocketmq",
     "kept",
     "file",
 }
@@ -77,6 +81,8 @@ def config_page() -> str:
     heads = ("key", "default", "inside")
     by_reason: dict[str, list[str]] = {}
     for key, reason in WITHOUT_EFFECT.items():
+        if key in FIXED:
+            continue
         by_reason.setdefault(reason, []).append(key)
     ignored = "\n".join(
         f"* {reason}: " + ", ".join(f"`{key}`" for key in sorted(keys)) + "."
@@ -96,7 +102,13 @@ def config_page() -> str:
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"
         + table(heads, [*settings(ControllerConfig), *settings(LeaseTimes)])
+        + "\n## RocketMQ's settings with one value here (`cluster/broker/shown.py`)\n\n"
+        + "Whatever a file says; `getBrokerConfig` shows this value. A feature that is not here is off.\n\n"
+        + table(
+            ("key", "value"), [(f"`{key}`", shown(value)) for key, value in sorted(FIXED.items())]
+        )
         + "\n## Accepted without effect (`cluster/broker/known_keys.py`)\n\n"
+        + "Everything else that RocketMQ knows. `getBrokerConfig` shows these only where the file has them.\n\n"
         + ignored
         + "\n"
     )
@@ -118,6 +130,26 @@ def metrics_page() -> str:
 
 def first_line(cls: type[Any]) -> str:
     return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+STORED_UNSURE = """
+A send that is answered with one of the codes above is not stored. One that is answered with one of these *is* stored,
+with the fields of a success, and its safety is not known (INV-7): it stays, or it goes with this broker. No answer at
+all means the same.
+
+"""
+UNSURE = [
+    (
+        "10 FLUSH_DISK_TIMEOUT",
+        "this broker's disk did not have it within `syncFlushTimeout`, or this broker failed before it had",
+    ),
+    ("11 SLAVE_NOT_AVAILABLE", "classic replication: there is no slave to wait for"),
+    (
+        "12 FLUSH_SLAVE_TIMEOUT",
+        "the slaves did not have it within `slaveTimeout`; or the reign ended, or the broker stopped, while it waited: "
+        'then the remark begins with "stored, fate unknown"',
+    ),
+]
 
 
 def errors_page() -> str:
@@ -142,6 +174,8 @@ def errors_page() -> str:
         + "# Errors\n\n## What a client is told\n\nOne table, `cluster/broker/replies.py`, maps exceptions to response "
         "codes; a class without a row has its base's.\n\n"
         + table(("exception", "response code", "when"), codes)
+        + STORED_UNSURE
+        + table(("code", "of a stored message"), UNSURE)
         + "\n## How `tandem` ends\n\n"
         + table(("exit code", "name", "meaning"), endings)
     )
@@ -152,11 +186,28 @@ def reference_page() -> str:
     return GENERATED + client_reference.page()
 
 
+PROMISES = "<!-- the table is written by docs/generate.py from chaos/survival.py -->\n\n"
+
+
+def readme() -> str:
+    """The README with its table of promises as the checkers know it, and what is not here as the handlers do."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    before, mark, after = text.partition(PROMISES)
+    if not mark:
+        raise ValueError(f"README.md lacks the line {PROMISES!r}")
+    text = before + mark + survival.table() + after[after.index("\n\n") + 1 :]
+    before, begins, after = text.partition(missing.BEGINS)
+    if not begins:
+        raise ValueError(f"README.md lacks the line {begins!r}")
+    return before + missing.sentence() + after[after.index("\n\n") :]
+
+
 PAGES = {
     "config.md": config_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "client-reference.md": reference_page,
+    "../README.md": readme,
 }
 
 

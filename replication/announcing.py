@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from replication.controlevents import Announce, Kind
@@ -27,6 +28,14 @@ def differing_modes(record: GroupRecord) -> dict[tuple[int, str], Announce]:
             )
             found[each, member.mode] = Announce(record.name, Kind.MODE_DIFFERS, record.epoch, text)
     return found
+
+
+def cleaned(before: GroupRecord, leaving: Iterable[int], living: Collection[int]) -> Announce:
+    """The announcement that a group forgets replicas, all or some; living: those that are there."""
+    gone = sorted(leaving)
+    whole = "with them the whole group" if set(before.members) <= set(gone) else "the others stay"
+    text = f"replicas {gone}, alive of them {sorted(living)}, master {before.master}: {whole}"
+    return Announce(before.name, Kind.CLEANED, before.epoch, text)
 
 
 def set_change(before: GroupRecord, after: GroupRecord, why: str) -> list[Announce]:

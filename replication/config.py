@@ -27,13 +27,16 @@ ROCKETMQ_NAMES: Final = {
     "catch_up_ms_max": "haMaxTimeSlaveNotCatchup",
     "learner": "asyncLearner",
     "from_last_file": "syncFromLastFile",
+    "replica_host_check": "haReplicaHostCheck",  # ours
     "lost_grace_ms": "haLostGraceMillis",  # ours
     "drain_ms_max": "haDrainMillis",  # ours
     "proposal_retry_ms": "haProposalRetryMillis",  # ours
+    "uncompared_followed": "haUncomparedSlavesFollow",  # ours
     "heartbeat_ms": "brokerHeartbeatInterval",
     "lease_ms": "haLeaseMillis",  # ours
     "election_wait_ms": "controllerElectionWaitMillis",  # ours
     "drift_percent": "haClockDriftPercent",  # ours
+    "lease_policy": "haLeasePolicy",  # ours
 }
 
 
@@ -56,6 +59,24 @@ class Mode(enum.Enum):
         if synchronous:
             return cls.S1 if flushed else cls.S0
         return cls.A1 if flushed else cls.A0
+
+
+class LeasePolicy(enum.Enum):
+    """What a master does that has no slave to ask and no word from the controller: one of two dangers must be taken.
+
+    It is the only copy, or acknowledges by its own log: nobody but the lease tells it that no other is master.
+    STRICT     it stands still until the controller is back: nothing is acknowledged beside another master
+    AVAILABLE  it goes on, as RocketMQ's masters do; what it acknowledges beside another master is cut and kept aside
+    AUTO       AVAILABLE in A0, whose acknowledgements promise least, STRICT in the others
+    """
+
+    AUTO = "auto"
+    STRICT = "strict"
+    AVAILABLE = "available"
+
+    def goes_on(self, mode: Mode) -> bool:
+        """Whether a master of this mode acknowledges by itself when its lease is over."""
+        return self is LeasePolicy.AVAILABLE or (self is LeasePolicy.AUTO and mode is Mode.A0)
 
 
 class LeaseTimes(
@@ -116,6 +137,11 @@ class StreamRules(
     )  # RocketMQ's 32 KiB costs twice the CPU
     learner: bool = False
     from_last_file: bool = False
+    lease_policy: LeasePolicy = LeasePolicy.AUTO  # auto, strict or available: a master left alone
+    replica_host_check: bool = True  # a stock replica must connect from the host it registered
+    uncompared_followed: bool = (
+        False  # classic HA: a slave that cannot be compared gets the log; it never counts as a copy
+    )
 
     def __post_init__(self) -> None:
         if self.stream_heartbeat_ms * 2 >= self.stream_silence_ms:

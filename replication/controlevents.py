@@ -30,7 +30,11 @@ class ApplyBrokerId(msgspec.Struct, frozen=True):
 
 
 class RegisterBroker(msgspec.Struct, frozen=True):
-    """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data."""
+    """1003, with our extension: which process, in which mode, and whether it lost power with unflushed data.
+
+    lineage  the processes that had this store, as far as it remembers, this one last; () where it does not say
+    host     where the request comes from, an IP address; "" where nobody looked
+    """
 
     request: int
     session: int
@@ -44,10 +48,15 @@ class RegisterBroker(msgspec.Struct, frozen=True):
     suspect: bool = False
     epoch: int = 0
     end: int = 0
+    lineage: tuple[int, ...] = ()
+    host: str = ""
 
 
 class AlterSyncSet(msgspec.Struct, frozen=True):
-    """1001, with our extension: which processes the master vouches for."""
+    """1001, with our extension: which processes the master vouches for.
+
+    session, host  where it comes from, if that is known
+    """
 
     request: int
     group: str
@@ -57,10 +66,13 @@ class AlterSyncSet(msgspec.Struct, frozen=True):
     number: int
     incarnations: tuple[tuple[int, int], ...] = ()
     reaffirm: bool = False
+    session: int = 0
+    host: str = ""
 
 
 class ElectMaster(msgspec.Struct, frozen=True):
-    """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price."""
+    """1002. replica -1: nobody in particular; designated: an operator wants this one; unclean: at any price;
+    spacious: only if it says that its disk has space (a master whose own is full asks so)."""
 
     request: int
     cluster: str
@@ -68,6 +80,7 @@ class ElectMaster(msgspec.Struct, frozen=True):
     replica: int = -1
     designated: bool = False
     unclean: bool = False
+    spacious: bool = False
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
@@ -103,6 +116,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     streaming  it follows the master's stream
     resigned   it is the master of `epoch` and acknowledges nothing any more
     timeout_ms how long it wants to be thought alive; 0: ours, the lease says it
+    space      its disk has room for messages; a stock broker does not say
+    host       where it comes from; "" where nobody looked
     """
 
     session: int
@@ -118,6 +133,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     resigned: bool = False
     priority: int = (1 << 31) - 1
     timeout_ms: int = 0
+    space: bool = False
+    host: str = ""
 
 
 class SessionClosed(msgspec.Struct, frozen=True):
@@ -230,7 +247,10 @@ class Kind(enum.Enum):
     SET_CHANGED = "set changed"
     ONE_COPY = "one copy is left"
     WHOLE = "every replica is in the set"
+    DOUBTED = "a request was not believed"
     MODE_DIFFERS = "a replica is configured otherwise than its group"
+    CAME_BACK_SHORT = "a store came back with less than it had"
+    CLEANED = "what is known of replicas was deleted on request"
 
 
 class Announce(msgspec.Struct, frozen=True):

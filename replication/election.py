@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from replication.announcing import UNCLEAN_ALLOWED, differing_modes, set_change
+from replication.announcing import UNCLEAN_ALLOWED, cleaned, differing_modes, set_change
 from replication.controlevents import (
     AllowUnclean,
     AlterSyncSet,
@@ -47,8 +47,9 @@ from replication.controlevents import (
     SyncStateData,
     Tick,
 )
+from replication.credence import at_home, refuse_registration
 from replication.epochs import EPOCH_MAX
-from replication.evidence import WAITING_MODES, Group, Judge, Live, Switch
+from replication.evidence import WAITING_MODES, Group, Judge, Switch
 from replication.group import (
     NO_SESSION,
     NOBODY,
@@ -96,6 +97,7 @@ __all__ = [
 
 
 SWITCH_MS_MAX: Final = 2000
+STRANGERS_MAX: Final = 1000  # groups without a record, of which an epoch was heard
 
 
 @dataclass(slots=True)
@@ -104,17 +106,25 @@ class ControllerCore(Judge):
 
     start_ms       when this controller started: leases of before may be valid for election_wait_ms from then
     unclean        elect outside the set when nobody inside is left: loses data, loudly
+    by_host        who proves nothing must come from the host that it registered
     """
 
     start_ms: int = 0
     unclean: bool = False
+    by_host: bool = True
     groups: dict[str, Group] = field(default_factory=dict)
     _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
+    _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def load(self, records: Iterable[GroupRecord]) -> None:
         """Continue from what was persisted."""
         for record in records:
-            self.groups[record.name] = Group(record, self.start_ms)
+            loaded = frozenset(record.members)
+            self.groups[record.name] = Group(record, self.start_ms, loaded=loaded)
+
+    def speaks_for(self, session: int) -> bool:
+        """Whether a replica registered over this connection, or beat as registered."""
+        return session in self._sessions
 
     def records(self) -> list[GroupRecord]:
         return [group.record for group in self.groups.values()]
@@ -127,6 +137,10 @@ class ControllerCore(Judge):
 
     def _change(self, group: Group, effects: list[Effect], **changes: object) -> None:
         before = group.record
+        members = changes.get("members", before.members)
+        changes["members"] = self._noted(group, members)  # type: ignore[arg-type]
+        changes.setdefault("confirmed", max(before.confirmed, group.confirmed))
+        group.noted_ms = group.heard_ms
         group.record = after = msgspec.structs.replace(before, **changes)
         assert after.epoch >= before.epoch and after.set_number >= before.set_number, (
             str(group.story),
@@ -154,6 +168,7 @@ class ControllerCore(Judge):
                 return
             record = GroupRecord(event.cluster, event.group)
             group = self.groups[event.group] = Group(record, now_ms - self.times.election_wait_ms)
+            group.reached = self._strangers.pop(event.group, group.reached)
         record = group.record
         if record.cluster != event.cluster:
             remark = f"{event.group} belongs to cluster {record.cluster}, not {event.cluster}"
@@ -181,34 +196,63 @@ class ControllerCore(Judge):
         known = group.record.members.get(event.replica) if group else None
         if group is None or known is None:
             remark = f"replica {event.replica} of {event.group} has not applied for its id"
+            self._hear_stranger(group, event)
             effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
             return
         if group.record.cluster != event.cluster:
             remark = f"{event.group} belongs to cluster {group.record.cluster}, not {event.cluster}"
             effects.append(Answer(event.request, Code.INVALID_REQUEST, remark))
             return
-        live = group.live.setdefault(event.replica, Live())
+        live = self.live_of(group, event.replica)
         restarted = event.incarnation == 0 or event.incarnation != known.incarnation
-        elsewhere = live.session not in (NO_SESSION, event.session)
-        fresh = now_ms - live.heard_ms < 2 * self.times.heartbeat_ms
-        if restarted and event.incarnation and elsewhere and fresh:
-            remark = f"another process is replica {event.replica} of {event.group}"
-            effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
+        doubt = refuse_registration(
+            known, live, event, now_ms, self.times,
+            alive=self.alive(group, event.replica, now_ms), by_host=self.by_host, since_ms=self.start_ms,
+        )  # fmt: skip
+        if doubt is not None:
+            if of_another_line := self._of_another_line(group.record, event):
+                doubt += f": {of_another_line}"
+            if known.address:
+                self._doubted(group, f"registration of replica {event.replica}", doubt, effects)
+            effects.append(Answer(event.request, Code.BROKER_ID_INVALID, doubt))
             return
+        short = self._came_back_short(group, event) if restarted else ""
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
-        group.reached = max(group.reached, (event.epoch, event.end))
+        live.proven = live.proven and not restarted
+        group.hear(event.replica, event.epoch, event.end)
         changed = Member(
-            event.address, event.ha_address, known.check_code, event.incarnation, event.mode
-        )
+            event.address, event.ha_address, known.check_code, event.incarnation, event.mode, known.held,
+            bool(event.lineage),
+        )  # fmt: skip
         if changed != known:
             members = {**group.record.members, event.replica: changed}
             self._change(group, effects, members=members)
         if restarted:
-            self._restarted(group, event.replica, event.suspect, now_ms, effects)
+            self._restarted(group, event.replica, event.suspect or bool(short), now_ms, effects)
+            if short:  # said behind it: nothing may part the new process from the end of its reign
+                said = Announce(event.group, Kind.CAME_BACK_SHORT, group.record.epoch, short)
+                effects.append(said)
         self._settle_mode(group, now_ms, effects)
         self._elect(group, now_ms, effects, f"replica {event.replica} registered")
+        if changed != known:
+            self._tell_master(group, effects)
         effects.append(Answer(event.request, records=(group.record,)))
+
+    def _doubted(self, group: Group, what: str, why: str, effects: list[Effect]) -> None:
+        record = group.record
+        effects.append(Announce(record.name, Kind.DOUBTED, record.epoch, f"{what}: {why}"))
+
+    def _tell_master(self, group: Group, effects: list[Effect]) -> None:
+        """Have the master know of a new process before it connects there; with a heartbeat it would
+        know only later. INV-44"""
+        record = group.record
+        live = group.live.get(record.master)
+        if live is None or live.session == NO_SESSION:
+            return
+        if record.members[record.master].incarnation:  # a stock master would not look at it
+            view = record.view()
+            effects.append(NotifyRole(live.session, record.name, record.master, view))
 
     def _settle_mode(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
         """Take over the mode that the replicas agree on, and say who is configured otherwise, once."""
@@ -230,7 +274,7 @@ class ControllerCore(Judge):
             self._change(group, effects, master=NOBODY)
         if not suspect:
             return
-        group.story.add(now_ms, f"replica {replica} lost power with unflushed data")
+        group.story.add(now_ms, f"replica {replica} may have lost what it had reported")
         record = group.record
         suspects = tuple(sorted({*record.suspects, replica}))
         self._change(group, effects, suspects=suspects)
@@ -247,12 +291,20 @@ class ControllerCore(Judge):
         if record.master in trusted and len(trusted) < len(record.sync_set):
             self._change(group, effects, sync_set=trusted, set_number=record.set_number + 1)
             self._notify(group, effects)
-            effects += set_change(record, group.record, "the others lost power with unflushed data")
+            effects += set_change(record, group.record, "the others may have lost what they had")
+
+    def _hear_stranger(self, group: Group | None, event: RegisterBroker) -> None:
+        """It is no replica yet, or not any more. An epoch that it knows was given out all the same."""
+        told, name = (event.epoch, event.end), event.group
+        if group is not None:
+            group.reached = max(group.reached, told) if not group.record.epoch else group.reached
+        elif event.epoch and (name in self._strangers or len(self._strangers) < STRANGERS_MAX):
+            self._strangers[name] = max(self._strangers.get(name, told), told)
 
     # --- life signs ---
 
     def _attach(self, group: Group, replica: int, session: int, now_ms: int) -> None:
-        live = group.live.setdefault(replica, Live())
+        live = self.live_of(group, replica)
         if live.session != session:
             self._sessions.pop(live.session, None)
             live.session = session
@@ -265,7 +317,10 @@ class ControllerCore(Judge):
     def _on_heartbeat(self, event: Heartbeat, now_ms: int, effects: list[Effect]) -> None:
         group = self.groups.get(event.group)
         member = group.record.members.get(event.replica) if group else None
-        if group is None or member is None or member.incarnation != event.incarnation:
+        known = member is not None and member.incarnation == event.incarnation
+        if known and member is not None and not member.incarnation and self.by_host:
+            known = at_home(member, event.host)
+        if group is None or member is None or not known:
             effects.append(
                 AnswerHeartbeat(
                     event.session,
@@ -281,17 +336,21 @@ class ControllerCore(Judge):
         self._attach(group, event.replica, event.session, now_ms)
         live = group.live[event.replica]
         live.epoch, live.end, live.confirmed = event.epoch, event.end, event.confirmed
-        group.reached = max(group.reached, (event.epoch, event.end))
+        group.hear(event.replica, event.epoch, event.end)
         live.streaming, live.priority, live.timeout_ms = (
             event.streaming,
             event.priority,
             event.timeout_ms,
         )
+        live.space = event.space
         lease = False
         record = group.record
+        group.heard_ms = now_ms
         # A stock master skips the entry of a reign that begins where an empty one did: its epoch says nothing.
         in_epoch = event.epoch == record.epoch or not member.incarnation
-        if event.replica == record.master and event.leading and in_epoch:
+        leading = event.replica == record.master and event.leading and in_epoch
+        leading = leading and not group.outdated
+        if leading:
             group.led_by = event.replica
             group.reached = max(group.reached, (record.epoch, event.end))
             if event.resigned:
@@ -302,6 +361,8 @@ class ControllerCore(Judge):
                 group.lease_ms = now_ms
                 lease = True
                 self._settle_mode(group, now_ms, effects)
+        if member.incarnation:
+            self._hear_confirmed(group, event, leading=leading)
         if not lease:
             self._elect(group, now_ms, effects, "heartbeat")
         effects.append(
@@ -315,6 +376,17 @@ class ControllerCore(Judge):
                 group.record.view(),
             )
         )
+        if self._worth_noting(group, event.replica, now_ms):
+            self._change(group, effects)  # last: nobody waits for it
+
+    def _noted(self, group: Group, members: dict[int, Member]) -> dict[int, Member]:
+        """With what each replica of ours called confirmed last."""
+        found = dict(members)
+        for replica, member in members.items():
+            live = group.live.get(replica)
+            if live is not None and live.held != member.held:
+                found[replica] = msgspec.structs.replace(member, held=live.held)
+        return found
 
     def _activate(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
         record = group.record
@@ -337,6 +409,8 @@ class ControllerCore(Judge):
             group.story.add(now_ms, f"session of master {found[1]} closed")
             self._probe(group, effects)
         self._elect(group, now_ms, effects, f"session of replica {found[1]} closed")
+        if any(self._newer(group, each) for each in group.record.members):
+            self._change(group, effects)  # it may come back with less: this is what it had
 
     def _probe(self, group: Group, effects: list[Effect]) -> None:
         master = group.record.members.get(group.record.master)
@@ -382,6 +456,8 @@ class ControllerCore(Judge):
     def _on_alter_sync_set(self, event: AlterSyncSet, now_ms: int, effects: list[Effect]) -> None:
         group = self.groups.get(event.group)
         problem = self._refuse_set(group, event, now_ms)
+        if problem is None and group is not None:
+            problem = self._refuse_sender(group, event, effects)
         if problem is not None or group is None:
             code, remark = problem or (Code.ALTER_SYNC_STATE_SET_FAILED, "unknown group")
             records = (group.record,) if group else ()
@@ -392,23 +468,44 @@ class ControllerCore(Judge):
         members = tuple(sorted(event.members))
         group.story.add(now_ms, f"set {record.sync_set} -> {members}")
         suspects = tuple(each for each in record.suspects if each not in event.members)
-        self._change(
-            group, effects, sync_set=members, set_number=record.set_number + 1, suspects=suspects
-        )
+        number = max(record.set_number, event.number) + 1
+        self._change(group, effects, sync_set=members, set_number=number, suspects=suspects)
         effects.append(Answer(event.request, records=(group.record,)))
-        effects += set_change(record, group.record, f"asked for by master {event.master}")
+        why = f"asked for by master {event.master}"
+        if event.number > record.set_number:
+            why += (
+                f", which knew number {event.number} already: an older state of ours was restored"
+            )
+        effects += set_change(record, group.record, why)
+
+    def _refuse_sender(
+        self, group: Group, event: AlterSyncSet, effects: list[Effect]
+    ) -> tuple[Code, str] | None:
+        """INV-44: a master's set is for the master to change, and for nobody who knows its number and epoch."""
+        master = group.record.members[group.record.master]
+        live = group.live.get(group.record.master)
+        if master.incarnation:
+            theirs = not event.session or (live is not None and live.session == event.session)
+        else:
+            theirs = not self.by_host or at_home(master, event.host)
+        if theirs:
+            return None
+        remark = f"this is not the connection of master {event.master}"
+        self._doubted(group, "change of the set", f"{remark}: {event.host}", effects)
+        return Code.INVALID_REQUEST, remark
 
     # --- elections ---
 
     def _elect(self, group: Group, now_ms: int, effects: list[Effect], why: str) -> bool:
         """Elect whoever should be, if anybody may be. Whether there is a new master."""
         record = group.record
-        if record.epoch == 0 or self._master_settled(group, now_ms):
-            return False
-        if self._epoch_in_logs(group) > record.epoch:
+        if self._has_forgotten(group):
             self._wait(group, effects)
             return False
-        base = [each for each in record.base if each not in record.suspects]
+        if record.epoch == 0 or self._master_settled(group, now_ms):
+            return False
+        lacking = self.lacking(group)
+        base = [each for each in record.base if each not in (*record.suspects, *lacking)]
         lossy = False
         if not base:
             base = self._all_suspect(group, now_ms)
@@ -428,42 +525,42 @@ class ControllerCore(Judge):
         return True
 
     def _wait(self, group: Group, effects: list[Effect]) -> None:
-        record = group.record
-        if self._epoch_in_logs(group) > record.epoch:
-            text = self._forgotten(group)
-        elif set(record.base) <= set(record.suspects):
-            text = f"every copy of {record.base} lost power with unflushed data"
-        else:
-            text = f"nobody of {record.base} is alive"
+        text = self._why_nobody(group)
         if text != group.waiting:
             group.waiting = text
+            record = group.record
             effects.append(Announce(record.name, Kind.WAITING, record.epoch, text))
 
     def _elected(
         self, group: Group, chosen: int, lossy: bool, now_ms: int, effects: list[Effect], why: str
     ) -> None:
         record = group.record
+        lossy = lossy or chosen in self.lacking(group) or self._has_forgotten(group)
         assert lossy or chosen in record.base, (chosen, record)  # INV-29
         waits = (record.reigned_mode or record.mode) in WAITING_MODES
         epoch = max(record.epoch, self._epoch_in_logs(group)) + 1
         assert epoch <= EPOCH_MAX
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY
+        declared = lossy or (behind and self._known_lost(group, chosen))
         before = record.base if not lossy else (chosen,)
         reigned, reigned_mode = record.reigned, record.reigned_mode
         if not record.members[chosen].incarnation:
             # a stock master asks for no lease: it may acknowledge from now on
             before, reigned, reigned_mode = (), chosen, ""
+        live = group.live[chosen]
+        group.confirmed = max(group.confirmed, record.confirmed)  # INV-37, also after our restart
+        if lossy or behind:
+            self._forget_confirmed(group, live.end)
         self._change(
             group, effects, master=chosen, epoch=epoch, sync_set=(chosen,), set_number=record.set_number + 1,
-            electing_from=before, reigned=reigned, reigned_mode=reigned_mode,
+            electing_from=before, reigned=reigned, reigned_mode=reigned_mode, confirmed=group.confirmed,
             lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
-        live = group.live[chosen]
         ends = f"old end {self._old_end(group, record.reigned, live.end)}, new end {live.end}"
         text = f"replica {chosen} follows {record.reigned} in epoch {epoch}, {ends}, from {record.base}: {why}"
         group.story.add(now_ms, text)
         effects.append(
-            Announce(record.name, Kind.LOSS_POSSIBLE if lossy else Kind.ELECTED, epoch, text)
+            Announce(record.name, Kind.LOSS_POSSIBLE if declared else Kind.ELECTED, epoch, text)
         )
         group.resigned, group.refused, group.waiting = False, -1, ""
         group.lease_ms = now_ms
@@ -473,6 +570,13 @@ class ControllerCore(Judge):
             group.switch = None
         self._notify(group, effects)
         effects += set_change(record, group.record, f"replica {chosen} was elected")
+
+    @staticmethod
+    def _forget_confirmed(group: Group, end: int) -> None:
+        """A loss is declared: what lies behind the new master's end was confirmed, and is not any more."""
+        group.confirmed = min(group.confirmed, end)
+        for live in group.live.values():
+            live.held = min(live.held, end)
 
     def _notify(self, group: Group, effects: list[Effect]) -> None:
         view = group.record.view()
@@ -498,7 +602,7 @@ class ControllerCore(Judge):
             self._elected(group, event.replica, in_logs > 0, now_ms, effects, why)
             effects.append(Answer(event.request, records=(group.record,)))
             effects += set_change(record, group.record, why)
-        elif event.designated and event.replica != record.master:
+        elif event.designated and (event.replica != record.master or in_logs > record.epoch):
             self._designate(group, event, now_ms, effects)
         elif self._master_settled(group, now_ms):
             effects.append(Answer(event.request, Code.MASTER_STILL_EXIST, records=(record,)))
@@ -515,12 +619,18 @@ class ControllerCore(Judge):
         """An operator wants this replica: a planned switchover, or the way out of a group without a master."""
         record = group.record
         alive = self.alive(group, event.replica, now_ms)
-        inside = event.replica in record.base and event.replica not in record.suspects
+        distrusted = {*record.suspects, *self.lacking(group)}
+        inside = event.replica in record.base and event.replica not in distrusted
         # A stock master cannot be asked to hand over: it is deposed, as RocketMQ does.
         if self._may_lead(group, now_ms) and record.members[record.master].incarnation:
             master = group.live.get(record.master)
-            if not (alive and inside) or master is None or group.switch is not None:
+            ready = alive and inside and event.replica != record.master
+            if not ready or master is None or group.switch is not None:
                 remark = f"replica {event.replica} is not alive in the set {record.base}"
+                effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
+                return
+            if event.spacious and not group.live[event.replica].space:
+                remark = f"replica {event.replica} does not say that its disk has space"
                 effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
                 return
             group.switch = Switch(event.request, event.replica, now_ms + SWITCH_MS_MAX)
@@ -572,6 +682,8 @@ class ControllerCore(Judge):
             effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
             return
         leaving = set(event.replicas) or set(record.members)
+        living = [each for each in leaving if self.alive(group, each, now_ms)]
+        effects.append(cleaned(record, leaving, living))
         staying = {each: member for each, member in record.members.items() if each not in leaving}
         if not staying:
             del self.groups[event.group]
@@ -588,9 +700,7 @@ class ControllerCore(Judge):
                 set_number=record.set_number + 1,
             )  # fmt: skip
             for each in leaving:
-                gone = group.live.pop(each, None)
-                if gone is not None:
-                    self._sessions.pop(gone.session, None)
+                self._sessions.pop(group.forget(each), None)
             gone_by = f"replicas {sorted(leaving)} were cleaned"
             effects += set_change(record, group.record, gone_by)
         effects.append(Answer(event.request))

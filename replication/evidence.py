@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replication.config import LeaseTimes, Mode
-from replication.controlevents import AlterSyncSet
+from replication.controlevents import AlterSyncSet, Heartbeat, RegisterBroker
 from replication.group import NO_SESSION, NOBODY, Code, GroupRecord
 from replication.story import Story
 
 #: an elected master that lives but does not get ready is passed over
 ACTIVATION_MS_MAX: Final = 30_000
+#: confirmed offsets that grow are made durable so often, and with every other change of the record
+NOTED_MS: Final = 30_000
 WAITING_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_slaves)
 
 
@@ -32,7 +34,10 @@ class Live:
     streaming: bool = False
     priority: int = (1 << 31) - 1
     timeout_ms: int = 0
+    space: bool = False  # it says that its disk takes messages
     attached: bool = False  # it registered, or beat as registered, since we started
+    held: int = 0  # what it last called confirmed in its own log
+    proven: bool = False  # this process led, or followed a master that compared logs with it
 
 
 @dataclass(slots=True)
@@ -59,7 +64,37 @@ class Group:
     reached: tuple[int, int] = (0, 0)  # epoch and end of the furthest log that anybody spoke of
     led_by: int = NOBODY  # the last master that we heard of while it led
     differing: frozenset[tuple[int, str]] = frozenset()  # (replica, mode) said already
+    confirmed: int = 0  # the highest that we heard of; the record's is what of it is durable
+    heard_ms: int = -(1 << 60)  # the last heartbeat of any replica
+    noted_ms: int = -(1 << 60)  # the last one before the record was changed
+    loaded: frozenset[int] = (
+        frozenset()
+    )  # the replicas of the record that this controller began with
+    told: int = 0  # the highest epoch that one of those spoke of
     story: Story = field(default_factory=Story)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether records were lost, by the word of who was in them before: then no master of theirs is believed in.
+
+        Who is new may say any epoch, and would stop a healthy group with it.
+        """
+        return self.told > self.record.epoch
+
+    def hear(self, replica: int, epoch: int, end: int) -> None:
+        """A replica says how far its log reaches, in which epoch."""
+        self.reached = max(self.reached, (epoch, end))
+        if replica in self.loaded:
+            self.told = max(self.told, epoch)
+
+    def forget(self, replica: int) -> int:
+        """Take back what this replica said; the session that it had."""
+        gone = self.live.pop(replica, None)
+        if self.reached[0] > self.record.epoch:  # nobody speaks for that epoch any more, perhaps
+            left = ((live.epoch, live.end) for live in self.live.values())
+            self.reached = max(left, default=(0, 0))
+            self.told = min(self.told, self.reached[0])
+        return gone.session if gone is not None else NO_SESSION
 
 
 @dataclass(slots=True)
@@ -136,14 +171,21 @@ class Judge:
         if group is None:
             return Code.ALTER_SYNC_STATE_SET_FAILED, f"unknown group {event.group}"
         record = group.record
+        if group.outdated:
+            return Code.FENCED_MASTER_EPOCH, self._forgotten(group)
         now = frozenset(record.sync_set)
-        if event.members == now and not event.reaffirm:
+        forgotten = event.number > record.set_number
+        if event.members == now and not event.reaffirm and not forgotten:
             return Code.ALTER_SYNC_STATE_SET_FAILED, "the set is what it was"
         if event.master != record.master:
             return Code.INVALID_MASTER, f"master is {record.master}, not {event.master}"
         if event.epoch != record.epoch:
             return Code.FENCED_MASTER_EPOCH, f"epoch is {record.epoch}, not {event.epoch}"
-        if event.number != record.set_number:
+        master = record.members.get(record.master)
+        stock = master is not None and not master.incarnation
+        # Every number comes from here, and was durable before it was told: an older state of ours was restored.
+        # What the master acknowledges by is the truth, as long as its epoch lasts.
+        if event.number != record.set_number and (stock or not forgotten):
             remark = f"set number is {record.set_number}, not {event.number}"
             return Code.FENCED_SYNC_STATE_SET_EPOCH, remark
         incarnations = dict(event.incarnations)
@@ -155,11 +197,28 @@ class Judge:
                 continue
             if not self.alive(group, each, now_ms):
                 return Code.BROKER_NOT_ALIVE, f"replica {each} is not alive"
-            if member.incarnation and incarnations.get(each) != member.incarnation:
+            if not member.incarnation:
+                continue
+            if stock and not incarnations:
+                if not self._follows(group, each):
+                    return Code.INVALID_REPLICAS, f"replica {each} does not follow the master yet"
+            elif incarnations.get(each) != member.incarnation:
                 return Code.INVALID_REPLICAS, f"replica {each} is another process by now"
         if event.master not in event.members:
             return Code.ALTER_SYNC_STATE_SET_FAILED, "the master is not in its own set"
         return None
+
+    @staticmethod
+    def _follows(group: Group, replica: int) -> bool:
+        """Whether the process of ours that lives now has what a stock master, which names no process, means.
+
+        By that process's own word: it follows the stream, and its log reaches as far as the master last called
+        confirmed. A process that restarted since the master looked has said neither. Our heartbeats are late, so a
+        proposal may come too early; a stock master repeats it with each report of its slave.
+        """
+        live, master = group.live.get(replica), group.live.get(group.record.master)
+        confirmed = master.confirmed if master is not None else 0
+        return live is not None and live.streaming and live.end >= confirmed
 
     # --- what the group promises ---
 
@@ -178,6 +237,107 @@ class Judge:
         all_here = all(self.alive(group, each, now_ms) for each in record.registered)
         return strictest if all_say and all_here and self._may_lead(group, now_ms) else record.mode
 
+    # --- what the candidates must hold ---
+
+    @staticmethod
+    def live_of(group: Group, replica: int) -> Live:
+        """What we saw of a replica, beginning with what the record says."""
+        live = group.live.get(replica)
+        if live is None:
+            member = group.record.members.get(replica)
+            live = group.live[replica] = Live(held=member.held if member else 0)
+        return live
+
+    @staticmethod
+    def _waits(record: GroupRecord) -> bool:
+        """Whether the last master that served waited for its replicas: then the set holds what is confirmed.
+
+        A stock master says nothing of how it acknowledges.
+        """
+        last = record.members.get(record.reigned)
+        if last is not None and not last.incarnation:
+            return False
+        return (record.reigned_mode or record.mode) in WAITING_MODES
+
+    def _known_confirmed(self, group: Group) -> int:
+        """How much every member of the set holds, by the highest that anybody called confirmed."""
+        return max(group.record.confirmed, group.confirmed) if self._waits(group.record) else 0
+
+    def _hear_confirmed(self, group: Group, event: Heartbeat, *, leading: bool) -> None:
+        """A replica of ours says what it takes for confirmed."""
+        record, live = group.record, group.live[event.replica]
+        live.held = event.confirmed
+        live.proven = live.proven or event.streaming or leading
+        inside = event.replica in record.base and event.replica not in record.suspects
+        if self._waits(record) and (leading or inside):
+            group.confirmed = max(group.confirmed, event.confirmed)
+
+    def _worth_noting(self, group: Group, replica: int, now_ms: int) -> bool:
+        """Whether to make durable what was heard of confirmed offsets; what fell after a declared loss is at once."""
+        record, live = group.record, group.live[replica]
+        noted = record.members[replica].held
+        if live.held < noted:
+            return True
+        # A replica that holds nothing beats on with 0, and a stock one says none of this.
+        first = (live.held and not noted) or (group.confirmed and not record.confirmed)
+        return bool(first) or (self._newer(group, replica) and now_ms - group.noted_ms >= NOTED_MS)
+
+    @staticmethod
+    def _newer(group: Group, replica: int) -> bool:
+        """Whether more was heard of this replica, or the group, than is durable."""
+        live = group.live.get(replica)
+        noted = group.record.members[replica].held
+        return (live is not None and live.held > noted) or group.confirmed > group.record.confirmed
+
+    def _came_back_short(self, group: Group, event: RegisterBroker) -> str:
+        """Why a new process has not the store that the last one of this replica had; "" when nothing says so.
+
+        INV-37, INV-38. A stock broker says nothing that could be compared.
+        """
+        record, replica = group.record, event.replica
+        if not event.incarnation:
+            return ""
+        held = self.live_of(group, replica).held
+        if replica in record.base:
+            held = max(held, self._known_confirmed(group))
+        if event.end < held:
+            return f"replica {replica} ends at {event.end}, {held} was confirmed in it"
+        return self._of_another_line(record, event)
+
+    @staticmethod
+    def _of_another_line(record: GroupRecord, event: RegisterBroker) -> str:
+        """INV-38 Why this store is a copy of the replica's, older or gone its own way; "" when it is the one."""
+        known = record.members[event.replica]
+        last = known.incarnation
+        if not known.traced or not event.lineage or last in (event.incarnation, *event.lineage):
+            return ""
+        return (
+            f"replica {event.replica} has a copy of its store, restored or cloned: "
+            "the last process that registered never had this one"  # its number is for nobody to know: INV-44
+        )
+
+    def lacking(self, group: Group) -> dict[int, int]:
+        """Members of the set that cannot be the ones that were: by id, where their logs end, below what is confirmed.
+
+        Asked of processes that neither led nor followed since they came: their ends stand still, so none of this is
+        only late. The others hold what they reported to their master.
+        """
+        known, found = self._known_confirmed(group), {}
+        for each in group.record.base:
+            live = group.live.get(each)
+            ours = group.record.members[each].incarnation
+            if live is not None and live.attached and ours and not live.proven and live.end < known:
+                found[each] = live.end
+        return found
+
+    def _known_lost(self, group: Group, chosen: int) -> bool:
+        """Whether the last master called more confirmed than a new one has, where the mode allows that."""
+        reigned, live = group.record.reigned, group.live[chosen]
+        last = group.live.get(reigned)
+        if reigned in (NOBODY, chosen) or last is None or group.resigned or not live.attached:
+            return False
+        return live.heard_ms >= last.heard_ms and live.end < last.held
+
     # --- the master that may be ---
 
     @staticmethod
@@ -185,21 +345,21 @@ class Judge:
         return replica not in record.suspects or set(record.base) <= set(record.suspects)
 
     def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
-        """Every copy lost power. The longest log of all that are left is the best there is: who may be elected.
+        """Every copy may have lost something; the longest log that is left is the best there is: who may be elected.
 
         Any replica may hold more than the set now does: one that was taken out because its power cut was known first,
         or one that was dead at the time. So where a promise forbids the loss all replicas of the group must be here,
-        and a set of one is not enough: then an operator decides.
+        and a set of one is not enough: then an operator decides. Who only applied for an id holds nothing.
         """
         record = group.record
         needed: Iterable[int] = record.base
         if record.mode in WAITING_MODES:
             if len(record.base) < 2:
                 return []
-            needed = record.members
+            needed = record.registered
         if not all(self.alive(group, each, now_ms) for each in needed):
             return []
-        return sorted(record.members)
+        return sorted(record.registered)
 
     @staticmethod
     def _old_end(group: Group, reigned: int, new_end: int) -> str:
@@ -221,8 +381,32 @@ class Judge:
 
     @staticmethod
     def _epoch_in_logs(group: Group) -> int:
-        """The highest epoch that a replica has spoken of. Above the record's: this controller has forgotten reigns."""
-        return max((live.epoch for live in group.live.values()), default=0)
+        """The highest epoch that a replica has spoken of, also one that says less by now.
+
+        Above the record's: this controller has forgotten reigns. INV-28: no epoch may be given out a second time.
+        """
+        return max(group.reached[0], max((live.epoch for live in group.live.values()), default=0))
+
+    def _has_forgotten(self, group: Group) -> bool:
+        """Whether records were lost, by anybody's word: what is left of them elects nobody."""
+        return self._epoch_in_logs(group) > group.record.epoch
+
+    def _why_nobody(self, group: Group) -> str:
+        """What keeps this group from having a master."""
+        record = group.record
+        if self._has_forgotten(group):
+            return self._forgotten(group)
+        if set(record.base) <= set(record.suspects):
+            return f"every copy of {record.base} lost power with unflushed data, or came back with less"
+        text = f"nobody of {record.base} is alive"
+        lacking = self.lacking(group)
+        if lacking:
+            known = ", ".join(f"{each} ends at {end}" for each, end in sorted(lacking.items()))
+            confirmed = self._known_confirmed(group)
+            text += f" with the {confirmed} bytes that were confirmed: {known}"
+        elif record.suspects:
+            text += f" and trusted: {record.suspects} may have lost some of it"
+        return text
 
     def _forgotten(self, group: Group) -> str:
         return (

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from replication.registered import KnownReplica, host_of
+
 NOBODY: Final = 0
 NO_SESSION: Final = 0
 
@@ -42,6 +44,8 @@ class Member(msgspec.Struct, frozen=True):
     """A replica as it registered. incarnation 0: a stock broker, which has none.
 
     mode   what it is configured to promise; "" where it did not say, or said so to a release that did not keep it
+    held   what it last called confirmed in its own log, as far as that was noted: with less it does not come back
+    traced  its process wrote itself into its store (INV-38); an older release, between two of ours too, does not
     """
 
     address: str = ""
@@ -49,6 +53,8 @@ class Member(msgspec.Struct, frozen=True):
     check_code: str = ""
     incarnation: int = 0
     mode: str = ""
+    held: int = 0
+    traced: bool = False
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
@@ -60,10 +66,14 @@ class GroupRecord(msgspec.Struct, frozen=True):
     sync_set       holds everything confirmed, by the last word of the master
     set_number     grows with every change of sync_set, also within an epoch
     electing_from  while the elected master is not active: who may still be elected instead
-    suspects       lost power with unflushed data and did not catch up since: never elected unasked
+    suspects       lost power with unflushed data, or came back with less than they had, and did not catch up
+                   since: never elected unasked
     lossy_epoch    the last epoch whose election may have lost confirmed data
     mode           what the group promises: "A0".."S1"; "" for stock brokers. As texts they sort by strictness
     reigned_mode   what `reigned` confirms by; "" for stock brokers. Not the group's while replicas differ
+    confirmed      INV-37: every member of the set holds at least this much since a loss was last declared. A lower
+                   bound of what was confirmed: noted with other changes, and now and then. 0 where replicas are not
+                   waited for
     """
 
     cluster: str
@@ -80,6 +90,7 @@ class GroupRecord(msgspec.Struct, frozen=True):
     lossy_epoch: int = 0
     mode: str = ""
     reigned_mode: str = ""
+    confirmed: int = 0
 
     @property
     def registered(self) -> frozenset[int]:
@@ -95,14 +106,30 @@ class GroupRecord(msgspec.Struct, frozen=True):
         member = self.members.get(self.master)
         address = member.address if member else ""
         ha_address = member.ha_address if member else ""
+        mode = member.mode if member else ""
         return GroupView(
-            self.epoch, self.master, address, ha_address, frozenset(self.sync_set), self.set_number, self.lossy_epoch
+            self.epoch, self.master, address, ha_address, frozenset(self.sync_set), self.set_number, self.lossy_epoch,
+            mode,
+            self.replicas(),
         )  # fmt: skip
+
+    def replicas(self) -> tuple[KnownReplica, ...]:
+        """Whom the master lets in: every registered replica, whether it is alive or not."""
+        found = []
+        for replica, member in self.members.items():
+            if member.address:
+                hosts = {host_of(member.address), host_of(member.ha_address)} - {""}
+                found.append(KnownReplica(replica, member.incarnation, tuple(sorted(hosts))))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What a broker learns of its group. INV-28: per epoch there is one master, for ever."""
+    """What a broker learns of its group. INV-28: per epoch there is one master, for ever.
+
+    mode  in which this master serves: "A0".."S1"; "" for none, a stock one, and where nobody says
+    registered   the group's replicas, for its master only; None where nobody said
+    """
 
     epoch: int = 0
     master: int = NOBODY
@@ -111,3 +138,5 @@ class GroupView:
     members: frozenset[int] = frozenset()
     number: int = 0
     lossy_epoch: int = 0
+    mode: str = ""
+    registered: tuple[KnownReplica, ...] | None = None

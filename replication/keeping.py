@@ -6,23 +6,34 @@ Each of these is durable when its effect counts as performed; the disk is waited
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
+from typing import Final
 
-from replication.epochs import EpochHistory, encode_epochs, read_epochs
+from replication.epochs import OFFSET_MAX, Epoch, EpochHistory, encode_epochs, read_epochs
 from replication.errors import CorruptEpochFile
-from replication.feed import Feed
-from replication.slave import PersistHistory, SetAside, Truncate
-from storage import Cut, MessageStore, jsonfile, setaside
+from replication.feed import EffectFailed, Feed
+from replication.slave import AppendFailed, NoRoom, PersistHistory, SetAside, Truncate
+from storage import Cut, MessageStore, jsonfile, make_directory, setaside
 
 log = logging.getLogger(__name__)
 
+CUTTING_SUFFIX: Final = ".cutting"
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 class EpochFile:
-    """epochFileCheckpoint, and its previous generation beside it. Source: RocketMQ's EpochFileCache."""
+    """epochFileCheckpoint, and its previous generation beside it. Source: RocketMQ's EpochFileCache.
+
+    epochFileCheckpoint.cutting is there from before the log is cut until the history is known to agree, where it does
+    not yet: its one line says where the log is to end. So a history that reaches beyond its log tells a cut from a log
+    that was lost.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._cutting = path.with_name(path.name + CUTTING_SUFFIX)
 
     def load(self, log_end: int, *, same_boot: bool = True) -> EpochHistory:
         """Whose reigns a log that ends at log_end has seen. Blocking.
@@ -33,10 +44,7 @@ class EpochFile:
         brought in line on the disk at once: other bytes will be written there.
         Raises CorruptEpochFile, OSError.
         """
-        try:
-            found = read_epochs(*(_content(each) for each in (self._path, self._previous)))
-        except CorruptEpochFile as problem:
-            raise CorruptEpochFile(f"{self._path}: {problem}") from problem
+        found = self._read()
         kept = found.cut(log_end + 1 if same_boot else log_end)
         if kept is not found:
             log.warning(
@@ -44,7 +52,42 @@ class EpochFile:
                 log_end, found.last, kept.last,
             )  # fmt: skip
             self.save(kept)
+        self._cutting.unlink(missing_ok=True)
         return kept
+
+    def _read(self) -> EpochHistory:
+        try:
+            return read_epochs(*(_content(each) for each in (self._path, self._previous)))
+        except CorruptEpochFile as problem:
+            raise CorruptEpochFile(f"{self._path}: {problem}") from problem
+
+    def beyond(self, log_end: int) -> Epoch | None:
+        """INV-37 The last reign, when it begins behind a log that nobody was cutting there. Before load(). Blocking.
+
+        Raises CorruptEpochFile, OSError.
+        """
+        last = self._read().at(OFFSET_MAX)
+        if last is None or last.start <= log_end:
+            return None
+        cut = _content(self._cutting)
+        meant = cut is not None and cut.strip().isdigit() and int(cut[:20]) <= log_end
+        return None if meant else last
+
+    def cutting(self, end: int) -> None:
+        """The log is about to be cut at `end`; durable when done. [thread] Raises OSError.
+
+        A history that begins nothing behind it stays, and nobody would take the mark away: it would explain
+        whatever that log loses later.
+        """
+        try:
+            last = self._read().at(OFFSET_MAX)
+        except CorruptEpochFile as problem:
+            log.warning("history not looked at before a cut end=%d why=%s", end, problem)
+        else:
+            if last is None or last.start <= end:
+                return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        jsonfile.write_atomically(self._cutting, b"%d\n" % end)
 
     @property
     def _previous(self) -> Path:
@@ -52,8 +95,9 @@ class EpochFile:
 
     def save(self, history: EpochHistory) -> None:
         """Replace it; durable when done. [thread] Raises OSError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path.parent)
         jsonfile.write_keeping_previous(self._path, encode_epochs(history))
+        self._cutting.unlink(missing_ok=True)
 
 
 def _content(path: Path) -> bytes | None:
@@ -82,7 +126,8 @@ class LogKeeping:
     """Performs SetAside, Truncate and PersistHistory for a feed.
 
     What fails here is final: a log that may not be cut because the disk has no room for what would
-    be lost is better left alone, by a process that ends, than followed on.
+    be lost is better left alone, by a process that ends, than followed on. But where a full disk
+    keeps a reign from being noted, its bytes are not appended, as if they had no room themselves.
     """
 
     def __init__(self, feed: Feed, store: MessageStore, epochs: EpochFile) -> None:
@@ -104,7 +149,15 @@ class LogKeeping:
         )  # fmt: skip
 
     async def _truncate(self, effect: Truncate) -> None:
+        await asyncio.to_thread(self._epochs.cutting, effect.end)
         await cut_log(self._store, effect.end)
 
     async def _persist(self, effect: PersistHistory) -> None:
-        await asyncio.to_thread(self._epochs.save, effect.history)
+        try:
+            await asyncio.to_thread(self._epochs.save, effect.history)
+        except OSError as problem:
+            if problem.errno not in NO_ROOM or effect.no_room is NoRoom.END:
+                raise
+            log.warning("epoch file not written why=%s so=%s", problem, effect.no_room.value)
+            if effect.no_room is NoRoom.REFUSE:
+                raise EffectFailed(AppendFailed(self._store.end, str(problem))) from problem

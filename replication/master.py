@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from replication.comparing import Verdict
 from replication.config import Mode, StreamRules
 from replication.epochs import EpochHistory
 from replication.masterevents import (
     Acknowledge,
     Admit,
     Appended,
+    CompareSlave,
     Confirmed,
     Drop,
     Effect,
@@ -25,10 +27,12 @@ from replication.masterevents import (
     Flushed,
     LeaseRenewed,
     Propose,
+    ReplicasLearned,
     Resign,
     Resigned,
     SetChanged,
     SetLearned,
+    SlaveCompared,
     SlaveGreeted,
     SlaveLost,
     SlaveReported,
@@ -38,6 +42,7 @@ from replication.masterevents import (
     Tick,
     Trimmed,
 )
+from replication.registered import KnownReplica, Registry
 from replication.story import Story
 
 NEVER: Final = -1
@@ -76,6 +81,8 @@ class Slave:
 
     flushed        as far as it says; where its dialect does not say (`silent`), what it received stands in for it
     caught_up_ms   the latest time of which we know that the slave holds what our log held then
+    compared       classic HA: its log was held against ours up to here; NEVER: it was not
+    comparing      classic HA: what it reported first, while its log is held against ours
     """
 
     replica: int
@@ -84,12 +91,15 @@ class Slave:
     learner: bool
     from_last_file: bool
     greeted_ms: int
+    host: str = ""
     received: int = NEVER
     flushed: int = NEVER
     silent: bool = False
     caught_up_ms: int = NEVER
     mark_end: int = 0
     mark_ms: int = 0
+    compared: int = NEVER
+    comparing: int = NEVER
 
 
 @dataclass(slots=True)
@@ -100,7 +110,10 @@ class MasterCore:
     confirmed           what every member of the set holds, in the strength of the mode. INV-21: it never falls within
                         a reign. INV-22: it is at most what each member of the union of the granted set and of every
                         set proposed since reported on a live connection
-    acknowledged        answers were released up to here. INV-23: only while the lease was valid, looked at then
+    acknowledged        answers were released up to here. INV-23: while every other member of the union holds them by
+                        its own word, or while the lease was valid, looked at then
+    registered          INV-44: whom the controller named; nobody else is let in, so `slaves` holds nobody else.
+                        None for classic HA, which has no controller
     """
 
     replica: int
@@ -108,6 +121,7 @@ class MasterCore:
     rules: StreamRules
     history: EpochHistory = field(default_factory=EpochHistory)
     controlled: bool = True
+    registered: tuple[KnownReplica, ...] | None = None
     incarnation: int = 0
     start: int = 0
     end: int = 0
@@ -119,7 +133,7 @@ class MasterCore:
     lease_until_ms: int = NEVER
     since_ms: int = 0
     state: MasterState = MasterState.SERVING
-    slaves: dict[int, Slave] = field(default_factory=dict)  # by replica
+    slaves: dict[int, Slave] = field(default_factory=dict)  # by replica: whose reports count
     story: Story = field(default_factory=Story)
     _by_connection: dict[int, Slave] = field(default_factory=dict)
     _lost_ms: dict[int, int] = field(default_factory=dict)
@@ -129,6 +143,7 @@ class MasterCore:
     _joining: dict[int, int] = field(default_factory=dict)  # replica -> since when it counts
     _ends: deque[int] = field(default_factory=deque)
     _successor: int = 0
+    _registry: Registry | None = None
     _drain_until_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -136,6 +151,8 @@ class MasterCore:
             assert self.replica in self.granted, (self.replica, self.granted)
         for member in self.granted:
             self._lost_ms[member] = self.since_ms
+        if self.registered is not None:
+            self._registry = self._registry_of(self.registered)
         self._ends.append(self.end)
 
     # --- what others ask ---
@@ -157,10 +174,27 @@ class MasterCore:
             return Refusal.SWITCHING if self.state is MasterState.DRAINING else Refusal.CLOSED
         if not self.controlled:
             return None
-        if now_ms >= self.lease_until_ms:
+        if now_ms >= self.lease_until_ms and not self._goes_on_without_lease(now_ms):
             return Refusal.NO_LEASE
         members = max(len(self.granted), len(self._proposed))
-        return Refusal.NOT_ENOUGH_COPIES if members < self.rules.copies_min else None
+        return Refusal.NOT_ENOUGH_COPIES if members < self._copies_min else None
+
+    @property
+    def _copies_min(self) -> int:
+        """How many the set must have before anything can be acknowledged. Source: RocketMQ never takes fewer than
+        inSyncReplicas either."""
+        counts = self.mode.waits_for_slaves and not self.rules.all_in_set
+        return max(self.rules.copies_min, self.rules.copies_wanted if counts else 1)
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody is connected, counted or not."""
+        return bool(self._by_connection)
+
+    def counts(self, connection: int) -> bool:
+        """Whether what this connection reports counts as a copy."""
+        slave = self._by_connection.get(connection)
+        return slave is not None and self.slaves.get(slave.replica) is slave
 
     def copies(self, end: int) -> tuple[int, int]:
         """How many replicas hold everything below `end`, which our log does, and how many of them say on disk;
@@ -223,6 +257,9 @@ class MasterCore:
             problem = "not a master"
         elif event.replica == self.replica:
             problem = f"claims our own id {event.replica}"
+        elif (stranger := self._stranger(event)) is not None:
+            effects.append(Drop(event.connection, stranger, unregistered=True))
+            return
         elif self.controlled and event.epoch > self.epoch:
             problem = f"knows epoch {event.epoch}, ours is {self.epoch}"
             effects.append(Superseded(event.epoch))
@@ -240,11 +277,33 @@ class MasterCore:
             event.learner,
             event.from_last_file,
             now_ms,
+            event.host,
+            compared=event.compared,
         )
-        self.slaves[event.replica] = slave
         self._by_connection[event.connection] = slave
+        if self.controlled:  # else it counts once its log was compared (INV-36)
+            self.slaves[event.replica] = slave
         self.story.add(now_ms, f"replica {event.replica} greeted")
         effects.append(Admit(event.connection))
+
+    def _stranger(self, event: SlaveGreeted) -> str | None:
+        if self._registry is None:
+            return None
+        return self._registry.refuse(event.replica, event.incarnation, event.host)
+
+    def _registry_of(self, replicas: tuple[KnownReplica, ...]) -> Registry:
+        return Registry(replicas, self.replica, by_host=self.rules.replica_host_check)
+
+    def _on_replicas_learned(
+        self, event: ReplicasLearned, now_ms: int, effects: list[Effect]
+    ) -> None:
+        self.registered = event.replicas
+        self._registry = registry = self._registry_of(event.replicas)
+        for slave in list(self.slaves.values()):
+            problem = registry.refuse(slave.replica, slave.incarnation, slave.host)
+            if problem is not None:
+                effects.append(Drop(slave.connection, problem))
+                self._forget(slave, now_ms)
 
     def _on_slave_reported(self, event: SlaveReported, now_ms: int, effects: list[Effect]) -> None:
         slave = self._by_connection.get(event.connection)
@@ -258,10 +317,9 @@ class MasterCore:
             self._forget(slave, now_ms)
             return
         if slave.received == NEVER:
-            slave.mark_end, slave.mark_ms = self.end, now_ms
-            newest = event.received == 0 and slave.from_last_file
-            offset = max(event.received, self.start)
-            effects.append(StreamFrom(event.connection, offset, newest))
+            if not self.controlled and not self._admit_classic(slave, event, effects):
+                return
+            self._stream_from(slave, event.received, now_ms, effects)
         slave.received = event.received
         slave.silent = event.flushed is None
         slave.flushed = event.received if event.flushed is None else event.flushed
@@ -274,6 +332,44 @@ class MasterCore:
             slave.mark_end, slave.mark_ms = self.end, now_ms
         if self.controlled and slave.replica not in self.granted:
             self._review_set(now_ms, effects)
+
+    def _stream_from(self, slave: Slave, received: int, now_ms: int, effects: list[Effect]) -> None:
+        slave.mark_end, slave.mark_ms = self.end, now_ms
+        newest = received == 0 and slave.from_last_file
+        effects.append(StreamFrom(slave.connection, max(received, self.start), newest))
+
+    def _admit_classic(self, slave: Slave, event: SlaveReported, effects: list[Effect]) -> bool:
+        """Whether a classic slave's first report may be taken now.
+
+        INV-36: it counts from then on, and only when its log is empty or was held against ours. A log that is longer
+        than ours was is refused before, and one that parted from ours is not mended by our growing past it.
+        """
+        if slave.comparing != NEVER:
+            return False  # it says again what it said
+        if event.received == 0 or slave.compared == event.received:
+            self.slaves[slave.replica] = slave
+            return True
+        slave.comparing = event.received
+        effects.append(CompareSlave(slave.connection, event.received))
+        return False
+
+    def _on_slave_compared(self, event: SlaveCompared, now_ms: int, effects: list[Effect]) -> None:
+        slave = self._by_connection.get(event.connection)
+        if slave is None or slave.comparing != event.end or slave.received != NEVER:
+            return  # dropped meanwhile
+        counted = event.verdict is Verdict.SAME
+        followed = event.verdict is Verdict.UNKNOWN and self.rules.uncompared_followed
+        if not counted and not followed:
+            effects.append(Drop(event.connection, event.why))
+            self._forget(slave, now_ms)
+            return
+        self.story.add(now_ms, f"replica {slave.replica} compared: {event.verdict.value}")
+        if counted:
+            slave.compared = event.end
+            self.slaves[slave.replica] = slave
+        self._stream_from(slave, event.end, now_ms, effects)
+        slave.received = slave.flushed = event.end
+        slave.silent = True
 
     def _implausible(self, slave: Slave, event: SlaveReported) -> str | None:
         """Why this report cannot be true; None when it can. INV-24: such a report changes nothing."""
@@ -355,24 +451,44 @@ class MasterCore:
     def _lease_valid(self, now_ms: int) -> bool:
         return not self.controlled or now_ms < self.lease_until_ms
 
+    def _fenced_by(self, members: Collection[int]) -> bool:
+        """Whether these must all speak before anything is acknowledged, so that no lease is needed. INV-23.
+
+        Whoever is elected is of the union, and takes no frame of this epoch once it knows: what all of them reported
+        in this epoch the next master has. A set of one has nobody to ask.
+        """
+        return self.mode.waits_for_slaves and len(members) > 1
+
+    def _goes_on_without_lease(self, now_ms: int) -> bool:
+        """Whether puts are taken though the controller is silent: those who must speak follow us, as of late."""
+        union = self.union
+        if not self._fenced_by(union):
+            return self.rules.lease_policy.goes_on(self.mode)
+        others = union - {self.replica}
+        return others <= self.slaves.keys() and all(self._stays(each, now_ms) for each in others)
+
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
         if self.state is MasterState.CLOSED or self.state is MasterState.RESIGNED:
             return
-        if not self._lease_valid(now_ms):
-            return
+        leased = self._lease_valid(now_ms)
         if self.mode.waits_for_slaves and self.controlled:
             union = self.union
             if len(union) < self.rules.copies_min:
+                return
+            if not (leased or self._fenced_by(union) or self.rules.lease_policy.goes_on(self.mode)):
                 return
             confirmed = acknowledged = self._held_by(union)
             if not self.rules.all_in_set:
                 # Only who may be elected counts as a copy: not who merely is about to join.
                 members = [each for each in self.slaves.values() if each.replica in self.granted]
-                acknowledged = max(confirmed, self._held_by_copies(members))
-        else:
+                copies = self._held_by_copies(members)
+                acknowledged = copies if leased else min(confirmed, copies)
+        elif leased or self.rules.lease_policy.goes_on(self.mode):
             confirmed = acknowledged = self._own()
             if self.mode.waits_for_slaves:
                 acknowledged = self._held_by_copies(self.slaves.values())
+        else:
+            return
         confirmed = self._whole(confirmed)
         if confirmed > self.confirmed:
             self.confirmed = confirmed
@@ -497,7 +613,9 @@ HANDLERS: Final = {
     SlaveGreeted: "_on_slave_greeted",
     SlaveReported: "_on_slave_reported",
     SlaveLost: "_on_slave_lost",
+    SlaveCompared: "_on_slave_compared",
     SetLearned: "_on_set_learned",
+    ReplicasLearned: "_on_replicas_learned",
     Resign: "_on_resign",
     Tick: "_on_tick",
 }

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from replication.comparing import Verdict
+from replication.registered import KnownReplica
+
 # --- events ---
 
 
@@ -40,6 +43,8 @@ class SlaveGreeted(msgspec.Struct, frozen=True):
     replica      its id; classic HA knows none: any number that no other slave has
     incarnation  0 where the dialect does not say
     epoch        the highest the slave has heard of, 0 where the dialect does not say
+    host         where it connects from, an IP address; "" where nobody looked
+    compared     classic HA: its log was held against ours up to here, and is the same; -1: it was not
     """
 
     connection: int
@@ -48,6 +53,8 @@ class SlaveGreeted(msgspec.Struct, frozen=True):
     epoch: int = 0
     learner: bool = False
     from_last_file: bool = False
+    host: str = ""
+    compared: int = -1
 
 
 class SlaveReported(msgspec.Struct, frozen=True):
@@ -71,11 +78,26 @@ class SlaveLost(msgspec.Struct, frozen=True):
     connection: int
 
 
+class SlaveCompared(msgspec.Struct, frozen=True):
+    """What came of a CompareSlave. why: in words, for all but SAME."""
+
+    connection: int
+    end: int
+    verdict: Verdict
+    why: str = ""
+
+
 class SetLearned(msgspec.Struct, frozen=True):
     """The controller's sync-state-set. Only a higher number than the known one counts."""
 
     members: frozenset[int]
     number: int
+
+
+class ReplicasLearned(msgspec.Struct, frozen=True):
+    """Who is registered with the controller for this group. Whoever is connected and is not among them goes."""
+
+    replicas: tuple[KnownReplica, ...]
 
 
 class Resign(msgspec.Struct, frozen=True):
@@ -96,7 +118,9 @@ Event = (
     | SlaveGreeted
     | SlaveReported
     | SlaveLost
+    | SlaveCompared
     | SetLearned
+    | ReplicasLearned
     | Resign
     | Tick
 )
@@ -136,11 +160,22 @@ class StreamFrom(msgspec.Struct, frozen=True):
     newest_file: bool = False
 
 
+class CompareSlave(msgspec.Struct, frozen=True):
+    """Classic HA: hold this slave's log, which it says ends at `end`, against ours. Ends in SlaveCompared."""
+
+    connection: int
+    end: int
+
+
 class Drop(msgspec.Struct, frozen=True):
-    """Close this connection; one warning with the reason."""
+    """Close this connection; one warning with the reason.
+
+    unregistered  the controller did not name it: it may have registered since, so ask the controller
+    """
 
     connection: int
     reason: str
+    unregistered: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True):
@@ -190,6 +225,7 @@ Effect = (
     | Acknowledge
     | Admit
     | StreamFrom
+    | CompareSlave
     | Drop
     | Propose
     | SetChanged

@@ -17,6 +17,8 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from replication.classicgate import encode_pass
+from replication.comparing import CompareLogs, Finding, LogsCompared, ShowPass, Verdict
 from replication.errors import PeerBrokeProtocol
 from replication.feed import EffectFailed, Feed
 from replication.frames import (
@@ -80,6 +82,9 @@ class ReplicaStore(Protocol):
 Dial = Callable[[str, int, "Callable[[], Link]"], Awaitable[object]]
 """Open a connection to host and port and attach a Link to it. Raises OSError."""
 
+Compare = Callable[[], Awaitable[Finding]]
+"""Hold our log against the master's, whom we are connected to. Raises what is final, nothing else."""
+
 
 @dataclass(slots=True)
 class ReceiverStats:
@@ -101,7 +106,8 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def _dial_tcp(host: str, port: int, make: Callable[[], Link]) -> object:
+async def dial_tcp(host: str, port: int, make: Callable[[], Link]) -> object:
+    """In plain text."""
     return await asyncio.get_running_loop().create_connection(make, host, port)
 
 
@@ -112,6 +118,7 @@ class Receiver:
     party  who we are, for a ReplicaCore
     durable  in CLASSIC, which knows one position, report what our disk has: then a master that waits
            for us waits for the disk. The first report says where our log ends, so it waits too
+    compare  in CLASSIC, how our log is held against the master's; None: it cannot be
 
     follow() says whom to follow in classic HA, a ReplicaCore knows by itself. run() connects; what
     is final comes out of the feed's run().
@@ -125,7 +132,8 @@ class Receiver:
         *,
         party: Party | None = None,
         durable: bool = False,
-        dial: Dial = _dial_tcp,
+        dial: Dial = dial_tcp,
+        compare: Compare | None = None,
     ) -> None:
         slave = feed.slave
         assert slave is not None
@@ -138,6 +146,9 @@ class Receiver:
         self._party = party
         self._durable = durable
         self._dial = dial
+        self._compare = compare
+        self._comparisons: set[asyncio.Task[None]] = set()
+        self._comparing = asyncio.Lock()
         self._links: dict[int, Link] = {}  # one; two while the core refuses the later of them
         self._last_number = NO_CONNECTION
         self._connecting: asyncio.Task[None] | None = None
@@ -148,6 +159,8 @@ class Receiver:
         self._report: ReportProgress | None = None
         feed.register(Connect, self._connect)
         feed.register(Greet, self._greet)
+        feed.register(CompareLogs, self._compare_logs)
+        feed.register(ShowPass, self._show_pass)
         feed.register(CloseStream, self._close_stream)
         feed.register(Append, self._append)
         feed.register(ReportProgress, self._note_report)
@@ -174,9 +187,10 @@ class Receiver:
             await asyncio.Event().wait()
         finally:
             self._close_all()
-            if self._connecting is not None:
-                self._connecting.cancel()
-                await asyncio.wait({self._connecting})
+            for task in (self._connecting, *self._comparisons):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait({task})
 
     def _close_all(self) -> None:
         for number in list(self._links):
@@ -342,8 +356,7 @@ class Receiver:
     def _greeted(self, link: Link, frame: Greeting) -> None:
         """A stock master, which proves nothing and says no start.
 
-        Its last epoch may lack the reign that has just begun: an entry that starts where the one
-        before does is not kept by it. Then what the controller told us stands.
+        Its last epoch may lack the reign that has just begun; SlaveCore knows when to believe that.
         """
         if link.greeted or self._party is None:
             raise PeerBrokeProtocol("a greeting nobody asked for")
@@ -352,8 +365,42 @@ class Receiver:
             return
         link.greeted = True
         history = history_of(frame.entries)
-        epoch = max(frame.last_epoch, self._epoch)
-        self._feed.feed(MasterGreeted(link.number, epoch, history, 0, frame.end))
+        epoch = max(frame.last_epoch, 0)
+        self._feed.feed(MasterGreeted(link.number, epoch, history, 0, frame.end, stock=True))
+
+    # --- one log or two ---
+
+    def _compare_logs(self, effect: CompareLogs) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._compared(effect.connection), name="compare logs"
+        )
+        self._comparisons.add(task)
+        task.add_done_callback(self._comparisons.discard)
+
+    async def _compared(self, number: int) -> None:
+        """One at a time, each to its end: it may be cutting our log, for longer than the master waits."""
+        try:
+            async with self._comparing:
+                if number not in self._links:
+                    return  # lost while the one before went on
+                if self._compare is None:
+                    finding = Finding(Verdict.UNKNOWN, "nobody here can ask the master")
+                else:
+                    finding = await self._compare()
+        except Exception as error:
+            self._feed.fail(error)
+            return
+        self._feed.feed(
+            LogsCompared(
+                number, self._store.end, finding.verdict, finding.why, finding.passport
+            )
+        )  # fmt: skip
+        self._feed.hurry()
+
+    def _show_pass(self, effect: ShowPass) -> None:
+        link = self._links.get(effect.connection)
+        if link is not None:
+            link.say(encode_pass(effect.passport))
 
     # --- effects ---
 

@@ -26,9 +26,12 @@ from replication import slave as s
 from replication.config import LeaseTimes, Mode, StreamRules
 from replication.election import NOBODY, GroupView
 from replication.master import HANDLERS, MasterCore, MasterState, Refusal
-from replication.slave import Alarm, PersistHistory, SlaveCore
+from replication.registered import KnownReplica
+from replication.slave import Alarm, NoRoom, PersistHistory, SlaveCore
 from replication.story import Story
 
+DISK_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_disk)
+ASK_AGAIN_MS: Final = 50  # at most so often the controller is asked whether a stranger registered
 HEARTBEATS_MAX: Final = 64  # sent and not answered; older ones can no longer renew a lease
 
 
@@ -228,6 +231,8 @@ class ReplicaCore:
     _number: int = 0
     _beat_ms: int = -(1 << 60)
     _asked_ms: int = -(1 << 60)
+    _learned_ms: int = -(1 << 60)  # when the number of our view became what it is
+    _reminded_ms: int = -(1 << 60)
     _resigned: bool = False
 
     def __post_init__(self) -> None:
@@ -258,7 +263,7 @@ class ReplicaCore:
             getattr(self, OWN[kind])(event, now_ms, effects)
         elif kind in TO_MASTER and self.master is not None:
             self._from_master(self.master.step(event, now_ms), now_ms, effects)  # type: ignore[arg-type]
-        elif kind in TO_SLAVE and self.master is None:
+        elif kind in TO_SLAVE and (self.master is None or kind is s.DispatchBroken):
             self._slave(event, now_ms, effects)  # type: ignore[arg-type]
         elif kind is m.SlaveGreeted:
             effects.append(m.Drop(event.connection, "not a master"))  # type: ignore[union-attr]
@@ -324,9 +329,12 @@ class ReplicaCore:
         leading = self.role in (Role.ACTIVATING, Role.MASTER)
         core = self.master or self.slave
         epoch = self.epoch if leading else self.slave.history.last
+        confirmed = core.confirmed
+        if self.master is None and self.mode.waits_for_disk:
+            confirmed = min(confirmed, core.flushed)  # with less we do not come back: INV-37
         effects.append(
             SendHeartbeat(
-                self._number, epoch, core.end, core.confirmed,
+                self._number, epoch, core.end, confirmed,
                 leading, self.slave.streaming, leading and self._resigned,
             )
         )  # fmt: skip
@@ -340,6 +348,8 @@ class ReplicaCore:
             return
         self._adopt(event.view, now_ms, effects)
         sent_ms = self._sent_ms.pop(event.number, None)
+        if sent_ms is not None and sent_ms > self._learned_ms:
+            self._remind(event.view, now_ms, effects)
         if not event.lease or sent_ms is None or event.view.epoch != self.epoch:
             return
         until_ms = sent_ms + self.times.lease_ms
@@ -347,6 +357,30 @@ class ReplicaCore:
             self._reign(event.view, until_ms, now_ms, effects)
         elif self.master is not None and self.role is Role.MASTER:
             self._from_master(self.master.step(m.LeaseRenewed(until_ms), now_ms), now_ms, effects)
+
+    def _remind(self, view: GroupView, now_ms: int, effects: list[Effect]) -> None:
+        """A controller that was asked after it had given a set its number, and knows an older one, was restored from
+        an older state of the same epoch. It may elect by that: tell it the set by which we acknowledge."""
+        core = self.master
+        if view.epoch != self.epoch or view.number >= self.view.number:
+            return
+        if core is None or self.role is not Role.MASTER:
+            return
+        if now_ms - self._reminded_ms < self.rules.proposal_retry_ms:
+            return
+        self._reminded_ms = now_ms
+        reason = (
+            f"the controller knows set number {view.number} of epoch {view.epoch}, it had given number {core.number}: "
+            "an older state of it was restored; it is told the set anew"
+        )
+        self.story.add(now_ms, reason)
+        effects.append(Alarm(reason))
+        known = tuple(
+            (each.replica, each.incarnation)
+            for each in core.slaves.values()
+            if each.replica in core.granted
+        )
+        effects.append(m.Propose(core.granted, core.number, self.epoch, known, True))
 
     def _on_role_notified(self, event: RoleNotified, now_ms: int, effects: list[Effect]) -> None:
         if (
@@ -367,9 +401,13 @@ class ReplicaCore:
         ):
             return
         older, self.view = self.view, view
+        if (view.epoch, view.number) != (older.epoch, older.number):
+            self._learned_ms = now_ms
         if view.epoch == self.epoch and self.role in (Role.MASTER, Role.ACTIVATING, Role.PREPARING):
             if view.master == self.replica:
                 if self.master is not None:
+                    if view.registered not in (None, self.master.registered):
+                        self._learn_replicas(view.registered, now_ms, effects)
                     learned = m.SetLearned(view.members, view.number)
                     self._from_master(self.master.step(learned, now_ms), now_ms, effects)
                 return
@@ -381,6 +419,13 @@ class ReplicaCore:
             self._settle(f"epoch {view.epoch} of replica {view.master}", now_ms, effects)
         elif self.role is not Role.SETTLING:
             self._take_role(now_ms, effects)
+
+    def _learn_replicas(
+        self, replicas: tuple[KnownReplica, ...] | None, now_ms: int, effects: list[Effect]
+    ) -> None:
+        assert self.master is not None and replicas is not None
+        learned = m.ReplicasLearned(replicas)
+        self._from_master(self.master.step(learned, now_ms), now_ms, effects)
 
     def _settle(self, why: str, now_ms: int, effects: list[Effect]) -> None:
         """The reign is over. First no more puts, then nobody to acknowledge them, then the next role."""
@@ -413,9 +458,9 @@ class ReplicaCore:
         elif view.master not in (NOBODY, self.replica):
             self._move(Role.FOLLOWING, f"replica {view.master} is master", now_ms, effects)
             address = view.ha_address or view.address
-            self._slave(
-                s.Follow(view.master, address, view.epoch, view.lossy_epoch), now_ms, effects
-            )
+            counts_disk = view.mode in DISK_MODES
+            follow = s.Follow(view.master, address, view.epoch, view.lossy_epoch, counts_disk)
+            self._slave(follow, now_ms, effects)
         else:
             self._slave(s.Unfollow("no master"), now_ms, effects)
             self._move(Role.WAITING, "no master", now_ms, effects)
@@ -439,6 +484,7 @@ class ReplicaCore:
             replica=self.replica, mode=self.mode, rules=self.rules, history=slave.history, incarnation=self.incarnation,
             start=slave.start, end=slave.end, flushed=slave.flushed, confirmed=slave.confirmed,
             granted=view.members, number=view.number, lease_until_ms=until_ms, since_ms=now_ms,
+            registered=view.registered,
         )  # fmt: skip
         self._move(Role.MASTER, "lease granted", now_ms, effects)
         effects.append(OpenWrites(self.epoch))
@@ -455,7 +501,7 @@ class ReplicaCore:
         before = core.history
         self._from_master(core.step(event, now_ms), now_ms, effects)
         if core.history is not before:
-            effects.append(PersistHistory(core.history))
+            effects.append(PersistHistory(core.history, NoRoom.LEAVE))
 
     def _from_master(self, found: list[m.Effect], now_ms: int, effects: list[Effect]) -> None:
         for effect in found:
@@ -465,6 +511,11 @@ class ReplicaCore:
                 self._beat(now_ms, effects)
             elif isinstance(effect, m.Superseded):
                 self._beat(now_ms, effects)
+            elif isinstance(effect, m.Drop) and effect.unregistered and self._may_ask(now_ms):
+                self._beat(now_ms, effects)  # it may have registered just now
+
+    def _may_ask(self, now_ms: int) -> bool:
+        return now_ms - self._beat_ms >= ASK_AGAIN_MS
 
     def _slave(self, event: s.Event, now_ms: int, effects: list[Effect]) -> None:
         streamed = self.slave.streaming
@@ -479,7 +530,8 @@ class ReplicaCore:
             return
         if now_ms - self._beat_ms >= self.times.heartbeat_ms:
             self._beat(now_ms, effects)
-            if self.connected and self.view.epoch == 0 and self.role is Role.WAITING:
+            founds = self.view.epoch == 0 and not self.rules.learner  # a learner never leads
+            if self.connected and founds and self.role is Role.WAITING:
                 effects.append(AskForElection())
         if self.master is not None:
             if self.master.state is not MasterState.CLOSED:
@@ -507,6 +559,7 @@ TO_MASTER: Final[frozenset[type]] = frozenset(HANDLERS) - {
     m.Resign,
     m.LeaseRenewed,
     m.SetLearned,
+    m.ReplicasLearned,
 }
 TO_SLAVE: Final[frozenset[type]] = frozenset(s.HANDLERS) - {
     m.Tick,

@@ -11,7 +11,9 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +21,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from replication.classicgate import ClassicGate, Examine
 from replication.config import Mode
+from replication.door import Door
 from replication.epochs import EpochHistory
 from replication.errors import PeerBrokeProtocol
 from replication.feed import Feed
@@ -41,6 +45,7 @@ from replication.master import NEVER, MasterCore
 from replication.masterevents import (
     Admit,
     Appended,
+    CompareSlave,
     Confirmed,
     Drop,
     SlaveGreeted,
@@ -54,6 +59,7 @@ from replication.proofs import master_proof, refuse_hello
 from replication.readahead import Ahead, read_ahead
 from replication.replica import ReplicaCore
 from replication.stream import LogGone, Shipped, SourceLog, Stream
+from replication.tlswire import TlsWire
 from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
 from storage import Clock
 
@@ -61,15 +67,22 @@ __all__ = ["CONNECTIONS_MAX", "Sender", "SlaveStatus", "SourceLog", "Wire", "ope
 
 log = logging.getLogger(__name__)
 
+NAMELESS_MS: Final = (
+    1000  # so long a connection may not say who it is while others wait for its place
+)
 TICK_MS: Final = 500  # granularity of heartbeats and housekeeping
 ACCEPTED_MAX: Final = 16  # per wake-up
 CONFIRMED_PAUSE_MS: Final = 5  # a confirmed offset that no frame carried by then goes alone
+EVERYBODY: Final = Door()
 NOTHING: Final = Shipped(0, 0, EpochHistory(), 1, 1)  # of no log: only what was begun is written
 
 
 @dataclass(slots=True)
 class SlaveStatus:
-    """One connected slave, for operators: request GET_BROKER_HA_STATUS."""
+    """One connected slave, for operators: request GET_BROKER_HA_STATUS.
+
+    counted  what it reports counts as a copy
+    """
 
     peer: str
     acked: int  # NEVER before its first report
@@ -77,6 +90,7 @@ class SlaveStatus:
     bytes_per_second: int
     replica: int = 0  # 0 in classic HA, which does not say
     dialect: Dialect = Dialect.CLASSIC
+    counted: bool = True
 
 
 class Sender:
@@ -86,6 +100,7 @@ class Sender:
                    is master
     segment_bytes  size of the log's files
     party          who we are, for a ReplicaCore
+    examine        how a classic slave that shows no pass is compared; None: it cannot be
 
     wake() after each append, or ship_now() where answers wait for slaves' memory; run() serves. What
     is final comes out of the feed's run().
@@ -99,6 +114,7 @@ class Sender:
         *,
         segment_bytes: int,
         party: Party | None = None,
+        examine: Examine | None = None,
     ) -> None:
         self._feed = feed
         self._source = source
@@ -118,14 +134,20 @@ class Sender:
         self._woken = False
         self._telling = False
         self._gathering = False
+        self._door = EVERYBODY
+        self._tls: ssl.SSLContext | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
         feed.register(StreamFrom, self._begin)
         feed.register(Drop, self._drop)
+        self.refused: list[Callable[[str, str], None]] = []  # peer, why: who is dropped by the core
+        self.gate: ClassicGate | None = None
         if party is None:
             feed.ignore(Confirmed)  # no classic frame says it
+            self.gate = ClassicGate(feed, clock, self.peer_of, examine)
         else:
+            feed.ignore(CompareSlave)  # epochs tell where logs part
             feed.register(Confirmed, self._confirmed)
         feed.failed.append(lambda: self.close("the broker stops"))
 
@@ -133,13 +155,19 @@ class Sender:
 
     def status(self) -> list[SlaveStatus]:
         """Every connection, oldest first."""
+        master = self._feed.master
         return [
             SlaveStatus(
                 each.peer, each.acked, each.next_offset, each.bytes_per_second, each.replica,
-                each.dialect,
+                each.dialect, master is not None and master.counts(each.number),
             )
             for each in self._streams.values()
         ]  # fmt: skip
+
+    def peer_of(self, number: int) -> str | None:
+        """host:port of a connection; None when it is gone."""
+        stream = self._streams.get(number)
+        return None if stream is None else stream.peer
 
     def wake(self) -> None:
         """The log has grown: ship it once the present callback of the loop is through."""
@@ -204,6 +232,8 @@ class Sender:
 
     def _take(self, stream: Stream, data: bytes) -> None:
         if stream.dialect is Dialect.CLASSIC:
+            if not stream.greeted and self.gate is not None:
+                data = self.gate.take_pass(stream, data)
             reports, at = read_classic_reports(data)
             stream.left = data[at:]
             if reports:
@@ -263,7 +293,13 @@ class Sender:
                 )
             self._feed.feed(
                 SlaveGreeted(
-                    stream.number, frame.replica, 0, 0, frame.learner, frame.from_last_file
+                    stream.number,
+                    frame.replica,
+                    0,
+                    0,
+                    frame.learner,
+                    frame.from_last_file,
+                    stream.host,
                 )
             )
 
@@ -286,7 +322,7 @@ class Sender:
         self._feed.feed(
             SlaveGreeted(
                 stream.number, frame.replica, frame.incarnation, frame.epoch, frame.learner,
-                frame.from_last_file,
+                frame.from_last_file, stream.host,
             )
         )  # fmt: skip
 
@@ -351,7 +387,7 @@ class Sender:
         if stream.dialect is not Dialect.CLASSIC:
             raise PeerBrokeProtocol("a report before the handshake")
         stream.greeted = True
-        self._feed.feed(SlaveGreeted(stream.number, -stream.number))
+        self._feed.feed(SlaveGreeted(stream.number, -stream.number, compared=stream.compared))
 
     def _begin(self, effect: StreamFrom) -> None:
         stream = self._streams.get(effect.connection)
@@ -370,6 +406,8 @@ class Sender:
         if stream is not None:
             self._tell_refusal(stream, effect.reason)
             self._close(effect.connection, effect.reason, logging.WARNING)
+            for call in self.refused:
+                call(stream.peer, effect.reason)
 
     def _refuse(self, stream: Stream, reason: str) -> None:
         self._tell_refusal(stream, reason)
@@ -392,6 +430,9 @@ class Sender:
         stream = self._streams.pop(number, None)
         if stream is None:
             return False
+        master = self._feed.master
+        if self.gate is not None and master is not None and master.counts(number):
+            self.gate.note_left(stream.peer, stream.acked, stream.sent)
         stream.close()
         log.log(
             level, "slave dropped peer=%s replica=%d connection=%d acked=%d sent=%d why=%s",
@@ -549,8 +590,15 @@ class Sender:
 
     # --- serving ---
 
-    async def run(self, listener: socket.socket) -> None:
-        """Serve until cancelled, on a socket of open_listener(), which stays the caller's to close."""
+    async def run(
+        self, listener: socket.socket, door: Door = EVERYBODY, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Serve until cancelled, on a socket of open_listener(), which stays the caller's to close.
+
+        door   from where slaves may connect; tls: what to encrypt with, None without
+        """
+        assert tls is not None or not door.encrypted
+        self._door, self._tls = door, tls
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         # Of its own: whoever waits for a flush must not wait behind a cold disk's reads.
@@ -567,6 +615,8 @@ class Sender:
                 self._accepting = False
             self._loop = None
             self.close("the broker stops serving slaves")
+            if self.gate is not None:
+                await self.gate.close()
             self._reader.shutdown(wait=False, cancel_futures=True)
             if self._fetches:
                 await asyncio.wait(self._fetches)
@@ -590,13 +640,37 @@ class Sender:
                 self._accepting = False
                 return
             peer = f"{address[0]}:{address[1]}"
-            if len(self._streams) >= CONNECTIONS_MAX:
+            if (why := self._door.refuse(address[0])) is not None:
+                log.warning("slave refused peer=%s why=%s", peer, why)
+                connected.close()
+                continue
+            if not self._has_room():
                 log.warning("slave refused peer=%s why=%d are connected", peer, CONNECTIONS_MAX)
                 connected.close()
                 continue
-            wire = SocketWire(connected, self._loop)
+            wire = self._wire_of(connected, address[0])
             number = self.attach(wire, peer)
             wire.watch(
                 partial(self._feed.guarded, self.readable, number),
                 partial(self._feed.guarded, self.writable, number),
             )
+
+    def _has_room(self) -> bool:
+        """For one more connection: the oldest that never said who it is goes, or strangers would keep
+        replicas out by saying nothing. INV-44"""
+        if len(self._streams) < CONNECTIONS_MAX:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        for stream in self._streams.values():
+            if not stream.greeted and now_ms - stream.wrote_ms >= NAMELESS_MS:
+                why = f"did not say who it is, and others wait: {CONNECTIONS_MAX} are connected"
+                self._lost(stream.number, why, logging.WARNING)
+                return True
+        return False
+
+    def _wire_of(self, connected: socket.socket, host: str) -> SocketWire | TlsWire:
+        assert self._loop is not None
+        wire = SocketWire(connected, self._loop)
+        if self._tls is None:
+            return wire
+        return TlsWire(wire, self._tls, plain_too=self._door.takes_plain(host))

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from replication.comparing import CompareLogs, LogsCompared, ShowPass, Verdict
 from replication.config import StreamRules
 from replication.epochs import NO_OFFSET, EpochHistory, common_end
 from replication.masterevents import Confirmed, Flushed, Tick, Trimmed
@@ -21,27 +22,35 @@ from replication.story import Story
 RETRY_MS_MIN: Final = 50
 RETRY_MS_MAX: Final = 2000
 ANSWER_MS_MAX: Final = 5000  # for a connect, and for the master's greeting
+UNKNOWN_MS_MAX: Final = (
+    10_000  # a master that starts cannot be asked at once; later a person must look
+)
 NO_CONNECTION: Final = 0
 
 
 class SlaveState(enum.Enum):
     IDLE = "idle"  # nobody to follow
     CONNECTING = "connecting"
-    GREETING = "greeting"
+    GREETING = "greeting"  # classic HA: our log is held against the master's
     STREAMING = "streaming"
-    STOPPED = "stopped"  # following would destroy confirmed data: a person must decide
+    STOPPED = "stopped"  # following would destroy data, or the log is broken: a person must decide
 
 
 LEGAL_MOVES: Final = {
-    SlaveState.IDLE: {SlaveState.CONNECTING},
-    SlaveState.CONNECTING: {SlaveState.GREETING, SlaveState.STREAMING, SlaveState.IDLE},
+    SlaveState.IDLE: {SlaveState.CONNECTING, SlaveState.STOPPED},
+    SlaveState.CONNECTING: {
+        SlaveState.GREETING,
+        SlaveState.STREAMING,
+        SlaveState.IDLE,
+        SlaveState.STOPPED,
+    },
     SlaveState.GREETING: {
         SlaveState.STREAMING,
         SlaveState.CONNECTING,
         SlaveState.IDLE,
         SlaveState.STOPPED,
     },
-    SlaveState.STREAMING: {SlaveState.CONNECTING, SlaveState.IDLE},
+    SlaveState.STREAMING: {SlaveState.CONNECTING, SlaveState.IDLE, SlaveState.STOPPED},
     SlaveState.STOPPED: {SlaveState.CONNECTING, SlaveState.IDLE},
 }
 
@@ -52,12 +61,14 @@ class Follow(msgspec.Struct, frozen=True):
     """The controller says who the master is. Classic HA: epoch 0.
 
     lossy_epoch  the last epoch whose election may have lost confirmed data; 0 for none
+    counts_disk  this master relies on nothing but what our disk has, for certain
     """
 
     master: int
     address: str
     epoch: int
     lossy_epoch: int = 0
+    counts_disk: bool = False
 
 
 class Unfollow(msgspec.Struct, frozen=True):
@@ -89,6 +100,7 @@ class MasterGreeted(msgspec.Struct, frozen=True):
     """The master's history. Its epoch may be above the history's last when that reign has not begun to write.
 
     start  of its log; 0 where the dialect does not say
+    stock  it says no epoch but its history's last, and that lacks a reign which begins where an empty one did
     """
 
     connection: int
@@ -96,6 +108,7 @@ class MasterGreeted(msgspec.Struct, frozen=True):
     history: EpochHistory
     start: int
     end: int
+    stock: bool = False
 
 
 class FrameReceived(msgspec.Struct, frozen=True):
@@ -116,6 +129,12 @@ class AppendFailed(msgspec.Struct, frozen=True):
     why: str
 
 
+class DispatchBroken(msgspec.Struct, frozen=True):
+    """Queues cannot be derived from our log any further: what lies behind is no copy of anything."""
+
+    why: str
+
+
 Event = (
     Follow
     | Unfollow
@@ -125,6 +144,8 @@ Event = (
     | MasterGreeted
     | FrameReceived
     | AppendFailed
+    | LogsCompared
+    | DispatchBroken
     | Flushed
     | Trimmed
     | Tick
@@ -166,10 +187,19 @@ class Truncate(msgspec.Struct, frozen=True):
     end: int
 
 
+class NoRoom(enum.Enum):
+    """What follows where the disk has no room for the epoch file."""
+
+    END = "the process ends"
+    LEAVE = "nothing: the older file says more, and what it says is true"
+    REFUSE = "what comes next is not appended: AppendFailed"
+
+
 class PersistHistory(msgspec.Struct, frozen=True):
     """Write the epoch file; durable when done."""
 
     history: EpochHistory
+    no_room: NoRoom = NoRoom.END
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -200,6 +230,8 @@ class Alarm(msgspec.Struct, frozen=True):
 Effect = (
     Connect
     | Greet
+    | CompareLogs
+    | ShowPass
     | CloseStream
     | SetAside
     | Truncate
@@ -218,7 +250,10 @@ class SlaveCore:
     epoch            the highest we know; INV-26: no frame of a master with an older one is taken
     confirmed        below it consumers may read. INV-27: never cut, unless the controller declared a loss since
     confirmed_epoch  under which master it was learned
+    durable          what we report survives a power cut (INV-39): a master that may count what we received is told of
+                     flushed bytes only. Before the first report all of our log is flushed: it says where we end
     classic          DefaultHA: no handshake, no epochs
+    broken           why queues can no longer be derived from our log: until a restart nobody is followed
     """
 
     rules: StreamRules
@@ -230,11 +265,13 @@ class SlaveCore:
     confirmed_epoch: int = 0
     epoch: int = 0
     lossy_epoch: int = 0
+    durable: bool = False
     classic: bool = False
     state: SlaveState = SlaveState.IDLE
     connection: int = NO_CONNECTION
     master: int = 0
     stopped_why: str = ""
+    broken: str = ""
     story: Story = field(default_factory=Story)
     _address: str = ""
     _heard_ms: int = 0
@@ -242,6 +279,13 @@ class SlaveCore:
     _retry_at_ms: int = 0
     _retry_ms: int = RETRY_MS_MIN
     _connecting: bool = False
+    _counts_disk: bool = False
+    _reported: bool = False  # on this connection
+    _unknown_since_ms: int = -1  # the logs could not be compared, time and again
+    _unsaid_end: int = (
+        NO_OFFSET  # of a stock master's log at its first greeting that lacked our epoch
+    )
+    _unsaid: bool = False  # the present greeting was that one, or one without a byte more
 
     @property
     def streaming(self) -> bool:
@@ -270,11 +314,18 @@ class SlaveCore:
         same = event.master == self.master and event.epoch == self.epoch
         if same and event.address == self._address and self.state is not SlaveState.IDLE:
             self.lossy_epoch = max(self.lossy_epoch, event.lossy_epoch)
+            self._counts_disk |= event.counts_disk
             return
         self._leave(f"follow replica {event.master} in epoch {event.epoch}", now_ms, effects)
+        if not same:
+            self._unsaid_end = NO_OFFSET
         self.master, self._address, self.epoch = event.master, event.address, event.epoch
         self.lossy_epoch = max(self.lossy_epoch, event.lossy_epoch)
+        self._counts_disk = event.counts_disk
         self._retry_ms = RETRY_MS_MIN
+        if self.broken:
+            self._stop(self.broken, now_ms, effects)
+            return
         self._move(SlaveState.CONNECTING, f"to replica {event.master}, epoch {event.epoch}", now_ms)
         self._connect(now_ms, effects)
 
@@ -304,15 +355,21 @@ class SlaveCore:
             return
         self._connecting = False
         self.connection = event.connection
+        self._reported = False
         self._heard_ms = now_ms
-        if self.classic:
-            self._move(SlaveState.STREAMING, "connected", now_ms)
+        if self.classic and not self.end:
+            self._move(SlaveState.STREAMING, "connected, with an empty log", now_ms)
             self._report(now_ms, effects)
+            return
+        self._move(SlaveState.GREETING, "connected", now_ms)
+        if self.classic:
+            effects.append(CompareLogs(event.connection))  # INV-36: before anything is reported
         else:
-            self._move(SlaveState.GREETING, "connected", now_ms)
             effects.append(Greet(event.connection, self.epoch))
 
     def _on_stream_closed(self, event: StreamClosed, now_ms: int, effects: list[Effect]) -> None:
+        if event.connection in (NO_CONNECTION, self.connection):
+            self._unsaid_end = NO_OFFSET  # it was the master that closed it: a reign may begin
         if event.connection == NO_CONNECTION:
             if self.state is SlaveState.CONNECTING and self._connecting:
                 self._retry_later(now_ms)
@@ -343,10 +400,13 @@ class SlaveCore:
             if now_ms >= self._retry_at_ms:
                 self._connect(now_ms, effects)
         elif self.state is SlaveState.GREETING:
+            if self.classic:
+                return  # who compares has times of its own
             if now_ms - self._heard_ms >= min(ANSWER_MS_MAX, self.rules.stream_silence_ms):
                 self._give_up("no greeting from the master", now_ms, effects)
         elif self.state is SlaveState.STREAMING:
             if now_ms - self._heard_ms >= self.rules.stream_silence_ms:
+                self._unsaid_end = NO_OFFSET  # who is silent may have closed it, too
                 self._give_up(
                     f"master silent for {self.rules.stream_silence_ms} ms", now_ms, effects
                 )
@@ -363,11 +423,36 @@ class SlaveCore:
 
     # --- where the logs part ---
 
+    def _on_logs_compared(self, event: LogsCompared, now_ms: int, effects: list[Effect]) -> None:
+        if event.end < self.end:  # half a record was cut, whatever became of the connection
+            self.end = event.end
+            self.flushed = min(self.flushed, event.end)
+            self.confirmed = min(self.confirmed, event.end)
+        if event.connection != self.connection or self.state is not SlaveState.GREETING:
+            return
+        if event.verdict is Verdict.DIFFERS:
+            self._stop(event.why, now_ms, effects)
+            return
+        if event.verdict is Verdict.UNKNOWN:
+            if self._unknown_since_ms < 0:
+                self._unknown_since_ms = now_ms
+            elif now_ms - self._unknown_since_ms >= UNKNOWN_MS_MAX:
+                effects.append(Alarm(f"not following, logs not compared: {event.why}"))
+            self._give_up(event.why, now_ms, effects)
+            return
+        self._unknown_since_ms = -1
+        self._heard_ms = now_ms
+        self._move(SlaveState.STREAMING, f"one log up to {self.end}", now_ms)
+        if event.passport:
+            effects.append(ShowPass(event.connection, event.passport))
+        self._report(now_ms, effects)
+
     def _on_master_greeted(self, event: MasterGreeted, now_ms: int, effects: list[Effect]) -> None:
         if event.connection != self.connection or self.state is not SlaveState.GREETING:
             return
         self._heard_ms = now_ms
-        if event.epoch < self.epoch:
+        self._unsaid = False
+        if event.epoch < self.epoch and not (event.stock and self._may_be_unsaid(event)):
             self._give_up(
                 f"master is of epoch {event.epoch}, we know {self.epoch}", now_ms, effects
             )  # INV-26
@@ -398,6 +483,22 @@ class SlaveCore:
             self._move(SlaveState.STREAMING, f"from {self.end}, epoch {event.epoch}", now_ms)
             self._report(now_ms, effects)
 
+    def _may_be_unsaid(self, greeting: MasterGreeted) -> bool:
+        """Whether a stock master that does not say the epoch we know may lead it all the same.
+
+        RocketMQ keeps no second entry for one offset: a reign after an empty one has no entry, and its bytes count to
+        the empty one, in frames too. But it greets as well before it has appended the entry of a reign that is to have
+        one. In either case what lies below the end of that greeting belongs to the reign that it says (INV-26). A byte
+        above it was written after the entry: then the master is asked again, and believed. Not so when the connection
+        has ended otherwise meanwhile: a master closes it when a reign begins.
+        """
+        if not greeting.history.entries:
+            return False  # a master's first reign always has one
+        if self._unsaid_end == NO_OFFSET:
+            self._unsaid_end = greeting.end
+        self._unsaid = greeting.end <= self._unsaid_end
+        return True
+
     def _common_end(self, greeting: MasterGreeted) -> int | None:
         if self.end == 0:
             return 0
@@ -411,8 +512,10 @@ class SlaveCore:
     def _stop(self, reason: str, now_ms: int, effects: list[Effect]) -> None:
         self._move(SlaveState.STOPPED, reason, now_ms)
         self.stopped_why = reason
-        effects.append(CloseStream(self.connection, reason))
-        self.connection = NO_CONNECTION
+        self._connecting = False
+        if self.connection != NO_CONNECTION:
+            effects.append(CloseStream(self.connection, reason))
+            self.connection = NO_CONNECTION
         effects.append(Alarm(reason))
 
     def _cut(self, point: int, now_ms: int, effects: list[Effect]) -> None:
@@ -448,7 +551,7 @@ class SlaveCore:
             ):
                 # durable before the first byte: else a restart would count those bytes to the reign before
                 self.history = self.history.begin(event.epoch, event.epoch_start)
-                effects.append(PersistHistory(self.history))
+                effects.append(PersistHistory(self.history, NoRoom.REFUSE))
             if self.end == 0:
                 self.start = event.offset
             self.end = event.offset + event.size
@@ -468,6 +571,8 @@ class SlaveCore:
             return f"frame at {event.offset}, our log ends at {self.end}"
         if self.classic or event.size == 0:
             return None
+        if self._unsaid and event.offset + event.size > self._unsaid_end:
+            return f"the master has written since, and did not say epoch {self.epoch} before"
         last = self.history.last
         if event.epoch < last:
             return f"frame of epoch {event.epoch}, our log ends in epoch {last}"
@@ -491,27 +596,44 @@ class SlaveCore:
         history = self.history.drop_before(self.start)
         if history is not self.history:
             self.history = history
-            effects.append(PersistHistory(history))
+            effects.append(PersistHistory(history, NoRoom.LEAVE))
 
     def _on_append_failed(self, event: AppendFailed, now_ms: int, effects: list[Effect]) -> None:
         assert event.end <= self.end, (event, self.end)
         self.end = event.end
+        self.start = min(self.start, event.end)  # of a log that was to begin there
         self.flushed = min(self.flushed, event.end)
         self.confirmed = min(self.confirmed, event.end)
         history = self.history.cut(event.end)
         if history is not self.history:
             self.history = history
-            effects.append(PersistHistory(history))
+            effects.append(PersistHistory(history, NoRoom.LEAVE))
         if self.state is SlaveState.STREAMING:
             self._retry_ms = RETRY_MS_MAX  # a full disk will not be better in 50 ms
             self._give_up(event.why, now_ms, effects)
 
+    def _on_dispatch_broken(
+        self, event: DispatchBroken, now_ms: int, effects: list[Effect]
+    ) -> None:
+        """Nothing is reported from here on: what we hold could not be served, were we the master."""
+        self.broken = event.why
+        if self.state is SlaveState.IDLE or self.state is SlaveState.STOPPED:
+            effects.append(Alarm(event.why))  # whom to follow next is refused (_on_follow)
+        else:
+            self._stop(event.why, now_ms, effects)
+
     def _report(self, now_ms: int, effects: list[Effect]) -> None:
+        received = self.end
+        if self.durable and not self._counts_disk and self.flushed < received:
+            if not self._reported:
+                return  # the flush that is under way will
+            received = self.flushed
+        self._reported = True
         self._said_ms = now_ms
-        written = self.end and not self.classic
-        writer = self.history.at(self.end - 1) if written else None
+        written = received and not self.classic
+        writer = self.history.at(received - 1) if written else None
         epoch = writer.number if writer else 0
-        effects.append(ReportProgress(self.connection, self.end, self.flushed, epoch))
+        effects.append(ReportProgress(self.connection, received, self.flushed, epoch))
 
 
 HANDLERS: Final = {
@@ -523,6 +645,8 @@ HANDLERS: Final = {
     MasterGreeted: "_on_master_greeted",
     FrameReceived: "_on_frame_received",
     AppendFailed: "_on_append_failed",
+    LogsCompared: "_on_logs_compared",
+    DispatchBroken: "_on_dispatch_broken",
     Flushed: "_on_flushed",
     Trimmed: "_on_trimmed",
     Tick: "_on_tick",

@@ -97,6 +97,7 @@ class Stream:
 
     replica      its id; 0 until it said it, and in classic HA
     greeted      the core knows it; admitted: it shall be answered, and was
+    compared     CLASSIC: up to where its log was held against ours before it connected; NEVER: it was not
     next_offset  first byte that is in no frame yet; NEVER until the core said where to begin
     sent         everything below was handed to the kernel
     unfinished   the rest of a frame that was begun: it must be completed as announced
@@ -106,7 +107,8 @@ class Stream:
     """
 
     __slots__ = (
-        "_bodies", "_file", "_file_start", "acked", "admitted", "bytes_per_second", "challenge", "greeted",
+        "_bodies", "_file", "_file_start", "acked", "admitted", "bytes_per_second", "challenge", "compared",
+        "greeted",
         "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "reader",
         "reading", "ready", "replica", "said_confirmed", "sent", "unfinished", "window_bytes",
         "window_ms", "wire", "wrote_ms",
@@ -125,6 +127,7 @@ class Stream:
         self.admitted = False
         self.challenge: Challenge | None = None
         self.hello: Hello | None = None
+        self.compared = NEVER
         self.acked = NEVER
         self.next_offset = NEVER
         self.sent = NEVER
@@ -139,6 +142,11 @@ class Stream:
         self._bodies: list[memoryview] = []
         self._file = -1
         self._file_start = NEVER
+
+    @property
+    def host(self) -> str:
+        """Where it connects from, an IP address."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     @property
     def dialect(self) -> Dialect:

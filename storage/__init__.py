@@ -1,7 +1,7 @@
 """One broker's bytes on one disk: synchronous, no loop, sockets or threads of its own."""
 
 from storage import fastjson, jsonfile, setaside
-from storage.checkpoint import BOOT_ID_PATH, RunningMark
+from storage.checkpoint import BOOT_ID_PATH, RunningMark, load_checkpoint
 from storage.clock import Clock, SystemClock
 from storage.codec import (
     COMPILED,
@@ -33,8 +33,9 @@ from storage.config import FlushMode, StorageConfig
 from storage.consumequeue import ConsumeQueue
 from storage.consumequeues import ConsumeQueues
 from storage.cutting import Cut
+from storage.directories import make_directory
 from storage.dispatch import parse_delay_levels
-from storage.dump import Report, inspect_store
+from storage.dump import Report, inspect_store, store_config
 from storage.errors import (
     CorruptFile,
     CorruptRecord,
@@ -107,6 +108,8 @@ __all__ = [
     "java_hash",
     "join_properties",
     "jsonfile",
+    "load_checkpoint",
+    "make_directory",
     "offset_message_id",
     "open_store",
     "pack_host",
@@ -116,6 +119,7 @@ __all__ = [
     "scan",
     "setaside",
     "split_batch",
+    "store_config",
     "tags_code",
     "unpack_host",
 ]

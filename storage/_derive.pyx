@@ -244,11 +244,13 @@ cdef struct FoundQueue:
     void* end                       # a QueueEnd that `ends` keeps alive during the call
 
 
-cdef QueueEnd _find_queue(sink, dict ends, const unsigned char* topic, Py_ssize_t size, int queue_id):
+cdef QueueEnd _find_queue(
+    sink, dict ends, const unsigned char* topic, Py_ssize_t size, int queue_id, long long physical
+):
     cdef bytes name = PyBytes_FromStringAndSize(<const char*>topic, size)
     queues = ends.get(name)
     found = queues.get(queue_id) if queues is not None else None
-    return found if found is not None else sink.find_end(name, queue_id)
+    return found if found is not None else sink.find_end(name, queue_id, physical)
 
 
 cdef inline bint _is_queue(
@@ -379,7 +381,8 @@ def derive(
                     queue, data + head.topic_start, head.topic_size, head.queue_id
                 ):
                     queue = _find_queue(
-                        sink, ends, data + head.topic_start, head.topic_size, head.queue_id
+                        sink, ends, data + head.topic_start, head.topic_size, head.queue_id,
+                        physical,
                     )
                     if queue is not None:
                         remembered[slot].end = <void*>queue

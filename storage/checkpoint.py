@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from storage.config import FlushMode
+from storage.directories import fsync_directory
 from storage.jsonfile import BAK_SUFFIX, write_atomically
-from storage.segment import fsync_directory
 
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MARGIN_MS: Final = 3_000
+FLUSH_MODE_NAME: Final = "flushmode"
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _FIELDS = struct.Struct(">qqqqq")
@@ -150,14 +152,18 @@ class RunningMark:
     bootid    the same pid and the kernel's boot id. After an unclean stop the same boot id means
     that the page
               cache survived: nothing written was lost. Source: docs/formats.md "Small files".
+    flushmode the pid again and "SYNC_FLUSH" or "ASYNC_FLUSH" (ours): how that process ran, whatever
+              broker.conf says by now (INV-39)
     received  an empty file (ours): the end of the log came from a master, in pieces, so its last
               record may be there in part. Not synced: after a power cut that is looked for anyway
     """
 
     root: Path
     boot_id_path: Path = BOOT_ID_PATH
+    flush_mode: FlushMode = FlushMode.ASYNC  # of this process
     unclean: bool = field(init=False)
     same_boot: bool = field(init=False)  # only meaningful when unclean
+    flushed: bool = field(init=False)  # when unclean: it ran with SYNC_FLUSH, for certain
     received: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,17 +174,20 @@ class RunningMark:
         boot_id = self._boot_id()
         # A pid that differs from abort's was noted before another broker (a Java one) ran here.
         self.same_boot = bool(abort and boot_id) and noted == f"{abort} {boot_id}"
+        ran = _text(self.root / FLUSH_MODE_NAME)
+        self.flushed = bool(abort) and ran == f"{abort} {FlushMode.SYNC.value}"
 
     def _boot_id(self) -> str:
         return _text(self.boot_id_path) or ""
 
     def set(self) -> None:
-        """Before the first append. bootid goes first: an abort without it would read as another
-        boot, not as ours.
+        """Before the first append. bootid and flushmode go first: an abort without them would read
+        as another boot, not as ours, and as that of a process that flushed late.
         """
         pid = str(os.getpid())
         abort = self.root / "abort"
         write_atomically(self.root / "bootid", f"{pid} {self._boot_id()}".encode())
+        write_atomically(self.root / FLUSH_MODE_NAME, f"{pid} {self.flush_mode.value}".encode())
         write_atomically(
             self.root / ("abort" + BAK_SUFFIX), abort.read_bytes() if abort.exists() else b""
         )
@@ -195,14 +204,16 @@ class RunningMark:
     def forget_boot(self) -> None:
         """After a failed flush the page cache cannot be trusted: the next start must act as after a
         power cut.
+
+        Not synced: after a real one the kernel's boot id is another anyway.
         """
         (self.root / "bootid").unlink(missing_ok=True)
-        fsync_directory(self.root)
 
     def clear(self) -> None:
         """At a clean stop, after everything else is on disk."""
         (self.root / "abort").unlink(missing_ok=True)
         (self.root / "bootid").unlink(missing_ok=True)
+        (self.root / FLUSH_MODE_NAME).unlink(missing_ok=True)
         fsync_directory(self.root)
 
 

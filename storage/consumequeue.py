@@ -13,7 +13,7 @@ from storage.checkpoint import QueueMark
 from storage.config import QUEUE_ENTRY_BYTES
 from storage.derivation import QUEUE_ENTRY, QueueEnd
 from storage.errors import CorruptFile, FlushFailed, NotAStore
-from storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile, sync_directories
+from storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile
 from storage.segments import NAME_DIGITS, segment_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class ConsumeQueue:
         self._min_offset = 0
         self._min_known = False  # it costs reading a file, and most queues are never asked
         self._cuts = 0  # how often entries were taken away
-        self._new_names = False  # directory entries that are not on the disk yet
+        self._cleared = False  # zeros in their place that are not on the disk yet
+        self._new_names = False  # that files appeared or went is not on the disk yet
 
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic}-{self.queue_id}, next={self.end.next_offset})"
@@ -234,6 +235,17 @@ class ConsumeQueue:
             self.end.next_offset += count
         self._min_known = False
 
+    def refill_blanks(self) -> None:
+        """Of a queue that has nothing but blank entries: after a power cut any of them may be missing. Raises OSError,
+        CorruptFile."""
+        first = self._files[0].start // QUEUE_ENTRY_BYTES if self._files else 0
+        begins = self.end.next_offset
+        if self._files and self.end.physical_end == -1 and begins > first:
+            self._remove_files(1)
+            self._set_end(first, -1)
+            self.flushed = first
+            self._fill_gap(begins)
+
     def skip_to(self, queue_offset: int) -> None:
         """Let the next entry be this one at least; what is between was lost. Raises OSError."""
         if queue_offset - self.end.next_offset > GAP_ENTRIES_MAX:
@@ -292,31 +304,31 @@ class ConsumeQueue:
     def flush(self, pages_min: int = 0) -> bool:
         """Put entries on the disk when at least pages_min pages are dirty, all with 0. [thread]
 
-        True when everything written before the call is on the disk now. Raises FlushFailed: final.
+        True when everything written before the call is on the disk now. Names are not: take_new_names() is for who
+        states what the queues hold, and only that relies on them. Raises FlushFailed: final.
         """
         cuts = self._cuts
         reached = self.end.next_offset
-        flushed = self.flushed
-        if reached == flushed and not self._new_names:
+        flushed, cleared = self.flushed, self._cleared
+        if reached == flushed and not cleared:
             return True
         dirty_pages = (reached * QUEUE_ENTRY_BYTES >> 12) - (flushed * QUEUE_ENTRY_BYTES >> 12)
         if dirty_pages < pages_min:
             return False
         try:
-            sync_directories(self.take_new_names())
             for file in list(self._files):
                 start, stop = flushed * QUEUE_ENTRY_BYTES, reached * QUEUE_ENTRY_BYTES
-                if file.end > start and file.start < stop:
+                if (file.end > start and file.start < stop) or cleared:
                     file.sync()
         except OSError as error:
             raise FlushFailed(f"cannot flush {self.directory}: {error}") from error
         if cuts != self._cuts:
             return False  # truncated meanwhile: what was flushed is not what is there
-        self.flushed = reached
+        self.flushed, self._cleared = reached, False
         return True
 
     def take_new_names(self) -> list[Path]:
-        """Directories whose names are not on the disk yet; the caller syncs them."""
+        """Directories of which the disk may have other names; the caller syncs them."""
         if not self._new_names:
             return []
         self._new_names = False
@@ -334,8 +346,9 @@ class ConsumeQueue:
         for index, start in enumerate(starts):
             name = self._name_of_file(start)
             size = os.stat(name).st_size
-            if size == 0 and index == len(starts) - 1:
-                os.unlink(name)  # a crash while it was made
+            if size == 0:  # a crash while it was made: nothing vouches for it, nor for those behind
+                for unfinished in reversed(starts[index:]):
+                    os.unlink(self._name_of_file(unfinished))
                 break
             if size != self._file_bytes or start % self._file_bytes:
                 raise NotAStore(f"{name} has {size} bytes, queue files have {self._file_bytes}")
@@ -401,8 +414,10 @@ class ConsumeQueue:
             self._cache.unmap(file)
         next_offset = self.end.next_offset
         cleared = file.zero_tail(next_offset * QUEUE_ENTRY_BYTES - file.start)
-        # Zeros that are not on the disk must be flushed like entries: step back by one.
+        # Zeros that are not on the disk must be flushed like entries: step back by one. Where none
+        # is left there is nothing to step back to (INV-40).
         self.flushed = max(0, next_offset - 1) if cleared else next_offset
+        self._cleared |= cleared
         self._min_known = False
 
     def _set_end(self, next_offset: int, physical_end: int) -> None:
@@ -505,5 +520,6 @@ class ConsumeQueue:
             file = self._files[-1]
             self._cache.unmap(file)
             self._files.pop()
+            self._new_names = True  # INV-40: were the file to come back, its entries would count
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file.name)

@@ -14,6 +14,7 @@ from storage.consumequeue import ConsumeQueue, Entry
 from storage.derivation import QueueEnd
 from storage.errors import FlushFailed
 from storage.queuefiles import FileCache, sync_directories
+from storage.tombstones import Tombstones
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class ConsumeQueues:
     incomplete  a set only while recovery reads the log: queues that lack entries before what the
     log offers them
     log_start   below it the log has been deleted
+    tombstones  of deleted topics: their records get no entry (INV-43)
     """
 
     def __init__(self, config: StorageConfig, *, read_only: bool = False) -> None:
@@ -40,6 +42,7 @@ class ConsumeQueues:
         self.cache = FileCache(read_only=read_only)
         self.ends: dict[bytes, dict[int, QueueEnd]] = {}
         self.log_start = 0
+        self.tombstones = Tombstones(Path(config.root))
         self.incomplete: set[ConsumeQueue] | None = None
         self.torn: set[ConsumeQueue] = set()
         #: (queue, queue offset, entry) -> does the log have that record there? Given by the store.
@@ -90,10 +93,12 @@ class ConsumeQueues:
         queue = self.get(topic, queue_id)
         return queue is None or queue.describes_nothing
 
-    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
+    def find_end(self, topic: bytes, queue_id: int, physical_offset: int) -> QueueEnd | None:
         """For dispatch: the end of a queue, made when needed; None when the log names an impossible
-        one.
+        one, or a record at this place is of a topic that was deleted since.
         """
+        if physical_offset < self.tombstones.of(topic):  # INV-43
+            return None
         try:
             return self.make(topic.decode("utf-8"), queue_id).end
         except ValueError as error:  # UnicodeDecodeError is one
@@ -116,6 +121,8 @@ class ConsumeQueues:
         """While recovering: does the queue hold what the log says? If not it is torn."""
         if self.incomplete is None or queue in self.torn:
             return
+        if entry[0] < self.tombstones.of(queue.topic.encode()):
+            return  # of the topic's former life
         held = queue.entry(queue_offset)
         if held == entry:
             return

@@ -63,12 +63,18 @@ class Cut:
             dispatcher.index_position = min(
                 dispatcher.index_position, max(store.index.end.end_physical, store.log.start)
             )
+        if store.on_cut is not None:
+            store.on_cut(log_end)
 
     def flush(self) -> None:
         """Put it on the disk. [thread] Raises OSError, FlushFailed."""
         with self._store.durability.noting_failure():
             self._store.log.flush()
+            # Though nothing vouches for these until they are flushed again: a process that is killed before that
+            # leaves nobody who knows that zeros, and names that went, are not on the disk.
             self._store.queues.flush(0)
+            if self._store.index is not None:
+                self._store.index.sync_deletions()
 
     def end(self) -> None:
         """Flushing goes on."""

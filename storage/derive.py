@@ -215,8 +215,9 @@ class Sink(Protocol):
 
     ends: dict[bytes, dict[int, QueueEnd]]
 
-    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
-        """The end of a queue that is not in `ends` yet; None for a topic that cannot have one."""
+    def find_end(self, topic: bytes, queue_id: int, physical_offset: int) -> QueueEnd | None:
+        """The end of a queue that is not in `ends` yet; None for a topic that cannot have one, and
+        for a record at a place where its topic is deleted."""
         ...
 
 
@@ -325,7 +326,7 @@ def derive(
                 try:
                     queue: QueueEnd | None = sink.ends[topic][queue_id]
                 except KeyError:
-                    queue = sink.find_end(topic, queue_id)
+                    queue = sink.find_end(topic, queue_id, physical)
                 if queue is not None:
                     if topic == DELAY_TOPIC:
                         code = queue_tags_code(topic, properties, store_ms, delay_ms_by_level)

@@ -78,6 +78,8 @@ class Dispatcher:
             False  # a full disk keeps a record from its queue, or the index from following
         )
         self.on_arrivals: Callable[[list[Arrival]], None] | None = None
+        #: told why, once, when dispatch has stopped for good
+        self.on_broken: Callable[[str], None] | None = None
         self._log = log_
         self._queues = queues
         self._index = index
@@ -88,6 +90,13 @@ class Dispatcher:
         """The log, empty so far, begins here: its sender has nothing before that."""
         self.position = self.index_position = offset
         self.reached = (offset, -1)
+
+    def go_back(self, offset: int) -> None:
+        """Derive again what lies behind an offset, where dispatch was there before: queues were dropped that have
+        messages there. Those that have their entries leave them."""
+        if offset < self.position:
+            self.position = offset
+            self.reached = (offset, -1)
 
     def recover(self, limit: int) -> None:
         """Derive everything from `position` (and the index from `index_position`) up to limit.
@@ -210,4 +219,6 @@ class Dispatcher:
             news = self._flags.set(Problem.QUEUE_ERROR, str(failure))
         if news:
             log.error("store refuses writes until_restart=%s why=%s", not full, failure)
+            if not (full or of_index) and self.on_broken is not None:
+                self.on_broken(str(failure))
         return of_index

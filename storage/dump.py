@@ -19,6 +19,7 @@ from storage.dispatch import parse_delay_levels
 from storage.errors import CorruptFile, NotAStore
 from storage.keyindex import IndexFile
 from storage.queuefiles import BLANK_SIZE
+from storage.tombstones import Tombstones
 
 TEXTS_MAX: Final = 1000
 
@@ -94,7 +95,7 @@ def inspect_store(path: str | Path, config: StorageConfig | None = None) -> Repo
     Raises NotAStore, OSError.
     """
     root = Path(path)
-    config = config or _config_of(root)
+    config = config or store_config(root)
     report = Report(str(root))
     report.running_or_crashed = (root / "abort").exists()
     _inspect_small_files(root, report)
@@ -109,8 +110,8 @@ def inspect_store(path: str | Path, config: StorageConfig | None = None) -> Repo
     return report
 
 
-def _config_of(root: Path) -> StorageConfig:
-    """File sizes as the files have them; defaults where there is none."""
+def store_config(root: Path) -> StorageConfig:
+    """Settings to read a store with: file sizes as its files have them, else defaults. Raises NotAStore."""
     if not (root / "commitlog").is_dir() and not (root / "lock").is_file():
         raise NotAStore(f"{root} holds neither a commitlog directory nor a broker's lock file")
     defaults = StorageConfig(root=str(root))
@@ -146,6 +147,7 @@ def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entr
     """Walk every record with its checksum; what each consume queue ought to hold."""
     expected: Entries = {}
     delays = parse_delay_levels(config.delay_levels)
+    tombstones = _tombstones(config, report)
     report.log_files = len(log_.run.segments)
     report.log_start = report.log_end = log_.start
     last_ms = 0
@@ -153,6 +155,8 @@ def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entr
         found = check(segment.view, 0, segment.size, segment.start, crc_checked=True)
         report.records += found.records
         for head in scan(segment.view, 0, found.position):
+            if head.physical_offset < tombstones.of(head.topic):
+                continue  # it was deleted
             if head.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT):
                 code = queue_tags_code(head.topic, head.properties, head.store_ms, delays)
                 queue = expected.setdefault(
@@ -180,6 +184,15 @@ def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entr
             f"checkpoint vouches for {report.checkpoint.physic_ms}, the log ends with {last_ms}",
         )
     return expected
+
+
+def _tombstones(config: StorageConfig, report: Report) -> Tombstones:
+    tombstones = Tombstones(Path(config.root))
+    try:
+        tombstones.load()
+    except CorruptFile as problem:
+        _add(report.problems, str(problem))
+    return tombstones
 
 
 def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected: Entries) -> None:

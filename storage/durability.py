@@ -77,7 +77,7 @@ class Durability:
             end = self._log.end
             flushed = self._log.flushed
             few = flushed >= end or (end >> 12) - (flushed >> 12) < pages_min
-            if few and not self._log.failure:
+            if few and not self._log.failure and not self._log.run.cut_unflushed:
                 return flushed
             flushed = self._log.flush(end)
             if flushed >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
@@ -10,31 +11,43 @@ import msgspec
 BYTES_MAX: Final = 64 << 20
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 5_000_000  # values in one document, counting what "$ref" repeats
+REPEATED_CHARACTERS_MAX: Final = 16 << 20  # of texts and keys that "$ref" repeats, together
 
 # Possessive, and an unterminated string reaches to the end: linear whatever comes in.
 _BRACKET_OR_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _LONG_NUMBER = re.compile(rb"\d{19}")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_$][\w$]*|-?\d+")
-_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE = re.compile(r"(?:[ \t\r\n\f\b]++|/\*(?:[^*]|\*(?!/))*+\*/|//[^\n]*+)*+")
 _PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 _STEP = re.compile(r"\.((?:[^.\[\]\\]|\\.)+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]", re.DOTALL)
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _ESCAPES: Final = {
     '"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
-    "v": "\v", "0": "\0",
+    "v": "\v", **{chr(ord("0") + code): chr(code) for code in range(8)},
 }  # fmt: skip
+
+_encode_key: Final = msgspec.json.Encoder(decimal_format="number").encode
+_decode_exact: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 
 Container = dict[str, Any] | list[Any]
 
 
-def loads(text: str | bytes | bytearray | memoryview, *, bytes_max: int = BYTES_MAX) -> Any:
+def loads(
+    text: str | bytes | bytearray | memoryview,
+    *,
+    bytes_max: int = BYTES_MAX,
+    nodes_max: int | None = None,
+    exact_numbers: bool = False,
+) -> Any:
     """Parse one document; beyond standard JSON also what fastjson writes and reads.
 
     Also: bare integer and word keys ({0:1}); objects as keys ({{"topic":"T"}:1}), which become
-    their compact JSON text; single quotes; trailing commas; {"$ref":"$.a[0]"} as what it points
-    back to.
+    their compact JSON text; single quotes; commas that separate nothing; comments; null in any
+    case; {"$ref":"$.a[0]"} as what it points back to.
+    exact_numbers: fractions and integers beyond 64 bits come as Decimal, which keeps how they are
+    written. Else the former are floats and the latter refused.
     All keys come back as str; of duplicate keys the last wins.
     Raises ValueError, and nothing else, for anything wrong: syntax, size, nesting above DEPTH_MAX,
     integers beyond 64 bits, NaN, references that are unknown or make a cycle.
@@ -43,15 +56,20 @@ def loads(text: str | bytes | bytearray | memoryview, *, bytes_max: int = BYTES_
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     if len(data) > bytes_max:
         raise ValueError(f"JSON of {len(data)} bytes is above the limit of {bytes_max}")
-    if b"$ref" not in data and not _LONG_NUMBER.search(data) and _depth(data) <= DEPTH_MAX:
+    if not refers(data) and not _LONG_NUMBER.search(data) and _depth(data) <= DEPTH_MAX:
         try:
-            return msgspec.json.decode(data)
+            return _decode_exact(data) if exact_numbers else msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass  # not standard: let the tolerant reader judge
     try:
-        return _Reader(data.decode("utf-8")).document()
+        return _Reader(data.decode("utf-8"), nodes_max or NODES_MAX, exact_numbers).document()
     except UnicodeDecodeError as error:
         raise ValueError(f"JSON is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def refers(data: bytes) -> bool:
+    """Whether there may be a "$ref", which no reader of standard JSON knows; it may hide behind escapes."""
+    return b"$ref" in data or b"\\u00" in data
 
 
 def dumps(value: Any) -> bytes:
@@ -78,12 +96,16 @@ def _depth(data: bytes) -> int:
 class _Reader:
     """A recursive-descent reader; depth is bounded, so Python's stack is safe."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, nodes_max: int = NODES_MAX, exact_numbers: bool = False) -> None:
         self.text = text
+        self.nodes_max = nodes_max
+        self.number = _exact_number if exact_numbers else _number
+        self.repeated_characters = 0
         self.at = 1 if text.startswith("\ufeff") else 0
         self.nodes = 0
         self.open: list[Container] = []  # containers being read, outermost first
-        self.key_depth = 0
+        self.steps: list[str | int] = []  # where in each of them
+        self.in_key = False
 
     def document(self) -> Any:
         value = self._value()
@@ -102,10 +124,15 @@ class _Reader:
         self.at = match.end()
         return self.text[self.at] if self.at < len(self.text) else ""
 
+    def _skip_commas(self) -> str:
+        while (char := self._skip_space()) == ",":
+            self.at += 1
+        return char
+
     def _count(self, nodes: int) -> None:
         self.nodes += nodes
-        if self.nodes > NODES_MAX:
-            raise ValueError(f"JSON has more than {NODES_MAX} values")
+        if self.nodes > self.nodes_max:
+            raise ValueError(f"JSON has more than {self.nodes_max} values")
 
     def _value(self) -> Any:
         self._count(1)
@@ -118,22 +145,26 @@ class _Reader:
             return self._string(char)
         if match := _NUMBER.match(self.text, self.at):
             self.at = match.end()
-            return _number(match)
-        if (match := _WORD.match(self.text, self.at)) and match.group() in _WORDS:
-            self.at = match.end()
-            return _WORDS[match.group()]
+            return self.number(match)
+        if match := _WORD.match(self.text, self.at):
+            word = match.group() if match.group() in _WORDS else match.group().lower()
+            if word in _WORDS and (word == "null" or word == match.group()):
+                self.at = match.end()
+                return _WORDS[word]
         raise self._wrong("a value")
 
     def _enter(self, container: Container) -> None:
         if len(self.open) >= DEPTH_MAX:
             raise ValueError(f"JSON is nested deeper than {DEPTH_MAX}")
         self.open.append(container)
+        self.steps.append(0)
         self.at += 1
 
     def _array(self) -> list[Any]:
         found: list[Any] = []
         self._enter(found)
-        while self._skip_space() != "]":
+        while self._skip_commas() != "]":
+            self.steps[-1] = len(found)
             found.append(self._value())
             if not self._comma("]"):
                 break
@@ -143,11 +174,12 @@ class _Reader:
     def _object(self) -> Any:
         found: dict[str, Any] = {}
         self._enter(found)
-        while self._skip_space() != "}":
+        while self._skip_commas() != "}":
             key = self._key()
             if self._skip_space() != ":":
                 raise self._wrong("':'")
             self.at += 1
+            self.steps[-1] = key
             found[key] = self._value()
             if not self._comma("}"):
                 break
@@ -171,14 +203,19 @@ class _Reader:
             raise self._wrong(f"'{close}'")
         self.at += 1
         self.open.pop()
+        self.steps.pop()
 
     def _key(self) -> str:
         char = self._skip_space()
         if char and char in "\"'":
             return self._string(char)
         if char in ("{", "["):
+            if self.in_key:  # each level would double what quoting takes: 2^64 from 64 levels
+                raise self._wrong("no object as a key within such a key")
+            self.in_key = True
             value = self._object() if char == "{" else self._array()
-            return msgspec.json.encode(value).decode()
+            self.in_key = False
+            return _encode_key(value).decode()
         if match := _WORD.match(self.text, self.at):
             self.at = match.end()
             return match.group()
@@ -220,8 +257,8 @@ class _Reader:
         return _ESCAPES[char]
 
     def _resolve(self, path: str) -> Any:
-        """What a reference points back to. It must be complete already: a part of itself would be a
-        cycle.
+        """What a reference points back to. It must be complete already, though what holds it need
+        not be: a part of itself would be a cycle.
         """
         if not path.startswith("$"):
             raise ValueError(f"JSON reference {path!r} is not supported")
@@ -229,17 +266,23 @@ class _Reader:
             raise ValueError(f"JSON reference {path!r} has nothing to point at")
         target: Any = self.open[0]
         at = 1
+        level = 0  # of the containers being read, as long as the way goes through these
         while at < len(path):
             step = _STEP.match(path, at)
             if step is None:
                 raise ValueError(f"JSON reference {path!r} cannot be read")
             at = step.end()
             name, index, quoted = step.groups()
+            wanted: str | int = re.sub(r"\\(.)", r"\1", name or quoted or "")
+            if index is not None:
+                wanted = int(index) if isinstance(target, list) else index
+            within = level + 1 < len(self.open) and target is self.open[level]
+            if within and wanted == self.steps[level]:
+                level += 1
+                target = self.open[level]
+                continue
             try:
-                if index is not None:
-                    target = target[int(index)] if isinstance(target, list) else target[index]
-                else:
-                    target = target[re.sub(r"\\(.)", r"\1", name or quoted)]
+                target = target[wanted]
             except (KeyError, IndexError, TypeError):
                 raise ValueError(f"JSON reference {path!r} points at nothing") from None
         if any(target is container for container in self.open):
@@ -254,10 +297,32 @@ class _Reader:
         while waiting:
             value = waiting.pop()
             self._count(1)
-            if isinstance(value, dict):
+            if isinstance(value, str):
+                self._count_characters(value)
+            elif isinstance(value, dict):
+                for key in value:
+                    self._count_characters(key)
                 waiting.extend(value.values())
             elif isinstance(value, list):
                 waiting.extend(value)
+
+    def _count_characters(self, text: str) -> None:
+        # a container may become a text: as a key here, as a member of that type elsewhere
+        self.repeated_characters += len(text)
+        if self.repeated_characters > REPEATED_CHARACTERS_MAX:
+            raise ValueError(
+                f"JSON references repeat more than {REPEATED_CHARACTERS_MAX} characters"
+            )
+
+
+def _exact_number(match: re.Match[str]) -> int | Decimal:
+    digits = match.group()
+    if match.group(1) or match.group(2) or len(digits) > 19:
+        try:
+            return Decimal(digits)
+        except InvalidOperation:  # an exponent beyond anything
+            raise ValueError(f"JSON number {digits[:40]} is too large") from None
+    return int(digits)
 
 
 def _number(match: re.Match[str]) -> int | float:

@@ -67,6 +67,7 @@ class StoreFlags:
 
     @property
     def full(self) -> bool:
+        """Whether a full disk is among the reasons, whatever else is."""
         return not self.writable and bool(self.problems & FULL)
 
     @property

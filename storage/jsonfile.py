@@ -11,10 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from storage import fastjson
+from storage.directories import fsync_directory, make_directory
 from storage.errors import CorruptFile
-from storage.segment import fsync_directory
 
 BAK_SUFFIX: Final = ".bak"
+PRETTY_BYTES_MAX: Final = (
+    256 << 10
+)  # larger tables are for tools, and lines would cost as much as all the rest
 
 
 def load(path: str | Path) -> dict[str, Any] | None:
@@ -47,15 +50,19 @@ def load(path: str | Path) -> dict[str, Any] | None:
     return None
 
 
-def save(path: str | Path, value: dict[str, Any]) -> None:
+def save(path: str | Path, value: dict[str, Any] | bytes) -> None:
     """Replace the file by `value` as JSON; the former content becomes `path`.bak. Raises OSError.
 
+    value   bytes: it is encoded already
     At every moment the file or its .bak is whole, and once this returns the new content is on the
     disk.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_keeping_previous(path, msgspec.json.format(fastjson.dumps(value), indent=1))
+    make_directory(path.parent)
+    data = value if isinstance(value, bytes) else fastjson.dumps(value)
+    if len(data) <= PRETTY_BYTES_MAX:
+        data = msgspec.json.format(data, indent=1)
+    write_keeping_previous(path, data)
 
 
 def write_keeping_previous(path: str | Path, data: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import logging
 import mmap
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +24,12 @@ from storage.derivation import (
     key_hash,
 )
 from storage.derive import put_keys
+from storage.directories import fsync_directory
 from storage.errors import FlushFailed, StorageError
-from storage.segment import fsync_directory
 
 log = logging.getLogger(__name__)
+
+LOOK_ENTRIES: Final = 1 << 16  # looked through at a time
 
 NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
 ALLOCATE_BYTES: Final = 4 << 20
@@ -48,6 +52,15 @@ class IndexHeader(NamedTuple):
     end_physical: int
     slot_count: int
     next_entry: int  # 1 when empty
+
+
+def _numbers(view: memoryview) -> array.array[int]:
+    """Its big-endian numbers of 32 bits; a negative one is none that a list has."""
+    found = array.array("I")
+    found.frombytes(view)
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
 
 
 class IndexFile:
@@ -157,6 +170,35 @@ class IndexFile:
                 at = self._slot_at(hashed)
                 self.view[at : at + SLOT_BYTES] = max(0, older).to_bytes(SLOT_BYTES, "big")
 
+    def unknown(self, store_ms: int) -> bool:
+        """Whether it is not known to be on the disk, where messages stored up to store_ms are indexed there."""
+        header = self.header
+        return header.end_ms > store_ms or header.next_entry == 1
+
+    @property
+    def torn(self) -> bool:
+        """Whether the disk has it in part: parts of the same age may have come there, or not, in any order.
+
+        Each entry is led to once, by its slot or by the next one of that slot; who is led to by nobody, or leads
+        to what the header does not count, is found by no key.
+        """
+        count = self.header.next_entry
+        led_to = bytearray(count)
+        try:
+            for number in _numbers(self.view[INDEX_HEADER_BYTES : self.entries_at]):
+                led_to[number] = 1
+            for first in range(1, count, LOOK_ENTRIES):
+                start = self.entries_at + INDEX_ENTRY_BYTES * first
+                stop = self.entries_at + INDEX_ENTRY_BYTES * min(first + LOOK_ENTRIES, count)
+                found = _numbers(self.view[start:stop])
+                if 0 in found[::5]:  # the hashes: empty entries, or one in 2^31
+                    return True
+                for number in found[4::5]:  # the older entry of the same slot
+                    led_to[number] = 1
+        except IndexError:
+            return True
+        return led_to.count(1, 1) < count - 1
+
     def allocate(self, count: int) -> int:
         """Reserve disk space behind entry `count`; returns the entry number up to which there is
         space now.
@@ -233,6 +275,7 @@ class KeyIndex:
         self._slots = config.index_slots
         self._entries = config.index_entries
         self._files: list[IndexFile] = []
+        self._deleted = False  # a file went, and its name may come back
 
     @property
     def headers(self) -> list[tuple[str, IndexHeader]]:
@@ -327,7 +370,18 @@ class KeyIndex:
         reached_ms = files[-1].header.end_ms if files else 0
         for file in files:
             file.sync()
+        self.sync_deletions()
         return reached_ms
+
+    def sync_deletions(self) -> None:
+        """Let no deleted file come back: it would count as the index of other records. [thread] Raises
+        FlushFailed."""
+        if self._deleted:
+            self._deleted = False
+            try:
+                fsync_directory(self.directory)
+            except OSError as error:
+                raise FlushFailed(f"cannot flush {self.directory}: {error}") from error
 
     def load(self) -> None:
         """Map the files. A damaged one and all newer ones are deleted, to be rebuilt from the log.
@@ -349,16 +403,20 @@ class KeyIndex:
             if file is not None:
                 file.close()
             path.unlink()
+            self._deleted = True
         if self._files:
             self._files[-1].undo_unsealed()
         self._continue()
 
     def drop_newer(self, store_ms: int) -> None:
-        """Delete files that index messages stored after store_ms: not known to be on the disk.
-        Raises OSError.
+        """After a power cut: delete files that index messages stored after store_ms, or none, as if they ended at 0;
+        and one of which something later came to the disk in part. Raises OSError.
         """
         self.end.close()
-        while self._files and self._files[-1].header.end_ms > store_ms:
+        while self._files and self._files[-1].unknown(store_ms):
+            self._delete(self._files.pop())
+        if self._files and self._files[-1].torn:
+            log.warning("index file will be rebuilt path=%s", self._files[-1].path)
             self._delete(self._files.pop())
         self._continue()
 
@@ -382,6 +440,7 @@ class KeyIndex:
     def _delete(self, file: IndexFile) -> None:
         file.close()
         file.path.unlink(missing_ok=True)
+        self._deleted = True
 
     def drop_before(self, log_start: int) -> list[Path]:
         """Delete files that only index deleted records, never the newest file. Raises OSError."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from storage.config import PAGE_BYTES, QUEUE_ENTRY_BYTES
 from storage.derivation import QUEUE_ENTRY, QueueEnd
-from storage.segment import fsync_directory
+from storage.directories import fsync_directory
 
 log = logging.getLogger(__name__)
 

@@ -33,6 +33,7 @@ from storage.errors import CorruptRecord, StoreIsFull
 from storage.flags import StoreFlags
 from storage.keyindex import KeyIndex
 from storage.segment import Segment
+from storage.tombstones import Tombstones
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Recovered:
     derived_from: int = 0  # queues and index were completed from here
     dropped_bytes: int = 0  # of sound records behind log_end, later files counted in full
     why: str = ""  # what was found at log_end
+    received: bool = False  # the log's end came from a master
     rebuilt: list[str] = field(default_factory=list)  # queues derived anew from the log's start
 
 
@@ -86,7 +88,7 @@ class Recovery:
         received: bool = False,
     ) -> None:
         """received: the log's end came from a master, in pieces that end anywhere."""
-        self.found = Recovered(clean, same_boot)
+        self.found = Recovered(clean, same_boot, received=received)
         self._received = received
         self._parts = parts
         self._log = parts.log
@@ -96,6 +98,8 @@ class Recovery:
         self._state = state if state is not None and self._believable(state) else None
         self._power_cut = not clean and not same_boot
         self._last_store_ms = 0
+        self._tombstones = parts.queues.tombstones
+        self._buried_below: int | None = None  # where queues of deleted topics were removed from
 
     def run(self) -> Recovered:
         self._queues.log_agrees = self._log_agrees
@@ -113,6 +117,9 @@ class Recovery:
             self._log.truncate(0)
         self.found.log_start = self._log.start
         self._queues.start_at(self._log.start)
+        self._tombstones.log_starts_at(self._log.start)
+        if not self._received:  # else it may end before a deletion that its master told of
+            self._tombstones.log_ends_at(self._log.end)
         self._set_tails()
         return self.found
 
@@ -226,10 +233,27 @@ class Recovery:
             queue.recover(durable, mark if found.clean else None)
             if state is None and found.clean:
                 self._drop_disagreeing(queue)
+            if self._power_cut:
+                queue.refill_blanks()
+            self._drop_buried(queue)
         if self._index is not None:
             if self._power_cut:
                 self._index.drop_newer(self._checkpoint.index_ms)
             self._index.keep_until(found.log_end)
+
+    def _drop_buried(self, queue: ConsumeQueue) -> None:
+        """Remove a queue that has entries of before its topic was deleted: the process died meanwhile."""
+        below = self._tombstones.of(queue.topic.encode())
+        if not below:
+            return
+        first = queue.entry(queue.min_offset)
+        if not queue.max_offset or (first is not None and first[0] < below):
+            log.info(
+                "queue of a deleted topic removed topic=%s queue=%d", queue.topic, queue.queue_id
+            )
+            if queue.physical_end > below:
+                self._buried_below = min(below, self._buried_below or below)
+            self._queues.delete_queue(queue.topic, queue.queue_id)
 
     def _drop_disagreeing(self, queue: ConsumeQueue) -> None:
         for _ in range(DISAGREEING_MAX):
@@ -260,6 +284,8 @@ class Recovery:
     def _complete_derived(self) -> None:
         found, state, dispatcher = self.found, self._state, self._parts.dispatcher
         found.derived_from = state.dispatched if state is not None else self._log.start
+        if self._buried_below is not None:
+            found.derived_from = max(min(found.derived_from, self._buried_below), self._log.start)
         dispatcher.position = found.derived_from
         dispatcher.reached = (found.derived_from, state.last_record if state is not None else -1)
         dispatcher.index_position = self._index_from()
@@ -296,6 +322,8 @@ class Recovery:
         if self._state is not None:
             for topic, marks in self._state.queues.items():
                 for queue_id, mark in marks.items():
+                    if mark.physical_end <= self._tombstones.of(topic.encode()) != 0:
+                        continue  # deleted since
                     queue = self._queues.make(topic, queue_id)
                     if not queue.agrees_with(mark):
                         wanted.add(queue)
@@ -319,7 +347,11 @@ class Recovery:
             len(wanted), self.found.rebuilt[0],
         )  # fmt: skip
         dispatcher = Dispatcher(
-            parts.log, OnlyThese(wanted), None, parts.flags, parts.delay_ms_by_level
+            parts.log,
+            OnlyThese(wanted, self._tombstones),
+            None,
+            parts.flags,
+            parts.delay_ms_by_level,
         )
         dispatcher.position = dispatcher.index_position = self._log.start
         dispatcher.recover(self.found.log_end)
@@ -339,21 +371,34 @@ class Recovery:
             if start < segment.wrote:
                 for head in scan(segment.view, start, segment.wrote):
                     half = head.sys_flag & SysFlag.TRANSACTION_MASK
-                    if not head.blank and half in (0, SysFlag.COMMIT):
+                    if head.blank or head.physical_offset < self._tombstones.of(head.topic):
+                        continue
+                    if half in (0, SysFlag.COMMIT):
                         tail = self._log.queue_tail(head.topic, head.queue_id)
                         tail.next_offset = max(tail.next_offset, head.queue_offset + 1)
 
 
 class OnlyThese:
-    """Some of the consume queues, for the inner loop of dispatch."""
+    """Some of the consume queues, for the inner loop of dispatch.
 
-    def __init__(self, queues: Iterable[ConsumeQueue]) -> None:
+    A queue whose topic was deleted once is found from its first message after that on.
+    """
+
+    def __init__(self, queues: Iterable[ConsumeQueue], tombstones: Tombstones) -> None:
         self.ends: dict[bytes, dict[int, QueueEnd]] = {}
+        self._tombstones = tombstones
+        self._wanted: dict[tuple[bytes, int], QueueEnd] = {}
         for queue in queues:
-            self.ends.setdefault(queue.topic.encode(), {})[queue.queue_id] = queue.end
+            topic = queue.topic.encode()
+            self._wanted[topic, queue.queue_id] = queue.end
+            if not tombstones.of(topic):
+                self.ends.setdefault(topic, {})[queue.queue_id] = queue.end
 
-    def find_end(self, topic: bytes, queue_id: int) -> QueueEnd | None:
-        return None
+    def find_end(self, topic: bytes, queue_id: int, physical_offset: int) -> QueueEnd | None:
+        end = self._wanted.get((topic, queue_id))
+        if end is None or physical_offset < self._tombstones.of(topic):  # INV-43
+            return None
+        return self.ends.setdefault(topic, {}).setdefault(queue_id, end)
 
 
 def _without_holes(segment: Segment, position: int, walk: Checked) -> Checked:

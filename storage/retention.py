@@ -73,6 +73,8 @@ class Retention:
         self._hours = parse_hours(config.delete_when)
         #: below this log offset queues and index have what they need of the log, on disk
         self.durable: Callable[[], int] = lambda: self._log.end
+        #: the last pass left a file that should go, because its entries were not on disk yet
+        self.held_back = False
         self._manual_passes = 0
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic_ms()
         self._careful_until_ms = -1  # monotonic
@@ -83,6 +85,7 @@ class Retention:
 
     def take(self) -> list[Segment]:
         """The files that go in this pass, oldest first, already out of the log. Raises OSError."""
+        self.held_back = False
         at_once, soon = self._look_at_disk()
         now_ms = self._clock.now_ms()
         manual = self._manual_passes > 0
@@ -96,7 +99,10 @@ class Retention:
         run = self._log.run
         while len(run.segments) > 1 and len(taken) < files_max:
             first = run.segments[0]
-            if first.end > self.durable() or not (at_once or self._is_old(first, now_ms)):
+            if not (at_once or self._is_old(first, now_ms)):
+                break
+            if first.end > self.durable():
+                self.held_back = True
                 break
             taken.append(run.drop_first())
             log.info("segment deleted path=%s why=%s", first.path, "disk" if at_once else "age")

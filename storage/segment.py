@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from storage.directories import fsync_directory, make_directory
 from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StorageError, StoreIsFull
 from storage.tail import LogTail
 
@@ -24,15 +25,6 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _KEEP_SIZE: Final = 0x01  # modes of fallocate, linux/falloc.h
 _PUNCH_HOLE: Final = 0x02
 _ZERO_RANGE: Final = 0x10
-
-
-def fsync_directory(directory: Path) -> None:
-    """Make names that appeared in or went from a directory durable. Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _refused(path: Path, error: OSError) -> StorageError:
@@ -81,6 +73,8 @@ class Segment:
         self._retired_ms = 0
         self._overdue_logged = False
         self._failure = ""
+        self._cuts = 0
+        self._cuts_flushed = 0
 
     @staticmethod
     def create(path: Path, start: int, size: int, allocate: bool, random_access: bool) -> Segment:
@@ -91,7 +85,7 @@ class Segment:
         Raises StoreIsFull, SegmentUnavailable; then no file is left behind.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise _refused(path, error) from error
@@ -231,6 +225,20 @@ class Segment:
         finally:
             os.close(fd)
 
+    def cut(self, position: int) -> None:
+        """Make `position` the end of what is written, and the rest zero: on the disk with the next
+        flush(), which has that to do even if all that stays was flushed before (INV-40). Raises
+        OSError."""
+        self._cuts += 1  # first: zeros that came only in part are to be synced as well
+        self.zero(position, self.size)
+        self.wrote = position
+        self.flushed = min(self.flushed, position)
+
+    @property
+    def cut_unflushed(self) -> bool:
+        """Whether the disk may still hold what was cut off."""
+        return self._cuts > self._cuts_flushed
+
     def allocate(self) -> None:
         """Reserve blocks for the whole of an existing, possibly sparse file. Raises StoreIsFull,
         SegmentUnavailable."""
@@ -248,7 +256,7 @@ class Segment:
         self._mapping.madvise(mmap.MADV_RANDOM if random_access else mmap.MADV_NORMAL)
 
     def flush(self) -> int:
-        """Put everything written so far on the disk; bytes flushed. [thread]
+        """Put everything written so far on the disk, the zeros of a cut too; bytes flushed. [thread]
 
         Raises FlushFailed. That is final: the kernel drops pages it could not write and then
         reports success, so every later call raises again. Raises OSError when there was no
@@ -256,8 +264,8 @@ class Segment:
         """
         if self._failure:
             raise FlushFailed(self._failure)
-        wrote = self.wrote  # before the call: what comes in meanwhile is not covered
-        if wrote <= self.flushed:
+        wrote, cuts = self.wrote, self._cuts  # before the call: what comes meanwhile is not covered
+        if wrote <= self.flushed and cuts <= self._cuts_flushed:
             return self.flushed
         try:
             fd = os.open(self.path, os.O_RDONLY)
@@ -273,7 +281,7 @@ class Segment:
             raise self._failed(error) from error
         finally:
             os.close(fd)
-        self.flushed = wrote
+        self.flushed, self._cuts_flushed = wrote, cuts
         return wrote
 
     def _failed(self, error: OSError) -> FlushFailed:
@@ -337,5 +345,10 @@ class Segment:
         return True
 
     def unlink(self) -> None:
-        """Delete the file; mapped bytes stay readable until unmapped. [thread] Raises OSError."""
+        """Delete the file for good; mapped bytes stay readable until unmapped. [thread] Raises OSError.
+
+        On the disk before the next one goes: were that one gone and this one not, the files left would have a
+        gap, and be no store.
+        """
         self.path.unlink(missing_ok=True)
+        fsync_directory(self.path.parent)

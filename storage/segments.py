@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.errors import NotAStore
-from storage.segment import Segment, fsync_directory
+from storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,11 @@ class SegmentRun:
                 return segment.start + segment.flushed
         return self.start
 
+    @property
+    def cut_unflushed(self) -> bool:
+        """Whether the disk may still hold what truncate() cut off."""
+        return bool(self.segments) and self.segments[-1].cut_unflushed
+
     def find(self, offset: int) -> Segment | None:
         """The segment whose file covers an offset, written or not."""
         if not self.segments:
@@ -127,9 +132,8 @@ class SegmentRun:
         Raises FlushFailed, from then on always; OSError when nothing could be tried (see Segment).
         """
         for segment in list(self.segments):
-            if target is not None and segment.start >= target:
-                break
-            if segment.flushed < segment.size:
+            wanted = target is None or segment.start < target
+            if (wanted and segment.flushed < segment.size) or segment.cut_unflushed:
                 segment.flush()
         return self.flushed
 
@@ -138,21 +142,15 @@ class SegmentRun:
         contains it.
 
         The rest is zeroed because stale records behind the end would look alive to the next crash
-        recovery (INV-9). Raises OSError.
+        recovery (INV-9); the zeros are on the disk after the next flush (INV-40). The files go for good
+        one after the other, from the end: a gap between those that are left would be no store. Raises OSError.
         """
-        removed = 0
         while self.segments and self.segments[-1].start > offset:
             self._destroy(self.segments.pop())
-            removed += 1
         if self.segments and self.segments[-1].end > offset:
             last = self.segments[-1]
-            position = offset - last.start
             last.detach()
-            last.zero(position, last.size)
-            last.wrote = position
-            last.flushed = min(last.flushed, position)
-        if removed:
-            fsync_directory(self.directory)
+            last.cut(offset - last.start)
 
     def drop_first(self) -> Segment:
         """Take the oldest segment out of the run; retire(), unlink() and free() are the caller's.

@@ -17,7 +17,7 @@ from typing import Final
 
 from storage.codec import BLANK_BYTES, Head, scan
 from storage.commitlog import CommitLog
-from storage.segment import fsync_directory
+from storage.directories import fsync_directory, make_directory
 
 DIRECTORY: Final = "setaside"
 STEP_BYTES: Final = 1 << 20
@@ -63,8 +63,7 @@ def keep(root: Path, ranges: list[FileRange], start: int, epoch: int) -> SetAsid
     Raises OSError: then nothing may be cut.
     """
     directory = root / DIRECTORY
-    made = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     fresh = directory / f"from-{start}.new"
     try:
         with open(fresh, "wb") as target:
@@ -79,8 +78,6 @@ def keep(root: Path, ranges: list[FileRange], start: int, epoch: int) -> SetAsid
         fresh.unlink(missing_ok=True)
         raise
     fsync_directory(directory)
-    if made:
-        fsync_directory(root)
     return SetAside(path, epoch, start, end, records)
 
 

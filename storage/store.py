@@ -19,6 +19,7 @@ from storage.commitlog import BatchPlaced, CommitLog, Placed
 from storage.config import FlushMode, StorageConfig
 from storage.consumequeues import ConsumeQueues
 from storage.cutting import Cut
+from storage.directories import make_directory
 from storage.dispatch import Dispatcher, parse_delay_levels
 from storage.durability import Durability
 from storage.errors import (
@@ -38,6 +39,7 @@ from storage.record import Bytes
 from storage.recovery import Parts, Recovered, Recovery
 from storage.retention import Retention
 from storage.segment import Segment
+from storage.tombstones import Burials
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 PROPERTIES_BYTES_MAX: Final = 32_767
 ENVELOPE_BYTES: Final = 65_536  # a record may be this much larger than maxMessageSize
 SPACE_RETRY_MS: Final = 1000
+NOT_MADE_AGAIN_MS: Final = 60_000  # so often it is said that there is no space for the next file
 SPACE_PROBLEMS: Final = Problem.LOG_FULL | Problem.QUEUES_FULL
 QUERY_ROUNDS_MAX: Final = 3
 
@@ -89,6 +92,8 @@ class MessageStore:
         self.stats = StoreStats()
         self.log = CommitLog(config)
         self.queues = ConsumeQueues(config)
+        self.tombstones = self.queues.tombstones
+        self.burials = Burials(self)
         self.index = KeyIndex(config, clock) if config.index_enabled else None
         self.delay_ms_by_level = parse_delay_levels(config.delay_levels)
         self.dispatcher = Dispatcher(
@@ -102,6 +107,8 @@ class MessageStore:
         self.retention.durable = lambda: self.durability.derived
         self.confirm_limit: Callable[[], int] | None = None
         self.on_append: Callable[[], None] | None = None  # there is something to dispatch
+        #: told of each cut's log offset, when log, queues and index have it behind them
+        self.on_cut: Callable[[int], None] | None = None
         #: has what is staged committed and its answers held: a put commits whatever lies before it
         self.before_put: Callable[[], None] | None = None
         self.recovered = Recovered(clean=True, same_boot=True)
@@ -110,18 +117,22 @@ class MessageStore:
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._retired: list[Segment] = []
         self._no_space_ms = 0  # monotonic, of the last refused segment
+        self._not_made_ms = (
+            -NOT_MADE_AGAIN_MS
+        )  # when it was last said that none was made in advance
 
     # --- opening and closing ---
 
     def recover(self) -> None:
         """Load and recover; afterwards the running mark is set and puts are possible.
 
-        Raises NotAStore, OSError, StoreIsFull, FlushFailed.
+        Raises NotAStore, CorruptFile, OSError, StoreIsFull, FlushFailed.
         """
         clean = not self._mark.unclean
         if clean:
             self._mark.set()  # a crash from here on is one: INV-11
         state = self.durability.load()
+        self.tombstones.load()
         self.log.load()
         self.queues.load()
         if self.index is not None:
@@ -167,7 +178,7 @@ class MessageStore:
             pass
         complete = self.dispatcher.position == self.log.end and not self.dispatcher.starved
         self.flush_queues(0)
-        self.flush_checkpoint(self.confirmed)
+        self.flush_checkpoint(self.whole(self.confirmed))
         if self.flags.sound and complete:
             self._mark.clear()  # INV-11
         else:
@@ -330,6 +341,13 @@ class MessageStore:
             confirmed = min(confirmed, self.confirm_limit())
         return confirmed
 
+    def whole(self, confirmed: int) -> int:
+        """As much of what is confirmed as is known to end a record: what comes from a master ends anywhere, and a
+        process that dies leaves its successor whole records only. INV-37"""
+        if not self._mark.received:
+            return confirmed
+        return min(confirmed, max(self.dispatcher.position, self.checkpoint.confirmed))
+
     # --- dispatch ---
 
     def dispatch(self, records_max: int = 4096) -> int:
@@ -461,10 +479,10 @@ class MessageStore:
         return self.queues.topics()
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic's queues; its messages stay in the log until they age. Raises OSError."""
-        self.queues.delete_topic(topic)
-        self.log.queue_tails.pop(topic.encode("utf-8", "replace"), None)
-        self.tails_dropped += 1
+        """Remove a topic's queues; its messages stay in the log until they age, and are nobody's. Raises OSError."""
+        if self.before_put is not None:
+            self.before_put()  # what is staged was sent before
+        self.burials.bury(topic, self.log.end)
 
     def clean_expired_queues(self, is_system: Callable[[str], bool] = lambda topic: False) -> int:
         """Remove queues of which no message is left; their offsets begin again at 0."""
@@ -499,20 +517,26 @@ class MessageStore:
     def flush_checkpoint(self, confirmed: int) -> None:
         """Write the checkpoint when it changed. [thread]
 
-        confirmed   what `confirmed` said on the store's own thread: what it asks is not ours to lock
+        confirmed   what whole() made of `confirmed` on the store's own thread: what it asks is not ours to lock
         """
         self.durability.flush_checkpoint(confirmed)
 
-    def prepare_next_segment(self) -> None:
-        """Make the next log file. [thread]
+    def prepare_next_segment(self) -> bool:
+        """Make the next log file; whether there is one. [thread]
 
-        A full disk is no error yet: the present file still has room.
+        A full disk is no error yet: the present file still has room. It is said once a minute.
         """
         try:
             if self.log.next_segment_needed():
                 self.log.make_next_segment()
         except (StoreIsFull, SegmentUnavailable) as error:
-            log.warning("next segment not made yet why=%s", error)
+            now_ms = self.clock.monotonic_ms()
+            if now_ms - self._not_made_ms >= NOT_MADE_AGAIN_MS:
+                self._not_made_ms = now_ms
+                log.warning("next segment not made yet why=%s", error)
+            return False
+        self._not_made_ms = -NOT_MADE_AGAIN_MS
+        return True
 
     # --- retention ---
 
@@ -535,6 +559,7 @@ class MessageStore:
         if segments:
             self.queues.start_at(self.log.start)
             paths += self.queues.drop_before(self.log.start)
+            self.tombstones.log_starts_at(self.log.start)
             if self.index is not None:
                 paths += self.index.drop_before(self.log.start)
         return paths
@@ -600,9 +625,10 @@ def open_store(
     Raises StoreLocked, NotAStore, StoreIsFull, FlushFailed, OSError.
     """
     root = Path(config.root)
-    root.mkdir(parents=True, exist_ok=True)
+    make_directory(root)
     with _locked(root):
-        store = MessageStore(config, clock or SystemClock(), RunningMark(root, boot_id_path))
+        mark = RunningMark(root, boot_id_path, config.flush_mode)
+        store = MessageStore(config, clock or SystemClock(), mark)
         clean = False
         try:
             store.recover()

@@ -8,6 +8,7 @@ import inspect
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from cluster.client.admin import Admin
@@ -23,6 +24,7 @@ from tandemmq.admin_absent import ABSENT
 from tandemmq.admin_command import AdminCommand, Call, Shown
 from tandemmq.cli import HelpFormatter, json_option, reach_options
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.hints import check_words, did_you_mean
 from tandemmq.outcome import client_errors
 from tandemmq.output import to_json
 from tandemmq.reach import reach
@@ -52,7 +54,9 @@ def run_admin(argv: Sequence[str]) -> ExitCode:
     named = _named(argv)
     if named is None and argv and not argv[0].startswith("-"):
         raise CommandFailed(_unknown(argv[0]), ExitCode.USAGE)
-    arguments = admin_parser(named).parse_args(argv)
+    parser = admin_parser(named)
+    check_words(parser, argv)
+    arguments = parser.parse_args(argv)
     if arguments.list:
         return _list(as_json=arguments.json)
     if arguments.command is None:
@@ -110,8 +114,7 @@ def _unknown(name: str | None) -> str:
         return "which command? `tandem admin --list` names them"
     if name in ABSENT:
         return f"{name} is not here: {ABSENT[name]}"
-    near = [each for each in COMMANDS if each.lower() == name.lower()]
-    hint = f"; did you mean {near[0]}?" if near else "; `tandem admin --list` names them"
+    hint = did_you_mean(name, COMMANDS) or "; `tandem admin --list` names them"
     return f"The sub command {name} not exist{hint}"
 
 
@@ -144,10 +147,21 @@ async def _run(command: AdminCommand, arguments: argparse.Namespace) -> ExitCode
                 async for shown in found:
                     code = _print(shown, arguments, live=False)
                 return code
-            code = _print(await found, arguments, live=interval_s is not None)
+            shown = _remarked(await found, admin.remarks)
+            code = _print(shown, arguments, live=interval_s is not None)
             if interval_s is None:
                 return code
             await asyncio.sleep(interval_s)
+
+
+def _remarked(shown: Shown, remarks: Sequence[tuple[str, str]]) -> Shown:
+    """What brokers said of changes they made: to stderr, and beside what programs read."""
+    for address, remark in remarks:
+        print(f"warning: {address}: {remark}", file=sys.stderr)
+    if not remarks or not isinstance(shown.value, dict):
+        return shown
+    said = [{"broker": address, "remark": remark} for address, remark in remarks]
+    return replace(shown, value={**shown.value, "remarks": said})
 
 
 def _print(shown: Shown, arguments: argparse.Namespace, *, live: bool) -> ExitCode:

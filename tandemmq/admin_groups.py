@@ -176,6 +176,11 @@ async def consumer_progress(call: Call) -> Shown:
         return await _all_progress(call)
     name = call.arguments.group
     progress = await call.admin.progress(name, call.arguments.topic)
+    if not progress.queues:
+        raise missing(
+            f"Not found the consumer group consume stats of {name}, because return offset table is "
+            "empty, maybe the consumer not consume any message"
+        )
     if call.arguments.cluster:
         names = await call.admin.cluster(call.arguments.cluster)
         chosen = {q: each for q, each in progress.queues.items() if q.broker_name in names}

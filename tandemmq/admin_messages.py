@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from cluster.client import Message, MessageQueue, Producer, ReceivedMessage
 from cluster.client.admin_messages import FOR_EVER_MS
-from cluster.client.message import RESERVED_PROPERTIES
 from tandemmq.admin_command import (
     AdminCommand,
     Call,
@@ -103,12 +102,7 @@ async def _resend(call: Call, messages: Sequence[ReceivedMessage]) -> Shown:
     results = []
     async with Producer(GROUP, config=call.config) as producer:
         for each in messages:
-            own = {k: v for k, v in each.properties.items() if k not in RESERVED_PROPERTIES}
-            copy = Message(
-                each.topic, each.body, tags=each.tags, keys=each.keys, properties=own,
-                flag=each.flag,
-            )  # fmt: skip
-            results.append(await producer.send(copy))
+            results.append(await producer.send(Message.again(each, each.topic)))
     return sent(results)
 
 

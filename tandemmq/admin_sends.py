@@ -33,7 +33,7 @@ async def send_message(call: Call) -> Shown:
     if arguments.broker:
         queue = MessageQueue(arguments.topic, arguments.broker, arguments.qid)
     message = Message(
-        arguments.topic, arguments.body.encode(), tags=arguments.tags, keys=arguments.key
+        arguments.topic, arguments.body.encode(), tags=arguments.tags, keys=arguments.key.split()
     )
     async with Producer(GROUP, config=call.config) as producer:
         return sent([await producer.send(message, queue=queue)])

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from cluster.config import ConfigError, read_properties
+from storage import StorageError
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.serving import nameserver_settings
 
@@ -26,7 +27,8 @@ class _Warnings(logging.Handler):
 
 
 def run_check_config(arguments: argparse.Namespace) -> ExitCode:
-    """Print warnings and the verdict; BAD_CONFIG when the server would refuse to start."""
+    """Print warnings and the verdict; BAD_CONFIG when the server would refuse to start, STORE_UNUSABLE when
+    it would for what is in its store, if that is on this machine."""
     file: Path = arguments.file
     role = arguments.role or role_of(file)
     warnings = _Warnings()
@@ -34,11 +36,12 @@ def run_check_config(arguments: argparse.Namespace) -> ExitCode:
     logger.addHandler(warnings)
     try:
         settings = check(file, role)
-    except ConfigError as problem:
+    except (ConfigError, StorageError, OSError) as problem:
+        code = ExitCode.BAD_CONFIG if isinstance(problem, ConfigError) else ExitCode.STORE_UNUSABLE
         if arguments.json:
             print(json.dumps({"ok": False, "role": role, "problem": str(problem)}))
-            return ExitCode.BAD_CONFIG
-        raise CommandFailed(str(problem), ExitCode.BAD_CONFIG) from problem
+            return code
+        raise CommandFailed(str(problem), code) from problem
     finally:
         logger.removeHandler(warnings)
     if arguments.json:
@@ -60,11 +63,11 @@ def role_of(file: Path) -> str:
 
 
 def check(file: Path, role: str) -> dict[str, str]:
-    """The settings in force with this file, by RocketMQ's keys. Raises ConfigError."""
+    """The settings in force with this file, by RocketMQ's keys. Raises ConfigError, StorageError, OSError."""
     properties = read_properties(file)
     if role == "nameserver":
         config = importlib.import_module("cluster.nameserver.config")
-        settings, beside = nameserver_settings(properties, file.absolute())
+        settings, beside = nameserver_settings(properties, file.absolute(), as_rocketmq=True)
         if beside is not None:
             controller = importlib.import_module("cluster.controller.config")
             controller.check_startable(beside)
@@ -74,8 +77,13 @@ def check(file: Path, role: str) -> dict[str, str]:
         config = importlib.import_module("cluster.controller.config")
         settings = config.ControllerConfig.from_properties(properties, path=file.absolute())
     else:
-        config = importlib.import_module("cluster.broker.config")
-        settings = config.BrokerConfig.from_properties(properties, file=str(file.absolute()))
-    config.check_startable(settings)
+        config = importlib.import_module("cluster.broker")
+        settings = config.BrokerConfig.from_properties(
+            properties, as_rocketmq=True, file=str(file.absolute())
+        )
+        config.check_startable(settings)
+        config.check_store(settings)
+    if role != "broker":
+        config.check_startable(settings)
     found: dict[str, str] = settings.to_properties()
     return found

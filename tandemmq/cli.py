@@ -7,18 +7,29 @@ client, `tandem send` without the broker. That is the one place where a module i
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.hints import check_words
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+LOCAL_DIRECTORY: Final = Path("tandem-data")
 ADMIN: Final = "admin"
+GREETING: Final = """TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.
+
+  tandem local up --mode sync        a replicated cluster on this machine
+  tandem send Orders "order 17"      send a message
+  tandem tail Orders --from first    see what is there, and what comes
+  tandem admin clusterList           mqadmin's commands, by their own names
+  tandem --help                      everything else"""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -61,15 +72,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # whoever read our output has enough (`tandem tail T | head`); keep Python from complaining
         # at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return ExitCode.OK
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        _give_up_output()
+        print(f"tandem: the output cannot be written: {problem.strerror}", file=sys.stderr)
+        return ExitCode.FAILED
+
+
+def _give_up_output() -> None:
+    """Keep Python from writing the rest, and from complaining, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
-    if argv[:1] == [ADMIN]:  # mqadmin's names and options: a parser of its own
+    if not argv:
+        print(GREETING)
+        return ExitCode.OK
+    if argv == ["--version"]:
+        print(f"tandem {metadata.version('tandemmq')}")
+        return ExitCode.OK
+    if argv[0] == ADMIN:  # mqadmin's names and options: a parser of its own
         code: int = importlib.import_module("tandemmq.admin").run_admin(argv[1:])
         return code
-    arguments = command_parser().parse_args(argv)
+    parser = command_parser()
+    check_words(parser, argv)
+    arguments, left = parser.parse_known_args(argv)
+    if len(left) == 1 and not left[0].startswith("-") and getattr(arguments, "body", "") is None:
+        arguments.body = left.pop()  # tandem send TOPIC --tag x BODY
+    if left:
+        parser.error(f"too many words: {' '.join(left)}")
     module = importlib.import_module(f"tandemmq.{arguments.module}")
     code = getattr(module, arguments.function)(arguments)
     return code
@@ -85,9 +119,14 @@ def command_parser() -> argparse.ArgumentParser:
         + "\n".join(f"  {code.value:3}  {code.name}" for code in ExitCode),
         formatter_class=HelpFormatter,
     )
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         _add(commands, command)
+    # no help: the scripts of `completion` run it
+    hidden = commands.add_parser("complete", epilog="example:\n  tandem complete topics")
+    _complete(hidden)
+    hidden.set_defaults(module="naming", function="run_complete")
     commands.add_parser(ADMIN, help="mqadmin's commands, by their own names", add_help=False)
     local = commands.add_parser(
         "local",
@@ -140,7 +179,8 @@ def _settings(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="listen on other addresses than loopback although nothing checks who connects",
+        help="serve although nothing checks who connects: on other addresses than loopback, and with settings that "
+        "switch on access control",
     )
     _logging(parser)
 
@@ -167,8 +207,8 @@ def reach_options(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--namesrv",
         metavar="HOST:PORT[;HOST:PORT]",
-        help=f"name servers; default NAMESRV_ADDR of the environment, else {DEFAULT_NAME_SERVER}; "
-        "an access key comes from TANDEM_ACCESS_KEY and TANDEM_SECRET_KEY",
+        help="name servers; default NAMESRV_ADDR of the environment, else that of the cluster in "
+        f"./tandem-data, else {DEFAULT_NAME_SERVER}; an access key comes from TANDEM_ACCESS_KEY and TANDEM_SECRET_KEY",
     )
     parser.add_argument("--tls", action="store_true", help="encrypt, trusting any certificate")
     parser.add_argument("--ca", metavar="FILE", help="encrypt, trusting these certificates (PEM)")
@@ -266,6 +306,11 @@ def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
 
 
+def _complete(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=["topics", "groups", "processes"])
+    reach_options(parser)
+
+
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
@@ -296,7 +341,7 @@ def _directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         type=Path,
-        default=Path("tandem-data"),
+        default=LOCAL_DIRECTORY,
         metavar="DIR",
         help="where the cluster keeps settings, stores and logs; default ./tandem-data",
     )
@@ -369,6 +414,7 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
     parser.add_argument("name", metavar="NAME", nargs="?", help=f"{_PROCESS}; default all")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="of each, default 20")
+    parser.add_argument("-f", "--follow", action="store_true", help="and what comes, until Ctrl-C")
 
 
 COMMANDS: Final = (

@@ -1,6 +1,7 @@
 """`tandem completion SHELL`: a script that completes commands, options and their choices.
 
-Everything is written out, so that completing starts no Python.
+Words and options are written out, so that completing them starts no Python. Names of topics, groups
+and processes are asked for: `tandem complete KIND` tells them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tandemmq.admin import COMMANDS as ADMIN_COMMANDS
 from tandemmq.admin import admin_parser
 from tandemmq.cli import ADMIN, command_parser
 from tandemmq.exits import ExitCode
+
+#: what an argument that is shown so stands for -> KIND of `tandem complete`
+KINDS: Final = {"TOPIC": "topics", "GROUP": "groups", "NAME": "processes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +25,16 @@ class Place:
     """What may follow after some words: subcommands with their summaries, and options.
 
     choices  option -> the values it takes; an option with a free value has none
+    kinds    option -> KIND of the names it takes
+    kind     KIND of the names that the first argument takes, "" for others
     """
 
     words: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, str], ...]
     choices: tuple[tuple[str, tuple[str, ...]], ...]
+    kinds: tuple[tuple[str, str], ...] = ()
+    kind: str = ""
 
 
 def run_completion(arguments: argparse.Namespace) -> ExitCode:
@@ -52,12 +61,19 @@ def _walk(
 ) -> Iterator[Place]:
     options: list[tuple[str, str]] = []
     choices: list[tuple[str, tuple[str, ...]]] = []
+    kinds: list[tuple[str, str]] = []
+    kind = ""
     groups: list[argparse._SubParsersAction[argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             groups.append(action)
         elif action.help != argparse.SUPPRESS:
             options += [(option, action.help or "") for option in action.option_strings]
+            named = KINDS.get(str(action.metavar), "") if words != (ADMIN,) else ""
+            if named and action.option_strings:
+                kinds += [(option, named) for option in action.option_strings]
+            elif named:
+                kind = kind or named
             if action.choices is not None and action.option_strings:
                 values = tuple(map(str, action.choices))
                 choices += [(option, values) for option in action.option_strings]
@@ -65,7 +81,7 @@ def _walk(
                 commands += tuple((str(value), "") for value in action.choices)
     for group in groups:
         commands += tuple((each.dest, each.help or "") for each in group._choices_actions)
-    yield Place(words, commands, tuple(options), tuple(choices))
+    yield Place(words, commands, tuple(options), tuple(choices), tuple(kinds), kind)
     for group in groups:
         for name, found in group.choices.items():
             yield from _walk(found, (*words, name))
@@ -77,9 +93,13 @@ def bash(places: list[Place]) -> str:
     for place in places:
         names = [name for name, _ in (*place.commands, *place.options)]
         lines.append(f"    {_key(place)!r}) words={' '.join(names)!r}")
-        if place.choices:
+        if place.kind:
+            words = f'"$words $(tandem complete {place.kind} 2>/dev/null)"'
+            lines.append(f"""      [ "$previous" != "${{path##* }}" ] || words={words}""")
+        if place.choices or place.kinds:
             lines.append('      case "$previous" in')
             lines += [f"        {o}) words={' '.join(v)!r} ;;" for o, v in place.choices]
+            lines += [f'        {o}) words="$({_asked(kind)})" ;;' for o, kind in place.kinds]
             lines.append("      esac")
         lines.append("      ;;")
     return "\n".join([*lines, _BASH_TAIL])
@@ -105,10 +125,15 @@ def zsh(places: list[Place]) -> str:
     lines = ["#compdef tandem", "_tandem() {", _ZSH_HEAD]
     for place in places:
         lines.append(f"    {_key(place)!r})")
-        if place.choices:
+        if place.choices or place.kinds:
             lines.append('      case "$words[CURRENT-1]" in')
             lines += [f"        {o}) compadd -- {' '.join(v)}; return ;;" for o, v in place.choices]
+            lines += [f"        {o}) compadd -- $({_asked(k)}); return ;;" for o, k in place.kinds]
             lines.append("      esac")
+        if place.kind:
+            lines.append(
+                f'      [ "$words[CURRENT-1]" != "${{place##* }}" ] || compadd -- $({_asked(place.kind)})'
+            )
         for kind, entries in (("commands", place.commands), ("options", place.options)):
             if entries:
                 shown = " ".join(_zsh_entry(name, text) for name, text in entries)
@@ -154,13 +179,20 @@ end"""
 
 
 def _fish_entries(place: Place) -> Iterator[str]:
-    choices = dict(place.choices)
+    choices = {name: " ".join(values) for name, values in place.choices}
+    choices |= {name: f"({_asked(kind)})" for name, kind in place.kinds}
+    if place.kind:
+        yield f"-f -a {_quoted(f'({_asked(place.kind)})')}"
     for name, text in place.commands:
         yield f"-f -a {name} -d {_quoted(text)}"
     for name, text in place.options:
         kind = f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
-        values = f" -x -a {_quoted(' '.join(choices[name]))}" if name in choices else ""
+        values = f" -x -a {_quoted(choices[name])}" if name in choices else ""
         yield f"{kind}{values} -d {_quoted(text)}"
+
+
+def _asked(kind: str) -> str:
+    return f"tandem complete {kind} 2>/dev/null"
 
 
 def _key(place: Place) -> str:

@@ -17,7 +17,9 @@ class ExitCode(enum.IntEnum):
     NOT_RUNNING = 6  # a process of the local cluster is not running or not registered
     NOT_STOPPED = 7  # a process still runs after it was asked to stop
     PORT_TAKEN = 8  # another process listens there, or the address is not ours
-    STORE_UNUSABLE = 9  # locked by another broker, not a store, or unreadable
+    STORE_UNUSABLE = (
+        9  # locked by another broker, not a store, unreadable, or RocketMQ left work open in it
+    )
     DISK_FAILED = 10  # fdatasync failed: what the disk holds is unknown, see docs/operations.md
     MISSING = 11  # something that must be installed or given is not there
     NOT_FOUND = 12  # the message, group or setting that was asked for does not exist

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from replication import CorruptEpochFile, EpochHistory, read_epochs
-from storage import StorageError, decode_properties, inspect_store, setaside
+from storage import (
+    Report,
+    StorageError,
+    decode_properties,
+    inspect_store,
+    setaside,
+    store_config,
+)
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.screen import coloured
 
@@ -30,6 +38,7 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
     except CorruptEpochFile as problem:
         report.problems.append(f"epoch file: {problem}")
         history = EpochHistory()
+    _add_left_open(report, directory)
     kept = setaside.listed(directory)
     if arguments.json:
         asides = [asdict(each) for each in kept]
@@ -47,6 +56,24 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.OK if report.sound else ExitCode.UNSOUND
 
 
+def _add_left_open(report: Report, directory: Path) -> None:
+    """What RocketMQ left in the store that is not served here: a problem where a broker of ours does not start.
+
+    A running broker may have all of it under way.
+    """
+    look = importlib.import_module("cluster.broker").look
+    try:
+        found = look(store_config(directory))
+    except (StorageError, OSError) as problem:
+        report.problems.append(f"left by RocketMQ: {problem}")
+        return
+    for each in found:
+        under_way = report.running_or_crashed and each.word
+        refuses = each.mend and not under_way
+        kind = report.problems if refuses else report.notes
+        kind.append(f"left by RocketMQ: {each.refusal if refuses else each.text}")
+
+
 def _history(directory: Path) -> EpochHistory:
     """The reigns that this log has seen; none without a controller.
 
@@ -58,11 +85,11 @@ def _history(directory: Path) -> EpochHistory:
 
 
 def _sequence(history: EpochHistory, log_end: int) -> Iterator[str]:
-    """Sequence ids are (epoch, log offset): the next one, and which reign wrote which range."""
+    """Sequence ids are (epoch, log offset): the next one, and which range was written in which epoch."""
     yield f"sequence id epoch={history.last} offset={log_end}"
     ends = [each.start for each in history.entries[1:]] + [log_end]
     for each, end in zip(history.entries, ends, strict=False):  # without a reign there is no end
-        yield f"reign epoch={each.number} from={each.start} to={end}"
+        yield f"written in epoch={each.number} from={each.start} to={end}"
 
 
 def _aside_line(aside: setaside.SetAside) -> str:

@@ -13,10 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tandemmq import local_processes as processes
+from tandemmq.cli import LOCAL_DIRECTORY
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.local_layout import Layout, Member, open_layout, open_or_create
 from tandemmq.local_status import Status, look, looking, to_text, to_tree
@@ -24,6 +26,7 @@ from tandemmq.output import plain
 from tandemmq.screen import coloured, refresh
 
 READY_S: Final = 30.0
+FOLLOW_S: Final = 0.2
 SIGNALS: Final = {
     "KILL": signal.SIGKILL,
     "STOP": signal.SIGSTOP,
@@ -36,9 +39,16 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
     """Start what does not run and wait until it is ready."""
     began = time.monotonic()
     directory: Path = arguments.dir.absolute()
-    layout = open_or_create(
-        directory, arguments.mode, arguments.namesrv_port, arguments.broker_port
-    )
+    try:
+        layout = open_or_create(
+            directory, arguments.mode, arguments.namesrv_port, arguments.broker_port
+        )
+    except OSError as problem:
+        raise CommandFailed(
+            f"{problem.filename or directory} cannot be written: {problem.strerror}; name another "
+            "directory with --dir",
+            ExitCode.STORE_UNUSABLE,
+        ) from problem
     started = asyncio.run(_start_all(layout))
     status = asyncio.run(_ready(layout, layout.members))
     took_s = time.monotonic() - began
@@ -54,7 +64,7 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
         print(f"\nruns already: name server {address}, data in {directory}")
     print(f"try:   tandem send Hello world -n {address}")
     if layout.mode:
-        where = f" --dir {arguments.dir}" if arguments.dir != Path("tandem-data") else ""
+        where = f" --dir {arguments.dir}" if arguments.dir != LOCAL_DIRECTORY else ""
         print(f"       tandem local kill {layout.brokers[0].name}{where}")
         print(f"       tandem local status --watch{where}")
     return ExitCode.OK
@@ -162,7 +172,30 @@ def run_logs(arguments: argparse.Namespace) -> ExitCode:
     for member in chosen:
         print(coloured(f"==> {layout.log_file(member)} <==", "bold"))
         print("".join(processes.last_lines(layout.log_file(member), arguments.lines)), end="")
+    if arguments.follow:
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):  # that is how it is meant to end
+            _follow({member.name: layout.log_file(member) for member in chosen})
     return ExitCode.OK
+
+
+def _follow(files: dict[str, Path]) -> None:
+    """Print what is added to each, the names in front where there are several."""
+    ends = {name: path.stat().st_size if path.exists() else 0 for name, path in files.items()}
+    parts = dict.fromkeys(files, b"")
+    while True:
+        time.sleep(FOLLOW_S)
+        for name, path in files.items():
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                file.seek(0 if path.stat().st_size < ends[name] else ends[name])  # it was cut
+                *lines, parts[name] = (parts[name] + file.read()).split(b"\n")
+                ends[name] = file.tell()
+            for line in lines:
+                text = line.decode(errors="replace")
+                print(text if len(files) == 1 else f"{coloured(name, 'dim')}  {text}")
+        sys.stdout.flush()
 
 
 async def _start_all(layout: Layout) -> list[Member]:

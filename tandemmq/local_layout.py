@@ -265,6 +265,7 @@ def settings_text(layout: Layout, member: Member) -> str:
 
 def _name_server_settings(layout: Layout) -> dict[str, object]:
     lines: dict[str, object] = {
+        "bindAddress": LOOPBACK,
         "listenPort": layout.name_server.port,
         "kvConfigPath": layout.directory / "namesrv" / "kvConfig.json",
     }

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cluster.config import ConfigError, read_properties
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.local_layout import LOOPBACK, Layout, Member, port_problem
 
@@ -40,15 +41,25 @@ def check_ports(layout: Layout, members: Iterable[Member]) -> list[Member]:
             if problem is not None:
                 raise CommandFailed(
                     f"{member.name} cannot listen on {LOOPBACK}:{port}: {problem}; stop what "
-                    "uses it, or choose ports with --namesrv-port and --broker-port",
+                    f"uses it, or {_other_ports(layout)}",
                     ExitCode.PORT_TAKEN,
                 )
     return absent
 
 
+def _other_ports(layout: Layout) -> str:
+    """A kept cluster keeps its ports."""
+    if (layout.directory / "cluster.json").exists():
+        return "make another cluster, which takes free ports, with --dir"
+    return "choose ports with --namesrv-port and --broker-port"
+
+
 def _launch(layout: Layout, member: Member) -> None:
     role = "broker" if member.is_broker else "nameserver"
-    command = [sys.executable, "-m", "tandemmq", role, "-c", str(layout.config_file(member))]
+    settings = layout.config_file(member)
+    command = [sys.executable, "-m", "tandemmq", role, "-c", str(settings)]
+    if says_no_address(settings):
+        command += ["--set", f"bindAddress={LOOPBACK}"]
     layout.log_file(member).parent.mkdir(parents=True, exist_ok=True)
     with layout.log_file(member).open("ab") as log:
         process = subprocess.Popen(
@@ -62,6 +73,14 @@ def _launch(layout: Layout, member: Member) -> None:
     layout.pid_file(member).parent.mkdir(parents=True, exist_ok=True)
     layout.pid_file(member).write_text(json.dumps(identity) + "\n")
     process.returncode = 0  # it outlives us on purpose: nothing of it is ours to wait for
+
+
+def says_no_address(settings: Path) -> bool:
+    """A name server's file of a former release: a server with a file that names none listens everywhere."""
+    try:
+        return not {"bindAddress", "brokerIP1"} & read_properties(settings).keys()
+    except ConfigError:
+        return False  # the process says so in its log
 
 
 def state(layout: Layout, member: Member) -> tuple[str, int | None]:

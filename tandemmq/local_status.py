@@ -295,4 +295,4 @@ def _group_line(status: Status, name: str) -> str:
     names = {each.address: each.name for each in status.conditions}
     members = ", ".join(names.get(each.address, each.address) for each in group.in_sync) or "nobody"
     master = names.get(group.master_address, group.master_address) or coloured("no master", "red")
-    return f"{name}: {master} leads epoch {group.epoch}; in sync (set {group.set_epoch}): {members}"
+    return f"{name}: {master} leads epoch {group.epoch}; in sync: {members}"

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from cluster.client import BrokerUnreachable, ClientError, NoNameServer, NoRoute
 from cluster.client.admin_calls import UnknownCluster
+from cluster.client.errors import NAME_SERVER_ADVICE
 from tandemmq.exits import CommandFailed, ExitCode
 
-_UNREACHABLE = (BrokerUnreachable, NoNameServer, NoRoute)
+_UNREACHABLE = (BrokerUnreachable, NoRoute)
 
 
 @contextmanager
@@ -19,6 +20,14 @@ def client_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # whoever read our output has enough: main() ends quietly
+    except NoNameServer as problem:
+        if problem.advice != NAME_SERVER_ADVICE:
+            raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
+        raise CommandFailed(
+            f"{problem.said}. Name one with -n HOST:PORT or NAMESRV_ADDR, or start a cluster here: "
+            "tandem local up",
+            ExitCode.UNREACHABLE,
+        ) from problem
     except _UNREACHABLE as problem:
         raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
     except UnknownCluster as problem:

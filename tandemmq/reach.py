@@ -9,8 +9,9 @@ from typing import Final
 from cluster.client import ClientConfig, Credentials
 from cluster.remoting import client_context
 from cluster.remoting.tls import TlsUnusable
-from tandemmq.cli import DEFAULT_NAME_SERVER
+from tandemmq.cli import DEFAULT_NAME_SERVER, LOCAL_DIRECTORY
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.local_layout import open_layout
 
 ACCESS_KEY: Final = "TANDEM_ACCESS_KEY"  # of the environment: a command line is seen by everybody
 SECRET_KEY: Final = "TANDEM_SECRET_KEY"
@@ -40,5 +41,13 @@ def _credentials() -> Credentials | None:
 
 
 def name_server(given: str | None) -> str:
-    """-n, else the environment's NAMESRV_ADDR, else the one `tandem local up` starts."""
-    return given or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
+    """-n, else the environment's NAMESRV_ADDR, else that of the cluster that was started here, else the usual."""
+    return given or os.environ.get("NAMESRV_ADDR") or _started_here() or DEFAULT_NAME_SERVER
+
+
+def _started_here() -> str:
+    """Of the cluster in ./tandem-data, "" when there is none."""
+    try:
+        return open_layout(LOCAL_DIRECTORY).name_server.address
+    except (CommandFailed, OSError):
+        return ""  # `tandem local` says what is wrong with it

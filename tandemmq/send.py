@@ -4,59 +4,156 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from cluster.client import Message, MessageQueue, Producer, SendResult
+from cluster.client import (
+    Admin,
+    Message,
+    MessageQueue,
+    MessageRefused,
+    NoRoute,
+    Producer,
+    SendResult,
+)
+from tandemmq.bodies import Lines, decoded, given
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.outcome import client_errors
 from tandemmq.output import to_json
 from tandemmq.reach import reach
+from tandemmq.screen import Progress
 
-TOGETHER: Final = 256  # sends under way at once
+SHOWN_EVERY_S: Final = 0.5
 
 
 def run_send(arguments: argparse.Namespace) -> ExitCode:
-    """Send and print where each message was stored."""
-    properties = _pairs(arguments.property)
-    queue = _queue(arguments.topic, arguments.queue)
-    if arguments.body is not None and arguments.file:
-        raise CommandFailed("give BODY or --file, not both", ExitCode.USAGE)
-    with client_errors():
-        sent, not_promised = asyncio.run(_send(arguments, properties, queue))
-    if sent > 1 and not arguments.json:
-        print(f"{sent} messages sent", file=sys.stderr)
-    return ExitCode.FAILED if not_promised else ExitCode.OK
+    """Send and print where each message was stored. A line of stdin is sent when it is there.
+
+    Ctrl-C and SIGTERM: no more is read, what was read is sent.
+    """
+    sending = _Sending(arguments)
+    with client_errors(), suppress(asyncio.CancelledError):  # a second Ctrl-C
+        asyncio.run(sending.run())
+    if not arguments.json and (sending.sent != 1 or sending.interrupted):
+        print(f"{sending.sent} messages sent", file=sys.stderr)
+    if sending.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.FAILED if sending.not_promised else ExitCode.OK
 
 
-async def _send(
-    arguments: argparse.Namespace, properties: dict[str, str], queue: MessageQueue | None
-) -> tuple[int, int]:
-    bodies = _bodies(arguments)
-    sent = not_promised = 0
-    async with Producer(arguments.group, config=reach(arguments)) as producer:
-        while chunk := list(islice(bodies, TOGETHER)):
-            messages = [
-                Message(
-                    arguments.topic,
-                    body,
-                    tags=arguments.tag,
-                    keys=arguments.key,
-                    properties=properties,
-                    delay_level=arguments.delay_level,
+class _Sending:
+    """One run of the command."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.sent = 0
+        self.not_promised = 0
+        self.interrupted = False
+        self._arguments = arguments
+        self._properties = _pairs(arguments.property)
+        self._queue = _queue(arguments.topic, arguments.queue)
+        self._lines: Lines | None = None
+        self._progress = Progress()
+        self._shown_s = 0.0
+
+    async def run(self) -> None:
+        self._message(b"x")  # what is wrong with the options is said before anything is read
+        config = reach(self._arguments)
+        async with Producer(self._arguments.group, config=config) as producer:
+            await self._tell_of_new_topic()
+            with self._signals():
+                async for batch in self._batches():
+                    await self._send(producer, batch)
+        self._progress.clear()
+        if self._lines is not None and self._lines.unfinished:
+            size = len(self._lines.unfinished)
+            print(f"not sent: a last line of {size} bytes that was not ended", file=sys.stderr)
+
+    async def _batches(self) -> AsyncIterator[list[bytes]]:
+        batches = given(self._arguments)
+        if batches is None:
+            self._lines = Lines()
+            async for batch in self._lines.batches():
+                yield [decoded(body, self._arguments) for body in batch]
+            return
+        for batch in batches:
+            if self.interrupted:
+                return
+            yield batch
+
+    async def _tell_of_new_topic(self) -> None:
+        async with Admin(config=reach(self._arguments)) as admin:
+            try:
+                await admin.route(self._arguments.topic)
+            except NoRoute:
+                print(
+                    f"no topic {self._arguments.topic} is there yet: the brokers make it with the "
+                    "first message, where autoCreateTopicEnable allows it",
+                    file=sys.stderr,
                 )
-                for body in chunk
-            ]
-            for result in await asyncio.gather(
-                *(producer.send(message, queue=queue) for message in messages)
-            ):
-                sent += 1
-                not_promised += not result.ok
-                print(to_json(result) if arguments.json else _line(result))
-    return sent, not_promised
+
+    async def _send(self, producer: Producer, batch: Sequence[bytes]) -> None:
+        """All of them; the first that failed is raised after the others were counted and printed."""
+        outcomes = await asyncio.gather(
+            *(producer.send(self._message(body), queue=self._queue) for body in batch),
+            return_exceptions=True,
+        )
+        problems = [each for each in outcomes if isinstance(each, BaseException)]
+        self._progress.clear()
+        for result in outcomes:
+            if isinstance(result, SendResult):
+                self.sent += 1
+                self.not_promised += not result.ok
+                print(to_json(result) if self._arguments.json else _line(result))
+        sys.stdout.flush()
+        if problems:
+            if len(batch) + self.sent > 1:
+                print(
+                    f"{self.sent} messages sent; not sent, or their fate unknown: {len(problems)} "
+                    "more, and what comes after them",
+                    file=sys.stderr,
+                )
+            raise problems[0]
+        now_s = time.monotonic()
+        if self.sent > len(batch) and now_s - self._shown_s >= SHOWN_EVERY_S:
+            self._shown_s = now_s
+            self._progress.show(f"{self.sent} messages sent")
+
+    def _message(self, body: bytes) -> Message:
+        arguments = self._arguments
+        try:
+            return Message(
+                arguments.topic, body, tags=arguments.tag, keys=arguments.key,
+                properties=self._properties, delay_level=arguments.delay_level,
+            )  # fmt: skip
+        except MessageRefused as problem:
+            raise CommandFailed(str(problem)) from problem
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Both mean: read no more. A second one ends at once."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            if self.interrupted:
+                task.cancel()
+            self.interrupted = True
+            if self._lines is not None:
+                self._lines.stop()
+
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -76,32 +173,6 @@ def _queue(topic: str, text: str | None) -> MessageQueue | None:
     if not broker or not number.isdigit():
         raise CommandFailed(f"--queue takes BROKER:ID, got {text!r}", ExitCode.USAGE)
     return MessageQueue(topic, broker, int(number))
-
-
-def _bodies(arguments: argparse.Namespace) -> Iterator[bytes]:
-    files: list[Path] = arguments.file
-    if files:
-        for path in files:
-            yield from _lines(path.read_bytes()) if arguments.lines else [path.read_bytes()]
-    elif arguments.body is not None:
-        yield _decoded(arguments.body.encode(errors="surrogateescape"), arguments)
-    else:
-        for line in sys.stdin.buffer:
-            if body := line.rstrip(b"\r\n"):
-                yield _decoded(body, arguments)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return [line for line in data.splitlines() if line]
-
-
-def _decoded(body: bytes, arguments: argparse.Namespace) -> bytes:
-    if not arguments.hex:
-        return body
-    try:
-        return bytes.fromhex(body.decode("ascii"))
-    except ValueError as problem:
-        raise CommandFailed(f"--hex: {body[:40]!r}: {problem}", ExitCode.USAGE) from problem
 
 
 def _line(result: SendResult) -> str:

@@ -30,7 +30,10 @@ def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
         if arguments.port is not None:
             properties["listenPort"] = str(arguments.port)
         config, beside = nameserver_settings(
-            properties, _absolute(arguments.config), insecure=arguments.insecure
+            properties,
+            _absolute(arguments.config),
+            insecure=arguments.insecure,
+            as_rocketmq=arguments.config is not None,
         )
         embedded = None
         if beside is not None:
@@ -41,18 +44,25 @@ def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
 
 
 def nameserver_settings(
-    properties: Properties, path: Path | None, *, insecure: bool = False
+    properties: Properties, path: Path | None, *, insecure: bool = False, as_rocketmq: bool = False
 ) -> tuple[Any, Any | None]:
-    """Settings of a name server, and of the controller beside it if there is to be one. Raises ConfigError."""
+    """Settings of a name server, and of the controller beside it if there is to be one. Raises ConfigError.
+
+    as_rocketmq  they are from a file: what it does not say of addresses is as at RocketMQ
+    """
     nameserver = importlib.import_module("cluster.nameserver")
     if properties.get("enableControllerInNamesrv", "").strip().lower() != "true":
         config = nameserver.NameServerConfig.from_properties(
-            properties, path=path, insecure=insecure
+            properties, path=path, insecure=insecure, as_rocketmq=as_rocketmq
         )
         return config, None
     controller = importlib.import_module("cluster.controller")
     config = nameserver.NameServerConfig.from_properties(
-        properties, path=path, insecure=insecure, also_known=controller.KEYS
+        properties,
+        path=path,
+        insecure=insecure,
+        as_rocketmq=as_rocketmq,
+        also_known=controller.KEYS,
     )
     beside = controller.ControllerConfig.from_properties(
         properties, path=path, insecure=insecure, also_known=nameserver.KEYS
@@ -82,7 +92,10 @@ def run_broker(arguments: argparse.Namespace) -> ExitCode:
             properties["namesrvAddr"] = arguments.namesrv
         file = _absolute(arguments.config)
         config = broker.BrokerConfig.from_properties(
-            properties, insecure=arguments.insecure, file=str(file) if file is not None else ""
+            properties,
+            insecure=arguments.insecure,
+            as_rocketmq=file is not None,
+            file=str(file) if file is not None else "",
         )
         run(lambda: broker.serve_broker(config, _say))
     return ExitCode.OK

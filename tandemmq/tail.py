@@ -1,4 +1,7 @@
-"""`tandem tail`: a topic's messages as they come. Joins no group and commits nothing."""
+"""`tandem tail`: a topic's messages by the time they were stored, then as they come.
+
+Joins no group and commits nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Final
 
 from cluster.client import MessageQueue, PullConsumer, ReceivedMessage
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.inorder import InOrder
 from tandemmq.outcome import client_errors
 from tandemmq.output import body_text, to_json
 from tandemmq.reach import reach
@@ -19,6 +23,7 @@ from tandemmq.times import clock_text, moment_ms
 
 GROUP: Final = "TOOLS_CONSUMER"  # exists on every broker, for tools
 POLL_MS: Final = 1_000
+POLL_COUNT: Final = 32
 
 
 def run_tail(arguments: argparse.Namespace) -> ExitCode:
@@ -75,21 +80,28 @@ async def _tail(
         await consumer.assign(queues, arguments.tag)
         await asyncio.gather(*(_seek(consumer, queue, start) for queue in queues))
         ends = await _ends(consumer, queues, arguments.until_end, end_ms)
-        while arguments.count is None or shown < arguments.count:
-            if ends and all(consumer.position(queue) >= end for queue, end in ends.items()):
-                break
-            for message in await consumer.poll(_room(arguments.count, shown), POLL_MS):
-                if message.queue_offset >= ends.get(message.queue, message.queue_offset + 1):
-                    continue  # came while we read
+        now = await asyncio.gather(*map(consumer.max_offset, queues))
+        in_order = InOrder(dict(zip(queues, now, strict=True)))
+        over = False
+        while not over and (arguments.count is None or shown < arguments.count):
+            over = bool(ends) and all(
+                consumer.position(queue) >= end for queue, end in ends.items()
+            )
+            came = [] if over else await consumer.poll(POLL_COUNT, POLL_MS)
+            in_order.take(
+                each
+                for each in came  # others came while we read
+                if each.queue_offset < ends.get(each.queue, each.queue_offset + 1)
+            )
+            positions = {queue: consumer.position(queue) for queue in queues}
+            for message in in_order.ready(positions, all_of_them=over or not came):
                 if wanted(message):
                     text = to_json(message) if arguments.json else as_text(message, arguments)
                     print(text, flush=True)
                     shown += 1
+                    if shown == arguments.count:
+                        break
     return shown
-
-
-def _room(count: int | None, shown: int) -> int:
-    return 32 if count is None else min(32, count - shown)
 
 
 def _chosen(queues: Sequence[MessageQueue], texts: Iterable[str]) -> list[MessageQueue]:

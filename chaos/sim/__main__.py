@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import traceback
 
 from chaos.sim.campaign import Campaign, campaign
-from chaos.sim.world import Outcome, World
+from chaos.sim.classic import ClassicWorld
+from chaos.sim.mishaps import KINDS
+from chaos.sim.world import Outcome, Parts, World
 from replication.config import Mode
 
 
@@ -20,13 +23,34 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--mode", choices=[mode.value for mode in Mode], help="instead of the drawn one"
     )
+    options.add_argument(
+        "--rolling", action="store_true", help="change S0 groups to S1 and back, one by one"
+    )
+    options.add_argument(
+        "--classic", action="store_true", help="pairs without a controller, and nothing else"
+    )
+    options.add_argument(
+        "--mishap", choices=KINDS, help="what befalls every seed, instead of what it draws"
+    )
     options.add_argument("--trace", action="store_true", help="print what happened, and the plan")
     options.add_argument("--jobs", type=int, default=2, help="processes of a campaign")
     return options
 
 
-def replay(seed: int, events: int, mode: Mode | None, trace: bool) -> Outcome:
-    world = World(seed, mode=mode)
+def replay(
+    seed: int,
+    events: int,
+    mode: Mode | None,
+    parts: Parts,
+    rolling: bool,
+    classic: bool,
+    trace: bool,
+) -> Outcome:
+    world: World | ClassicWorld
+    if classic:
+        world = ClassicWorld(seed, mode=mode)
+    else:
+        world = World(seed, mode=mode, parts=parts, rolling=rolling)
     if trace:
         world.trace = print
         print(world.plan)
@@ -45,10 +69,17 @@ def report(found: Campaign) -> None:
 
 def main() -> int:
     options = parser().parse_args()
+    logging.getLogger("cluster").setLevel(logging.CRITICAL)
     mode = Mode(options.mode) if options.mode else None
+    parts = Parts(mishaps=frozenset({options.mishap})) if options.mishap else Parts()
     if options.seed is not None:
         try:
-            print(replay(options.seed, options.events, mode, options.trace))
+            print(
+                replay(
+                    options.seed, options.events, mode, parts, options.rolling, options.classic,
+                    options.trace,
+                )
+            )  # fmt: skip
         except Exception:  # whatever is wrong, the seed is what the reader needs
             traceback.print_exc()
             print(f"FAILED seed {options.seed}")
@@ -56,8 +87,10 @@ def main() -> int:
         return 0
     first, _, last = options.seeds.partition("..")
     found = campaign(
-        range(int(first), int(last)), options.events, mode=mode, jobs=options.jobs, progress=print
-    )
+        range(int(first), int(last)), options.events, mode=mode, parts=parts, rolling=options.rolling,
+        classic=options.classic,
+        jobs=options.jobs, progress=print,
+    )  # fmt: skip
     report(found)
     for seed, problem in found.failures:
         print(f"FAILED seed {seed}: {problem.splitlines()[0]}")

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from chaos.sim.disk import Disk
 from chaos.sim.network import Link, Message
+from chaos.sim.session import Session
+from chaos.sim.shipping import Stream, ship, ship_heartbeats
 from chaos.sim.wire import Codec
-from replication import election as e
 from replication import masterevents as m
 from replication import replica as r
 from replication import slave as s
+from replication.config import Mode, StreamRules
 from replication.epochs import EpochHistory
 from replication.master import MasterCore
 from replication.replica import ReplicaCore, Role
 from replication.slave import NO_CONNECTION, SlaveCore
 
 if TYPE_CHECKING:
+    from chaos.sim.tables import Tables
     from chaos.sim.world import World
-
-READ_CELLS_MAX: Final = 200
 
 
 @dataclass(slots=True)
@@ -35,18 +39,11 @@ class Waiting:
     deadline_ms: int
 
 
-@dataclass(slots=True)
-class Stream:
-    """The sending half of one slave's connection."""
-
-    link: Link
-    cursor: int = -1
-    acked: int = 0
-    said_us: int = 0
-    sent_confirmed: int = -1
+class DiskFull(Exception):
+    """The disk took no more: what follows in the list of effects is left out."""
 
 
-class Broker:
+class Broker(Session):
     """One broker process on one host. The object outlives the process: `up` and `incarnation` say which life it is.
 
     visible() is what its consumers may read.
@@ -60,14 +57,17 @@ class Broker:
         self.world = world
         self.host = self.replica = replica
         self.disk = Disk(sizes=world.sizes)
+        self.mode = world.configuration.mode(replica)  # in which it runs, or ran
         self.up = False
         self.powered = True
         self.paused = False
         self.incarnation = 0
+        self.lineage: tuple[int, ...] = ()
         self.drift = drift
         self.clock_us = world.rng.randrange(1_000_000_000)
         self.fuse = 0
         self.slow_us = 0
+        self.full = False
         self.power_cuts = 0
         self.alarms: list[str] = []
         self._inbox: deque[tuple[Any, ...]] = deque()
@@ -77,6 +77,7 @@ class Broker:
     def reset(self) -> None:
         """Nothing of a process survives it."""
         self.core: ReplicaCore | None = None
+        self.tables: Tables | None = None
         self.session: Link | None = None
         self.connecting = False
         self.accepts = False
@@ -102,15 +103,33 @@ class Broker:
         self.up = True
         self.incarnation += 1
         disk = self.disk
+        before, self.mode = self.mode, self.world.configuration.mode(self.replica)
+        if disk.lost_power:
+            disk.suspect |= self.suspects(before)
+            disk.lost_power = False
+        if before is not self.mode:
+            disk.flush(disk.end)  # recovery does so before it says how it runs itself
+        self.lineage, disk.lineage = disk.lineage, (*disk.lineage, self.incarnation)
         slave = self.make_slave(
-            rules=self.world.plan.rules, history=disk.history, start=disk.start, end=disk.end,
+            rules=self.rules, history=disk.history, start=disk.start, end=disk.end,
             flushed=disk.flushed, confirmed=disk.confirmed, confirmed_epoch=disk.history.last,
+            durable=self.mode.waits_for_disk,
         )  # fmt: skip
         self.core = self.make_replica(
-            replica=self.replica, incarnation=self.incarnation, mode=self.world.plan.mode, times=self.world.times,
-            rules=self.world.plan.rules, slave=slave, suspect=disk.suspect, make_master=self.make_master,
+            replica=self.replica, incarnation=self.incarnation, mode=self.mode, times=self.world.times,
+            rules=self.rules, slave=slave, suspect=disk.suspect, make_master=self.make_master,
         )  # fmt: skip
+        if self.world.delivery is not None:
+            self.tables = self.world.delivery.tables_of(self)
+            self.tables.load()
         self.world.after(self.world.rng.randrange(1000, 30_000), self.tick, self.incarnation)
+
+    @property
+    def rules(self) -> StreamRules:
+        rules = self.world.plan.rules
+        if self.replica == self.world.plan.learner:
+            return msgspec.structs.replace(rules, learner=True)
+        return rules
 
     def crash(self, *, power: bool) -> None:
         """kill -9, or with `power` the host goes dark. Restarting is the world's."""
@@ -125,13 +144,16 @@ class Broker:
             self.powered = False
             self.lose_power()
 
+    def suspects(self, ran: Mode) -> bool:
+        """Whether a replica that ran in this mode when its power failed may have lost what was counted on."""
+        return not ran.waits_for_disk
+
     def lose_power(self) -> None:
         end, flushed = self.disk.end, self.disk.flushed
         self.power_cuts += 1
         lost = self.disk.cut_power(self.world.rng)
         self.world.power_lost(self, end - lost, end, flushed)
-        if not self.world.plan.mode.waits_for_disk:
-            self.disk.suspect = True
+        self.disk.lost_power = True
 
     def sync_failed(self) -> None:
         """What was being flushed is clean in the page cache and not on the disk. Never retried: the process stops."""
@@ -149,6 +171,10 @@ class Broker:
             inbox, self._inbox = self._inbox, deque()
             for call, *arguments in inbox:
                 call(*arguments)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """When this process, which is paused, goes on."""
+        self._inbox.append((call,))
 
     def local_ms(self) -> int:
         return int((self.clock_us + self.world.now_us * (1 + self.drift)) / 1000)
@@ -183,7 +209,11 @@ class Broker:
             for effect in core.step(events.popleft(), self.local_ms()):
                 perform = self._performs.get(type(effect))
                 if perform is not None:
-                    perform(effect)
+                    try:
+                        perform(effect)
+                    except DiskFull:
+                        events.appendleft(s.AppendFailed(self.disk.end, "the disk is full"))
+                        break
                     if not self.up or self.incarnation != life:
                         return
         self._running = False
@@ -205,35 +235,19 @@ class Broker:
             self._inbox.append((self.tick, life))
             return
         world = self.world
-        if self.session is None and not self.connecting:
-            self.connecting = True
-            world.network.connect("session", self, world.controller, self._session_opened(life))
+        self.find_controller()
         self.feed(r.Tick())
         if not self.up or life != self.incarnation:
             return
         self._expire()
-        self._heartbeat_streams()
+        if self.tables is not None:
+            self.tables.tick()
+        ship_heartbeats(self)
         self._flush_soon()
         interval = int(world.tick_us / (1 + self.drift))
         world.after(interval, self.tick, life)
 
     # --- connections ---
-
-    def _session_opened(self, life: int) -> Any:
-        def opened(link: Link | None, refused: bool) -> None:
-            if not self.up or life != self.incarnation:
-                if link is not None:
-                    self.world.network.close(link, 0)
-                return
-            if self.paused:
-                self._inbox.append((opened, link, refused))
-                return
-            self.connecting = False
-            if link is not None and link.ends[0] is self:
-                self.session = link
-                self.feed(r.ControllerUp())
-
-        return opened
 
     def _stream_opened(self, life: int) -> Any:
         def opened(link: Link | None, refused: bool) -> None:
@@ -279,7 +293,7 @@ class Broker:
         if link is not None:
             self.world.network.send(link, link.side_of(self), message)
 
-    def _say_stream(self, number: int, message: Message) -> None:
+    def say_stream(self, number: int, message: Message) -> None:
         link = self.links.get(number)
         if link is None:
             return
@@ -307,27 +321,6 @@ class Broker:
         else:
             self._session_message(link, message)
 
-    def _session_message(self, link: Link, message: Message) -> None:
-        if link is not self.session:
-            return
-        kind, content = message
-        if kind == "beat":
-            self.feed(
-                r.HeartbeatAnswered(content.number, content.known, content.lease, content.view)
-            )
-        elif kind == "registered":
-            if content.code is e.Code.SUCCESS:
-                self.feed(r.Registered(content.records[0].view()))
-            else:
-                self.feed(r.RegistrationRefused(content.remark))
-        elif kind == "role":
-            self.feed(r.RoleNotified(content))
-        elif kind == "set":
-            for record in content.records:
-                self.feed(r.RoleNotified(record.view()))
-        elif kind == "switch":
-            self.feed(r.SwitchAsked(content.epoch, content.successor))
-
     def _stream_message(self, link: Link, message: Message) -> None:
         kind = message[0]
         number = link.number
@@ -344,9 +337,9 @@ class Broker:
             sent = max(stream.cursor, 0)
             self.feed(m.SlaveReported(number, received, flushed, epoch, sent, self.disk.end))
         elif kind == "hello":
-            _, replica, incarnation, epoch = message
+            _, replica, incarnation, epoch, learner = message
             self.streams[number] = Stream(link)
-            self.feed(m.SlaveGreeted(number, replica, incarnation, epoch))
+            self.feed(m.SlaveGreeted(number, replica, incarnation, epoch, learner))
         elif kind == "welcome":
             _, epoch, entries, start, end = message
             self.feed(s.MasterGreeted(number, epoch, EpochHistory(entries), start, end))
@@ -365,25 +358,38 @@ class Broker:
             return
         core = self.core
         assert core is not None
-        if core.refusal(self.local_ms()) is not None or not self.accepts:
+        if core.refusal(self.local_ms()) is not None or not self.accepts or self.full:
             self.world.answer(producer, message, None, self.replica)
             return
-        queue = message % self.world.plan.queues
+        delivery = self.world.delivery
+        queue = delivery.queue_of(message) if delivery else message % self.world.plan.queues
+        record = self.store(message, queue)
+        if delivery:
+            delivery.stored(self.world.records[record])
+        end = self.disk.end
+        deadline = self.local_ms() + self.world.plan.rules.slave_timeout_ms
+        self.waiting.append(Waiting(end, record, producer, deadline))
+        self.appended()
+        if self.freezes:
+            self.freezes = False
+            self.world.pause(self)
+
+    def store(self, message: int, queue: int) -> int:
+        """Append a message of our reign: the record's number."""
+        core = self.core
+        assert core is not None
         queue_offset = self.queue_offsets.get(queue, 0)
         self.queue_offsets[queue] = queue_offset + 1
         record = self.world.new_record(
             message, queue, queue_offset, core.epoch, self.disk.end, self.replica
         )
-        size = self.world.sizes[record]
-        self.disk.cells.extend(range(record << 3, (record << 3) + size))
-        end = self.disk.end
-        deadline = self.local_ms() + self.world.plan.rules.slave_timeout_ms
-        self.waiting.append(Waiting(end, record, producer, deadline))
-        self.feed(m.Appended(end))
+        self.disk.cells.extend(range(record << 3, (record << 3) + self.world.sizes[record]))
+        return record
+
+    def appended(self) -> None:
+        """Our log has grown by whole records."""
+        self.feed(m.Appended(self.disk.end))
         self._flush_soon()
-        if self.freezes:
-            self.freezes = False
-            self.world.pause(self)
 
     def _expire(self) -> None:
         now_ms = self.local_ms()
@@ -400,65 +406,7 @@ class Broker:
 
     def pump(self) -> None:
         """Send every slave what it may have, as far as its window goes."""
-        core = self.core
-        if core is None or core.master is None or not self.streams:
-            return
-        plan, rng = self.world.plan, self.world.rng
-        end = core.master.end
-        confirmed = self.visible()
-        history = core.master.history
-        start = self.disk.start
-        for number, stream in self.streams.items():
-            if 0 <= stream.cursor < start:
-                self.world.mark("stream overtaken by retention")
-                del self.streams[number]
-                self._close_link(stream.link)
-                self.feed(m.SlaveLost(number))  # and on with whoever is left
-                return
-        for number, stream in self.streams.items():
-            while (
-                0 <= stream.cursor < end
-                and stream.cursor - stream.acked < plan.window * plan.frame_cells_max
-            ):
-                at = stream.cursor
-                entry = history.at(at)
-                limit = end if entry is None else history.end_of_reign(entry.number, end)
-                stop = min(limit, at + 1 + int(rng.random() * plan.frame_cells_max))
-                epoch, start = entry or (0, 0)
-                stream.cursor = stop
-                self._transfer(number, stream, at, stop, epoch, start, confirmed)
-            if stream.sent_confirmed < confirmed and stream.cursor == end and stream.acked == end:
-                self._transfer(
-                    number, stream, end, end, history.last, history.last_start, confirmed
-                )
-
-    def _transfer(
-        self,
-        number: int,
-        stream: Stream,
-        at: int,
-        stop: int,
-        epoch: int,
-        start: int,
-        confirmed: int,
-    ) -> None:
-        stream.said_us = self.world.now_us
-        stream.sent_confirmed = confirmed
-        cells = self.disk.cells[at:stop]
-        self._say_stream(number, ("frame", at, cells, epoch, start, confirmed))
-
-    def _heartbeat_streams(self) -> None:
-        core = self.core
-        if core is None or core.master is None:
-            return
-        idle_us = self.world.plan.rules.stream_heartbeat_ms * 1000
-        history = core.master.history
-        for number, stream in list(self.streams.items()):
-            if stream.cursor >= 0 and self.world.now_us - stream.said_us > idle_us:
-                at = stream.cursor
-                self._transfer(
-                    number, stream, at, at, history.last, history.last_start, self.visible()
-                )
+        ship(self)
 
     # --- flushing ---
 
@@ -466,7 +414,7 @@ class Broker:
         if self.flushing or self.disk.flushed >= self.disk.end or not self.up:
             return
         self.flushing = True
-        low, high = self.world.plan.flush_us
+        low, high = self.world.configuration.flush_us(self.mode)
         delay = self.world.rng.randint(low, high) + int(self.world.rng.random() * self.slow_us)
         self.world.after(delay, self._flushed, self.incarnation, self.disk.cuts, self.disk.end)
 
@@ -495,30 +443,21 @@ class Broker:
 
     # --- effects of the replica ---
 
-    def _register(self, effect: r.Register) -> None:
-        self._say(
-            self.session,
-            ("register", self.replica, self.incarnation, effect.suspect, effect.epoch, effect.end),
-        )
-
     def _forget_suspicion(self, effect: r.ForgetSuspicion) -> None:
         self.burn()
         self.disk.suspect = False
-
-    def _ask_for_election(self, effect: r.AskForElection) -> None:
-        self._say(self.session, ("elect", self.replica))
-
-    def _send_heartbeat(self, effect: r.SendHeartbeat) -> None:
-        self._say(self.session, ("beat", self.replica, self.incarnation, effect))
 
     def _prepare(self, effect: r.Prepare) -> None:
         self.burn()
         if not self.up:
             return
+        if self.tables is not None:
+            self.tables.prepare()
         disk = self.disk
         end = disk.boundary(disk.end)
         if end < disk.end:
             disk.truncate(end)
+            self._cut_tables(end)
         self.recompute_queue_offsets()
         self.feed(r.Prepared(effect.epoch, end, disk.flushed))
 
@@ -548,17 +487,34 @@ class Broker:
     def _open_writes(self, effect: r.OpenWrites) -> None:
         self.accepts = True
         self.world.reign_began(self, effect.epoch)
+        core = self.core
+        if self.tables is not None and core is not None:
+            lossy = not core.mode.waits_for_slaves or core.view.lossy_epoch == core.epoch
+            self.tables.role_changed(serving=True, may_have_lost=lossy)
 
     def _close_writes(self, effect: r.CloseWrites) -> None:
         self.accepts = False
+        self._follow_tables()
         self.world.answers_lost(self.waiting)
         self.waiting.clear()
         self.streams_closed()
         self.feed(r.WritesClosed(self.disk.end, self.disk.flushed))
 
+    def _role_changed(self, effect: r.RoleChanged) -> None:
+        if effect.role in (Role.WAITING, Role.FOLLOWING):
+            self._follow_tables()
+
+    def _follow_tables(self) -> None:
+        if self.tables is not None:
+            self.tables.role_changed(serving=False)
+
+    def _cut_tables(self, end: int) -> None:
+        if self.tables is not None:
+            self.tables.cut(end)
+
     def streams_closed(self) -> None:
         for stream in self.streams.values():
-            self._close_link(stream.link)
+            self.close_link(stream.link)
         self.streams.clear()
 
     # --- effects of the master ---
@@ -577,7 +533,7 @@ class Broker:
         core = self.core
         assert core is not None and core.master is not None
         master = core.master
-        self._say_stream(
+        self.say_stream(
             effect.connection,
             ("welcome", master.epoch, master.history.entries, master.start, master.end),
         )
@@ -591,29 +547,32 @@ class Broker:
     def _drop(self, effect: m.Drop) -> None:
         stream = self.streams.pop(effect.connection, None)
         if stream is not None:
-            self._close_link(stream.link)
+            self.close_link(stream.link)
 
-    def _close_link(self, link: Link) -> None:
+    def close_link(self, link: Link) -> None:
         self.links.pop(link.number, None)
         self.codecs.pop(link.number, None)
         self.world.network.close(link, link.side_of(self))
 
     def _propose(self, effect: m.Propose) -> None:
+        self.world.proposed(self, effect.members)
         self._say(self.session, ("alter", self.replica, effect))
 
     # --- effects of the slave ---
 
     def _connect(self, effect: s.Connect) -> None:
-        target = self.world.brokers[effect.master]
+        target = self.world.reach(effect.address)
         self.world.network.connect("stream", self, target, self._stream_opened(self.incarnation))
 
     def _greet(self, effect: s.Greet) -> None:
-        self._say_stream(effect.connection, ("hello", self.replica, self.incarnation, effect.epoch))
+        learner = self.rules.learner
+        hello = ("hello", self.replica, self.incarnation, effect.epoch, learner)
+        self.say_stream(effect.connection, hello)
 
     def _close_stream(self, effect: s.CloseStream) -> None:
         link = self.links.get(effect.connection)
         if link is not None:
-            self._close_link(link)
+            self.close_link(link)
 
     def _set_aside(self, effect: s.SetAside) -> None:
         self.burn()
@@ -625,6 +584,7 @@ class Broker:
         self.burn()
         if self.up:
             self.disk.truncate(effect.end)
+            self._cut_tables(effect.end)
             self.world.truncated(self, effect.end)
             self.burn()
 
@@ -632,6 +592,9 @@ class Broker:
         self.burn()
         if not self.up:
             return
+        if self.full:
+            self.world.mark("append failed")
+            raise DiskFull
         self.world.check_append(self, effect.offset, self.body)
         if not self.disk.end and effect.offset:
             assert self.core is not None
@@ -642,7 +605,7 @@ class Broker:
         self._flush_soon()
 
     def _report_progress(self, effect: s.ReportProgress) -> None:
-        self._say_stream(
+        self.say_stream(
             effect.connection, ("report", effect.received, effect.flushed, effect.epoch)
         )
 
@@ -669,6 +632,7 @@ PERFORMS: Final[dict[type, str]] = {
     r.Prepare: "_prepare",
     r.OpenWrites: "_open_writes",
     r.CloseWrites: "_close_writes",
+    r.RoleChanged: "_role_changed",
     m.Confirmed: "_confirmed",
     m.Acknowledge: "_acknowledge",
     m.Admit: "_admit",

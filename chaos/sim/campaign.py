@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from chaos.sim.classic import simulate_classic
 from chaos.sim.world import Outcome, Parts, simulate
 from replication.config import Mode
 
 CHUNK_SEEDS: Final = 25
+CLASSIC_ONE_IN: Final = 4  # seeds of a campaign with a controller, a classic pair too
 
 
 @dataclass(slots=True)
@@ -38,20 +41,37 @@ class Campaign:
 
 
 def attempt(
-    seed: int, events: int, mode: Mode | None = None, parts: Parts | None = None
+    seed: int,
+    events: int,
+    mode: Mode | None = None,
+    parts: Parts | None = None,
+    *,
+    rolling: bool = False,
+    classic: bool = False,
 ) -> Outcome | str:
-    """A seed's outcome, or what is wrong with it."""
+    """A seed's outcome, or what is wrong with it. classic: of a classic pair alone."""
     try:
-        return simulate(seed, events, mode=mode, parts=parts)
+        if classic:
+            return simulate_classic(seed, events, mode=mode)
+        outcome = simulate(seed, events, mode=mode, parts=parts, rolling=rolling)
+        if seed % CLASSIC_ONE_IN == 0 and parts is None:
+            outcome.marks |= simulate_classic(seed, events // 2, mode=mode).marks
+        return outcome
     except (
         Exception
     ) as problem:  # a finding, whatever it is: violation, assertion, or a mistake in the code
         return f"{type(problem).__name__}: {problem}"
 
 
-def _chunk(work: tuple[list[int], int, Mode | None]) -> list[tuple[int, Outcome | str]]:
-    seeds, events, mode = work
-    return [(seed, attempt(seed, events, mode)) for seed in seeds]
+def _chunk(
+    work: tuple[list[int], int, Mode | None, Parts | None, bool, bool],
+) -> list[tuple[int, Outcome | str]]:
+    logging.getLogger("cluster").setLevel(logging.CRITICAL)  # what the tables' own modules say
+    seeds, events, mode, parts, rolling, classic = work
+    return [
+        (seed, attempt(seed, events, mode, parts, rolling=rolling, classic=classic))
+        for seed in seeds
+    ]
 
 
 def campaign(
@@ -59,6 +79,9 @@ def campaign(
     events: int,
     *,
     mode: Mode | None = None,
+    parts: Parts | None = None,
+    rolling: bool = False,
+    classic: bool = False,
     jobs: int = 2,
     progress: Callable[[str], None] | None = None,
 ) -> Campaign:
@@ -67,7 +90,8 @@ def campaign(
     found = Campaign()
     numbers = list(seeds)
     work = [
-        (numbers[at : at + CHUNK_SEEDS], events, mode) for at in range(0, len(numbers), CHUNK_SEEDS)
+        (numbers[at : at + CHUNK_SEEDS], events, mode, parts, rolling, classic)
+        for at in range(0, len(numbers), CHUNK_SEEDS)
     ]
     done = 0
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.network import Link, Message
+from chaos.sim.network import Endpoint, Link, Message
 from replication import election as e
 from replication.election import ControllerCore, GroupRecord
 
 if TYPE_CHECKING:
+    from chaos.sim.session import Session
     from chaos.sim.world import World
 
 GROUP = "a"
@@ -21,6 +22,7 @@ class Controller:
     """One controller process. Its disk holds the record of the one group."""
 
     make_core: type[ControllerCore] = ControllerCore
+    several = False
 
     def __init__(self, world: World, drift: float) -> None:
         self.world = world
@@ -79,6 +81,9 @@ class Controller:
             for call, *arguments in inbox:
                 call(*arguments)
 
+    def heal(self) -> None:
+        """Nothing of its own goes wrong."""
+
     def local_ms(self) -> int:
         return int((self.clock_us + self.world.now_us * (1 + self.drift)) / 1000)
 
@@ -87,8 +92,11 @@ class Controller:
         """What is decided, durable or not."""
         if self.core is not None and GROUP in self.core.groups:
             return self.core.groups[GROUP].record
-        assert self.durable is not None
-        return self.durable
+        return self.durable or GroupRecord(CLUSTER, GROUP)
+
+    def asked_by(self, broker: Session) -> Endpoint:
+        """Which controller process a broker connects to next."""
+        return self
 
     def tick(self, life: int) -> None:
         if not self.up or life != self.life:
@@ -129,14 +137,12 @@ class Controller:
                 )
             )  # fmt: skip
         elif kind == "register":
-            _, replica, incarnation, suspect, epoch, end = message
-            address = str(replica)
+            _, replica, incarnation, suspect, epoch, end, lineage, address, mode = message
             request = self._request(link, "registered")
-            mode = self.world.plan.mode.value
             self.feed(
                 e.RegisterBroker(
                     request, link.number, CLUSTER, GROUP, replica, address, address, incarnation, mode,
-                    suspect, epoch, end,
+                    suspect, epoch, end, lineage,
                 )
             )  # fmt: skip
         elif kind == "alter":
@@ -144,9 +150,13 @@ class Controller:
             self.feed(
                 e.AlterSyncSet(
                     self._request(link, "set"), GROUP, replica, proposal.epoch, proposal.members, proposal.number,
-                    proposal.incarnations, proposal.reaffirm,
+                    proposal.incarnations, proposal.reaffirm, link.number,
                 )
             )  # fmt: skip
+        elif kind == "apply":
+            replica = message[1]
+            request = self._request(link, "applied")
+            self.feed(e.ApplyBrokerId(request, CLUSTER, GROUP, replica, f"replica {replica}"))
         elif kind == "elect":
             request = self._request(link, "set")
             self.feed(e.ElectMaster(request, CLUSTER, GROUP, message[1]))
@@ -168,7 +178,10 @@ class Controller:
         core = self.core
         if core is None:
             return
-        self._held.extend(core.step(event, self.local_ms()))
+        before = self.record
+        effects = core.step(event, self.local_ms())
+        self.world.mishaps.decided(self.life, event, before, effects)
+        self._held.extend(effects)
         self._release(self.life)
 
     def _release(self, life: int) -> None:
@@ -202,7 +215,7 @@ class Controller:
             else:
                 self.answered.append(effect)
         elif isinstance(effect, e.Probe):
-            target = self.world.brokers[effect.replica]
+            target = self.world.reach(effect.address)
             life = self.life
 
             def probed(link: Link | None, refused: bool) -> None:

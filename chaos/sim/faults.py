@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from replication.config import LeaseTimes, Mode, StreamRules
+import msgspec
+
+from replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
 
 #: ten times shorter than the defaults, so that two thousand events see several leases end
 TIMES: Final = LeaseTimes(heartbeat_ms=60, lease_ms=240, election_wait_ms=280, drift_percent=5)
@@ -47,6 +49,7 @@ class Plan:
 
     fault_kinds  a random subset: many bugs need one kind often and another one never
     wire         replication streams go through the real codec in randomly cut chunks
+    learner      the replica that follows and never counts; 0 for none
     """
 
     mode: Mode
@@ -66,6 +69,7 @@ class Plan:
     flush_us: tuple[int, int]
     drifts: tuple[float, ...]
     wire: bool
+    learner: int = 0
 
 
 def draw(rng: random.Random, mode: Mode | None = None) -> Plan:
@@ -103,3 +107,19 @@ def draw(rng: random.Random, mode: Mode | None = None) -> Plan:
         drifts=tuple(rng.uniform(-0.02, 0.02) for _ in range(replicas + 1)),
         wire=rng.random() < 0.1,
     )
+
+
+def varied(plan: Plan, rng: random.Random) -> Plan:
+    """The plan with what came later than its draws: `rng` is another one, so that no older seed changes."""
+    changes: dict[str, Any] = {
+        "lease_policy": rng.choice((LeasePolicy.AUTO, LeasePolicy.STRICT, LeasePolicy.AVAILABLE))
+    }
+    fewer, learns, fills = (rng.random() for _ in range(3))
+    if plan.replicas > 2 and plan.mode.waits_for_slaves and fewer < 0.25:
+        changes |= {"all_in_set": False, "copies_wanted": 2}
+    kinds = plan.fault_kinds
+    if kinds and fills < 0.3:
+        kinds = (*kinds, "disk_full")
+    learner = plan.replicas if plan.replicas > 2 and learns < 0.25 else 0
+    rules = msgspec.structs.replace(plan.rules, **changes)
+    return replace(plan, rules=rules, fault_kinds=kinds, learner=learner)

@@ -6,6 +6,8 @@ import random
 import struct
 from typing import Any
 
+from msgspec import structs
+
 from chaos.sim.network import Message
 from replication.frames import (
     Challenge,
@@ -51,9 +53,9 @@ class Codec:
     def _encode(self, message: Message) -> bytes:
         kind = message[0]
         if kind == "hello":
-            hello = Hello("sim", "a", message[1], message[2], message[3])
-            proof = slave_proof(SECRET, _CHALLENGE, hello)
-            hello = Hello("sim", "a", message[1], message[2], message[3], proof=proof)
+            _, replica, incarnation, epoch, learner = message
+            hello = Hello("sim", "a", replica, incarnation, epoch, learner=learner)
+            hello = structs.replace(hello, proof=slave_proof(SECRET, _CHALLENGE, hello))
             return encode_slave_frame(hello, Dialect.EXTENDED)
         if kind == "report":
             return encode_slave_frame(Report(*message[1:]), Dialect.EXTENDED)
@@ -77,7 +79,7 @@ class Codec:
         if isinstance(frame, Hello):
             problem = refuse_hello(frame, _CHALLENGE, cluster="sim", group="a", secret=SECRET)
             assert problem is None, problem
-            return ("hello", frame.replica, frame.incarnation, frame.epoch)
+            return ("hello", frame.replica, frame.incarnation, frame.epoch, frame.learner)
         if isinstance(frame, Report):
             return ("report", frame.received, frame.flushed, frame.epoch)
         if isinstance(frame, Welcome):

@@ -5,18 +5,30 @@ from __future__ import annotations
 import heapq
 import random
 import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from chaos.sim.broker import Broker, Waiting
-from chaos.sim.checks import Checks, Violation
-from chaos.sim.control import Controller
-from chaos.sim.faults import TICK_MS, TIMES, Plan, draw
+from chaos.sim.checks import Check, Checks, Violation
+from chaos.sim.configuration import Configuration
+from chaos.sim.control import GROUP, Controller
+from chaos.sim.delivery import Delivery
+from chaos.sim.delivery import drawn as delivery_drawn
+from chaos.sim.faults import TICK_MS, TIMES, Plan, draw, varied
+from chaos.sim.mishaps import Mishaps, controller
+from chaos.sim.mishaps import drawn as mishaps_drawn
 from chaos.sim.network import Network
+from chaos.sim.records import Unjudged
+from chaos.sim.shortstores import ShortStores
+from chaos.sim.tables import Tables
 from replication import election as e
 from replication import masterevents as m
 from replication.config import Mode
+
+if TYPE_CHECKING:
+    from chaos.sim.controllers import EtcdControllers
+    from chaos.sim.pair import Node
 
 QUIET_EVENTS_MAX: Final = 40_000
 OPERATOR_PATIENCE_US: Final = 1_500_000
@@ -47,10 +59,24 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What runs; tests put defective ones in."""
+    """What runs; tests put defective ones in.
+
+    tables        what every broker derives from its log; another than Tables runs in every seed
+    node          a broker of a classic pair: then that is what runs (chaos.sim.classic)
+    short_stores  one replica's store comes back emptied, shorter or as an older copy, again and again; nothing retained
+    mishaps       those of chaos.sim.mishaps that every seed has, instead of those that it draws
+    plan          what every seed's plan is like, whatever it draws
+    rolling       as World's
+    """
 
     broker: type[Broker] = Broker
-    controller: type[Controller] = Controller
+    controller: type[Controller | EtcdControllers] = Controller
+    tables: type[Tables] = Tables
+    node: type[Node] | None = None
+    short_stores: bool = False
+    mishaps: frozenset[str] | None = None
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    rolling: bool = False
 
 
 @dataclass(slots=True)
@@ -89,12 +115,19 @@ class World:
         mode: Mode | None = None,
         parts: Parts | None = None,
         retention: bool = True,
+        later: bool = True,
+        rolling: bool = False,
     ) -> None:
-        """retention False: no log ever loses its front, and all else of the seed is drawn as with it."""
+        """retention False: no log ever loses its front, and all else of the seed is drawn as with it; later False: nor
+        has it any setting or fault of faults.varied. rolling: see Configuration."""
         parts = parts or Parts()
         self.seed = seed
+        retention, later = retention and not parts.short_stores, later and not parts.short_stores
         self.rng = random.Random(seed)
         self.plan: Plan = draw(self.rng, mode)
+        if later:
+            self.plan = varied(self.plan, random.Random(seed ^ 0x5EED))
+        self.plan = replace(self.plan, **parts.plan)
         self.times = TIMES
         self.tick_us = TICK_MS * 1000
         self.now_us = 0
@@ -105,19 +138,29 @@ class World:
         self.sizes: list[int] = []
         self.records: list[Record] = []
         self.network = Network(self)
-        self.controller = parts.controller(self, self.plan.drifts[0])
+        self.faulty = True
+        self.configuration = Configuration(self, rolling=rolling or parts.rolling)
+        kinds = parts.mishaps
+        if kinds is None:
+            kinds = mishaps_drawn(seed) if later else frozenset()
+        self.controller = controller(self, kinds, parts.controller, self.plan.drifts[0])
         self.brokers: dict[int, Broker] = {
             replica: parts.broker(self, replica, self.plan.drifts[replica])
             for replica in range(1, self.plan.replicas + 1)
         }
+        self.make_broker = parts.broker
+        self.hosts = dict(self.brokers)
         self.checks = Checks(self)
         self.outcome = Outcome(seed, self.plan.mode)
         self.producers = [
             Producer(number, self.rng.randint(1, self.plan.replicas))
             for number in range(self.plan.producers)
         ]
+        self.delivery = None
+        if later and (parts.tables is not Tables or delivery_drawn(seed)):
+            self.delivery = Delivery(self, parts.tables)
+        self.mishaps = Mishaps(self, kinds)
         self._messages = 0
-        self.faulty = True
         self._asked_us = 0
         self._without_master_us = 0
         self.controller.start()
@@ -133,6 +176,8 @@ class World:
         self._retention_us = self._expiry.choice(RETENTION_US) if retention else 0
         if self._expiry.random() < 0.5 and retention:
             self.after(self._retention_us, self._expire)
+        if parts.short_stores and self.plan.replicas > 1:
+            ShortStores(self)
         if self.plan.fault_kinds:
             self.after(self._fault_gap() + 100_000, self._fault)
 
@@ -155,6 +200,18 @@ class World:
 
     def run(self, events: int) -> Outcome:
         """Faults for so many events, then heal, run until quiet, and check the history."""
+        try:
+            self._run(events)
+            self.checks.history()
+        except Unjudged as why:
+            self.note("unjudged", why)
+        outcome = self.outcome
+        outcome.events = self.events
+        outcome.acked = len(self.checks.acked)
+        outcome.consumed = self.checks.consumed
+        return outcome
+
+    def _run(self, events: int) -> None:
         step, target = self.step, self.events + events
         while self.events < target:
             step()
@@ -164,17 +221,12 @@ class World:
         while not self._quiet():
             if self.events >= limit:
                 raise Violation(
-                    f"not quiet {QUIET_EVENTS_MAX} events after healing: {self.describe()}"
+                    Check.STUCK,
+                    f"not quiet {QUIET_EVENTS_MAX} events after healing: {self.describe()}",
                 )
             for _ in range(50):
                 step()
             self._operate()
-        self.checks.history()
-        outcome = self.outcome
-        outcome.events = self.events
-        outcome.acked = len(self.checks.acked)
-        outcome.consumed = self.checks.consumed
-        return outcome
 
     def note(self, *what: Any) -> None:
         """One fact for the trace and for the digest that makes two runs comparable."""
@@ -278,6 +330,9 @@ class World:
     def consumed(self, broker: Broker, offset: int) -> None:
         self.checks.read(broker, offset)
 
+    def proposed(self, broker: Broker, members: frozenset[int]) -> None:
+        self.checks.proposed(broker, members)
+
     def check_append(self, broker: Broker, offset: int, cells: list[int]) -> None:
         self.checks.appended(broker, offset, cells)
 
@@ -304,7 +359,11 @@ class World:
         if broker.stopped_by_retention and self.checks.needs_seeding(broker):
             self.after(SEEDING_US, self._empty, broker)
             return
-        raise Violation(f"replica {broker.replica} alarms: {reason}\n{self.describe()}")
+        if self.mishaps.explains(reason):
+            return
+        raise Violation(
+            Check.ALARM, f"replica {broker.replica} alarms: {reason}\n{self.describe()}"
+        )
 
     def announced(self, event: e.Announce) -> None:
         self.note(event.kind.value, event.epoch, event.text)
@@ -317,7 +376,11 @@ class World:
             self.mark("nobody can be elected")
 
     def host_powered(self, host: int) -> bool:
-        return host == 0 or self.brokers[host].powered
+        return host not in self.hosts or self.hosts[host].powered
+
+    def reach(self, address: str) -> Broker:
+        """The broker at an address that it registered."""
+        return self.hosts[int(address)]
 
     # --- retention ---
 
@@ -331,6 +394,8 @@ class World:
         self.mark("retention")
         self.note("deleted", broker.replica, start)
         self.checks.deleted(broker, start)
+        if self.delivery is not None:
+            self.delivery.trimmed(broker, start)
 
     def _empty(self, broker: Broker) -> None:
         """What a person does about a replica that must be seeded anew, if it still must."""
@@ -340,7 +405,7 @@ class World:
             broker.crash(power=False)
             self.checks.emptied(broker)
             broker.disk.empty()
-            self.after(1000, self._restart, broker)
+            self.after(1000, self.restart, broker)
 
     # --- faults ---
 
@@ -371,10 +436,11 @@ class World:
         shortest, longest = (60_000, 900_000) if power else (3_000, 600_000)
         if self.rng.random() < 0.3:
             longest = shortest * 3
-        self.after(self.rng.randrange(shortest, longest), self._restart, broker)
+        self.after(self.rng.randrange(shortest, longest), self.restart, broker)
 
-    def _restart(self, broker: Broker) -> None:
-        if not broker.up:
+    def restart(self, broker: Broker) -> None:
+        inside = self.brokers[broker.replica] is broker  # else its copy is the replica by now
+        if not broker.up and (inside or self.faulty):
             broker.boot()
             broker.start()
 
@@ -451,6 +517,15 @@ class World:
     def _fast_disk(self, broker: Broker) -> None:
         broker.slow_us = 0
 
+    def _fault_disk_full(self) -> None:
+        """A disk takes no more: puts are refused, and what a slave is sent it cannot append."""
+        broker = self._somebody()
+        broker.full = True
+        self.after(self.rng.randrange(20_000, 600_000), self._disk_has_space, broker)
+
+    def _disk_has_space(self, broker: Broker) -> None:
+        broker.full = False
+
     def _fault_sync_error(self) -> None:
         """A failed sync leaves pages clean that are not durable: the process stops, its page cache is not trusted."""
         broker = self._somebody()
@@ -484,13 +559,16 @@ class World:
         if not self.controller.up:
             self.controller.start()
         self.controller.pause(False)
+        self.controller.heal()
+        self.mishaps.heal()
         for broker in self.brokers.values():
             broker.fuse = 0
             broker.freezes = False
             broker.slow_us = 0
+            broker.full = False
             if broker.paused:
                 broker.pause(False)
-            self._restart(broker)
+            self.restart(broker)
         self._without_master_us = self.now_us
 
     def _master(self) -> Broker | None:
@@ -503,20 +581,23 @@ class World:
 
     def _operate(self) -> None:
         """An operator elects by hand what the controller declares it will not elect itself."""
-        if self._master() is not None or self.controller.record.master:
+        forgotten = self.mishaps.forgotten
+        if not forgotten and (self._master() is not None or self.controller.record.master):
             self._without_master_us = self.now_us
             return
         if self.now_us - self._without_master_us < OPERATOR_PATIENCE_US:
             return
         self._without_master_us = self.now_us
         record = self.controller.record
-        if record.epoch == 0:
+        if record.epoch == 0 and not forgotten:
             return
-        if not set(record.base) <= set(record.suspects):
-            raise Violation(f"no master and no reason for it: {self.describe()}")
+        core = self.controller.core
+        lacking = core.lacking(core.groups[GROUP]) if core is not None and record.epoch else {}
+        if not (set(record.base) <= {*record.suspects, *lacking} or forgotten):
+            raise Violation(Check.NOBODY, self.describe())
         best = (
             max(  # of all replicas: an earlier member may hold more than a member that lost power
-                self.brokers,
+                self.brokers.keys() - {self.plan.learner},
                 key=lambda each: (
                     self.brokers[each].disk.history.last,
                     self.brokers[each].disk.end,
@@ -534,9 +615,13 @@ class World:
             return False
         core = master.core.master
         everybody = frozenset(self.brokers)
+        if master.replica != self.plan.learner:  # which leads only where every copy lost power
+            everybody -= {self.plan.learner}
         if core.granted != everybody or frozenset(self.controller.record.sync_set) != everybody:
             return False
         if core.confirmed != core.end or core.acknowledged < core.end or self.records == []:
+            return False
+        if self.delivery is not None and not self.delivery.quiet(master):
             return False
         return all(
             broker.disk.end == core.end and broker.visible() == core.confirmed
@@ -551,6 +636,9 @@ def simulate(
     mode: Mode | None = None,
     parts: Parts | None = None,
     retention: bool = True,
+    later: bool = True,
+    rolling: bool = False,
 ) -> Outcome:
     """Run one seed. Raises Violation or AssertionError when something is wrong."""
-    return World(seed, mode=mode, parts=parts, retention=retention).run(events)
+    world = World(seed, mode=mode, parts=parts, retention=retention, later=later, rolling=rolling)
+    return world.run(events)

@@ -64,11 +64,30 @@ class Overdue(NamedTuple):
     """What an answer says that waited too long: its message is stored, and its safety unknown.
 
     copies   replicas known to hold it, this one included; durable: on how many disks
+    remark   why, in words; without line breaks, quotes and backslashes
     """
 
     code: ResponseCode
     copies: int
     durable: int
+    remark: str = ""
+
+
+#: the reign ended before the set was known to have the message: it stays if the next master has it
+FATE_UNKNOWN: Final = Overdue(
+    ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0,
+    "stored, fate unknown: the reign ended before the other replicas were known to have it",
+)  # fmt: skip
+#: something final happened here: what the disk keeps is for the next start to say
+DISK_UNKNOWN: Final = Overdue(
+    ResponseCode.FLUSH_DISK_TIMEOUT, 1, 0,
+    "stored, fate unknown: this broker failed before the message was known to be safe",
+)  # fmt: skip
+#: this broker stops, and what was waited for did not come before
+STOPPED_WAITING: Final = Overdue(
+    ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0,
+    "stored, fate unknown: this broker stops before other replicas were known to have it",
+)  # fmt: skip
 
 
 Chunk = tuple[Connection, bytes, Safety]
@@ -123,6 +142,7 @@ class Acks:
         self._held: deque[_Held] = deque()
         self._for_disk: deque[_Held] = deque()
         self.held_bytes = 0
+        self.waited = (0, 0)  # bytes of answers that were held, and the same by the ms of each
         self.unsafe: Counter[ResponseCode] = Counter()  # answers that left with such a code
         self._late: defaultdict[ResponseCode, OncePer] = defaultdict(lambda: once_per(LATE_LOG_S))
 
@@ -272,6 +292,9 @@ class Acks:
     def _pop(self, waiting: deque[_Held]) -> _Held:
         first = waiting.popleft()
         self.held_bytes -= first.size
+        held, by_ms = self.waited
+        waited_ms = self._clock.monotonic_ms() - first.since_ms
+        self.waited = held + first.size, by_ms + first.size * waited_ms
         return first
 
     def _leave(self, held: _Held, overdue: Overdue) -> int:
@@ -279,7 +302,7 @@ class Acks:
         safety = Safety(self._epoch, overdue.copies, overdue.durable)
         left = 0
         for connection, answers, said in held.chunks:
-            changed, count = with_code(settled(answers, said, safety), overdue.code)
+            changed, count = with_code(settled(answers, said, safety), overdue.code, overdue.remark)
             connection.write(changed)
             left += count
         self.unsafe[overdue.code] += left
@@ -315,21 +338,35 @@ def settled(answers: bytes, said: Safety, safety: Safety) -> bytes:
 
 
 _SUCCESS: Final = b'{"code":0,'
+_REMARK_AT: Final = 13  # of a binary header: code, language, version, opaque, flag, then its size
 
 
-def with_code(answers: bytes, code: ResponseCode) -> tuple[bytes, int]:
-    """The same answers with `code` in the place of SUCCESS, and how many; refusals stay."""
+def with_code(answers: bytes, code: ResponseCode, remark: str = "") -> tuple[bytes, int]:
+    """The same answers with `code` in the place of SUCCESS, and how many; refusals stay.
+
+    remark   what they say besides; the answer of a stored send has none of its own
+    """
     changed: list[bytes] = []
+    said = remark.encode()
+    json_head = b'{"code":%d,' % code + (b'"remark":"%b",' % said if said else b"")
     at = count = 0
     while at < len(answers):
         end = at + 4 + int.from_bytes(answers[at : at + 4], "big")
-        header_end = at + 8 + int.from_bytes(answers[at + 5 : at + 8], "big")
-        if answers[at + 4] == 1 and answers[at + 8 : at + 10] == b"\x00\x00":
-            changed += (answers[at : at + 8], struct.pack(">H", code), answers[at + 10 : end])
-        elif answers[at + 4] == 0 and answers.startswith(_SUCCESS, at + 8):
-            header = b'{"code":%d,' % code + answers[at + 8 + len(_SUCCESS) : header_end]
+        header = at + 8
+        header_end = header + int.from_bytes(answers[at + 5 : at + 8], "big")
+        if answers[at + 4] == 1 and answers[header : header + 2] == b"\x00\x00":
+            fixed = header + _REMARK_AT
+            changed += (
+                struct.pack(
+                    ">II", end - at - 4 + len(said), 1 << 24 | (header_end - header + len(said))
+                ),
+                struct.pack(">H", code), answers[header + 2 : fixed],
+                struct.pack(">I", len(said)), said, answers[fixed + 4 : end],
+            )  # fmt: skip
+        elif answers[at + 4] == 0 and answers.startswith(_SUCCESS, header):
+            head = json_head + answers[header + len(_SUCCESS) : header_end]
             body = answers[header_end:end]
-            changed += (struct.pack(">II", 4 + len(header) + len(body), len(header)), header, body)
+            changed += (struct.pack(">II", 4 + len(head) + len(body), len(head)), head, body)
         else:
             changed.append(answers[at:end])
             count -= 1

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
 from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
-from cluster.broker.config import BrokerConfig, Role, is_loopback
+from cluster.broker.config import BrokerConfig, Role, packed_host
+from cluster.broker.cuts import Cuts, ends_below
 from cluster.broker.delay import DelayLevels, DelaySchedule
 from cluster.broker.duplicates import Claim
 from cluster.broker.fastpath import SendPath
@@ -42,6 +43,7 @@ from cluster.broker.jobs import (
     StatsSampling,
     TableSaving,
 )
+from cluster.broker.lives import Lives
 from cluster.broker.locks import QueueLocks
 from cluster.broker.longpoll import Arrival
 from cluster.broker.members import ConsumerMembers, ProducerMembers
@@ -49,20 +51,29 @@ from cluster.broker.membership import Membership
 from cluster.broker.messages import UniqueIds
 from cluster.broker.metasync import Tables, TableSync
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.putsizes import PutSizes
 from cluster.broker.queuestarts import QueueStarts
+from cluster.broker.refusals import Refusals
 from cluster.broker.registration import Registration
 from cluster.broker.replicagroup import Replica
+from cluster.broker.resting import Resting
+from cluster.broker.savedfile import SavedFile
 from cluster.broker.slavereads import SlaveReads
 from cluster.broker.standing import OnMaster, Standing
+from cluster.broker.startable import exposure
 from cluster.broker.stats import BrokerStats
+from cluster.broker.tablereaders import TableReaders
 from cluster.broker.topics import TopicTable
 from cluster.process import Job, connections_affordable
+from cluster.remoting.budget import OutputBudget
 from cluster.remoting.channel import ChannelPool
 from cluster.remoting.codes import RequestCode
 from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.server import Listen, RemotingServer
 from cluster.remoting.tls import TlsFiles, TlsMode, client_context
-from storage import Clock, MessageStore, pack_host
+from storage import Clock, MessageStore
+
+log = logging.getLogger(__name__)
 
 #: the fast port serves everything but what may keep a connection waiting
 NOT_ON_FAST_PORT: Final = frozenset(
@@ -99,24 +110,46 @@ class Broker:
         self.config = config
         self.store = store
         self.clock = clock
+        self.output_budget = OutputBudget(config.unread_output_bytes_max)  # of both ports
         self.topics = TopicTable(config, config.config_path / "topics.json", clock)
         self.groups = GroupTable(config, config.config_path / "subscriptionGroup.json", clock)
         self.offsets = OffsetTable(config.config_path / "consumerOffset.json", clock)
+        self.deletions = SavedFile(store.tombstones.path, store.tombstones.to_json)
+        store.tombstones.on_change = self._deletions_changed
+        if store.tombstones.unsaved:
+            self.deletions.changed()
         self.consumers = ConsumerMembers()
         self.producers = ProducerMembers()
+        self.cuts = Cuts(
+            config.config_path / "queueCuts.json",
+            self.offsets,
+            self.consumers,
+            Lives(store, clock),
+            clock,
+        )
+        store.tombstones.on_put = self._topic_deleted
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
         self.dispatch = Dispatch(store)
         self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
         self.standing = self._stand(membership, rng)
         self.acks.overdue = self.standing.overdue
-        self.stats = BrokerStats(config.cluster, self.put_counts, self._put_total, clock.now_ms())
+        self.stats = BrokerStats(
+            config.cluster,
+            self.put_counts,
+            self._put_total,
+            clock.now_ms(),
+            self.topics.is_system,
+        )
+        self.put_sizes = PutSizes(store, lambda: self.acks.waited)
         self.schedule = DelaySchedule(
             store,
             DelayLevels(config.storage.delay_levels),
             config.config_path / "delayOffset.json",
             clock,
         )
+        self.resting = Resting(store, self.standing, self.log_flush.reach)
+        self.offsets.file.rests = self.schedule.file.rests = self.resting
         self.retention = Retention(store)
         self.expiry = Expiry(
             self.consumers, self.producers, self.locks, clock, config.channel_expired_ms
@@ -126,15 +159,26 @@ class Broker:
             channels_to_master(config),
             Tables(
                 self.topics,
+                self.deletions,
                 self.groups,
                 self.offsets,
                 self.schedule,
                 self.forget_topic,
                 self.stored_queues,
-                store.max_offset,
+                store,
+                lambda: self.standing.broker_id,
+                self.resting.holds,
             ),
             clock,
             QueueStarts(self.topics, store),
+        )
+        self.table_readers = TableReaders(
+            self.standing,
+            {
+                RequestCode.GET_ALL_TOPIC_CONFIG: self.topics.file,
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.groups.file,
+            },
+            clock,
         )
         # In this order: tables are a master's before it works by them, and a slave stops what only
         # masters do before it says what it is.
@@ -155,9 +199,11 @@ class Broker:
             self.consumers,
             self.stats,
             self.slave_reads,
+            self.cuts,
             clock,
         )
-        self.table: Mapping[int, Handler] = self._table()
+        self.refusals = Refusals(clock.monotonic_ms)
+        self.table: Mapping[int, Handler] = self.refusals.noticing(self._table())
         self.send_path = SendPath(
             config,
             store,
@@ -171,9 +217,13 @@ class Broker:
         self.listening = self.servers()
         store.confirm_limit = self.standing.confirmed
         store.on_append = self._appended
+        store.on_cut = self._cut
         store.before_put = self.send_path.release
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
         store.dispatcher.on_arrivals = self._arrived
+        store.dispatcher.on_broken = self.standing.dispatch_broken
+        if not store.flags.queue_writable:  # recovery has met it already
+            self.standing.dispatch_broken(store.flags.why())
 
     def _stand(self, membership: Membership | None, rng: random.Random) -> Standing:
         config, store, clock = self.config, self.store, self.clock
@@ -195,12 +245,37 @@ class Broker:
                 clock,
                 register_again=self._register_again,
                 flush=self.log_flush.want,
+                brokers=channels_to_master(config),
             )
-        return ClassicMaster(config, store, self.acks, clock, wake=self.dispatch.wake)
+        return ClassicMaster(
+            config,
+            store,
+            self.acks,
+            clock,
+            wake=self.dispatch.wake,
+            names=ChannelPool(),
+            brokers=channels_to_master(config),
+        )
 
     def _role_changed(self, role: Role) -> None:
-        if role is not Role.SLAVE:
-            self.topics.reign_began(self.standing.epoch)
+        self.cuts.following = role is Role.SLAVE
+        if role is Role.SLAVE:
+            self.cuts.end()
+            return
+        self.topics.reign_began(self.standing.epoch)
+        if isinstance(self.standing, Replica) and self.standing.may_have_lost:
+            why = "an election that may have lost what readers had"
+            self.lost(why, self.standing.agreed)
+
+    def lost(self, why: str, agreed: int | None = None) -> None:
+        """The log may be shorter than what readers were given: they are moved to its end (INV-42).
+
+        agreed  up to where all of it was confirmed before: what lies above may be of this replica alone, and readers
+                may have been given something else in its place
+        """
+        ends = ends_below(self.store.queues, self.store.end if agreed is None else agreed)
+        self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+        self.cuts.begin(ends, why)
 
     def _register_again(self) -> None:
         self.registration.all_changed()
@@ -235,7 +310,7 @@ class Broker:
             rng=rng,
         )
         standing = self.standing
-        replica = (standing,) if isinstance(standing, Replica) else ()
+        replica = (standing,) if isinstance(standing, Replica | ClassicMaster) else ()
         parts = (
             *replica,
             sends,
@@ -244,9 +319,13 @@ class Broker:
             QueryHandler(config, store),
             ClientHandlers(config, clock, topics, groups, consumers, producers),
             LockHandlers(self.locks, clock),
-            OffsetHandlers(store, topics, groups, offsets),
-            TopicAdminHandlers(config, store, topics, offsets, self.stats),
-            GroupAdminHandlers(config, store, groups, offsets, consumers, producers),
+            OffsetHandlers(store, topics, groups, offsets, self.cuts),
+            TopicAdminHandlers(
+                config, store, topics, offsets, self.stats, self.deletions, self.table_readers
+            ),
+            GroupAdminHandlers(
+                config, store, groups, offsets, consumers, producers, self.table_readers
+            ),
             OffsetAdminHandlers(
                 config, clock, store, topics, groups, offsets, consumers, self.stats
             ),
@@ -261,7 +340,9 @@ class Broker:
                 self.standing,
             ),
             ConfigAdminHandlers(config, clock, self.permission_changed),
-            TableHandlers(topics, groups, offsets, self.schedule),
+            TableHandlers(
+                topics, groups, offsets, self.schedule, store, self.table_readers, self.resting
+            ),
         )
         table: dict[int, Handler] = {}
         for part in parts:
@@ -283,6 +364,17 @@ class Broker:
             self.table_sync.noticed({arrival[0] for arrival in arrivals})
         self.pulls.held.arrived(arrivals)
 
+    def _cut(self, log_end: int) -> None:
+        """The log was cut: nothing that follows from it may speak for more than is left (INV-41)."""
+        self.schedule.cut(log_end)
+        for file in (self.schedule.file, self.offsets.file):
+            file.cut(log_end)
+        # What comes behind the cut is another master's, which may know nothing of a deletion there.
+        self.store.tombstones.log_ends_at(log_end)
+        self.table_sync.save_deletions()
+        if beyond := self.offsets.limit(self.store.max_offset):
+            log.warning("progress beyond the cut taken back queues=%d end=%d", beyond, log_end)
+
     def _flushed(self, end: int) -> None:
         self.standing.flushed(end)
         self.dispatch.wake()
@@ -294,16 +386,38 @@ class Broker:
         self.offsets.load()
         self.schedule.load()
         self.table_sync.start(self.standing.role)
+        self.cuts.load()
+        self.cuts.following = self.standing.role is Role.SLAVE
+        if self.cuts.following:
+            self.cuts.end()
+        elif why := self._why_shorter():
+            self.lost(why)
+
+    def _why_shorter(self) -> str:
+        """Why readers may have been given more than this log has; "" when they were not."""
+        store = self.store
+        found = store.recovered
+        if found.dropped_bytes or store.checkpoint.confirmed > store.end:
+            return "the log is shorter than it was"
+        if not found.clean and not found.same_boot:
+            return "the machine went down"
+        if self.offsets.limit(store.max_offset):
+            return "progress was saved that is beyond the log"
+        return "the log is a former master's" if found.received else ""
 
     def save(self) -> None:
         """Write every table that is newer than its file. Raises OSError."""
-        for table in (self.topics, self.groups, self.offsets, self.schedule):
+        self.deletions.save()
+        for table in (self.topics, self.groups, self.offsets, self.schedule, self.cuts):
             table.file.save()
+            if table.file.unsaved:  # INV-41: some messages will come twice
+                log.warning("left as it was, its log is not confirmed path=%s", table.file.path)
 
     def jobs(self) -> dict[str, Job]:
         """What runs from before the first request until after the last."""
         config, clock = self.config, self.clock
-        tables = (self.offsets.file, self.groups.file, self.topics.file, self.schedule.file)
+        loaded = (self.offsets, self.groups, self.topics, self.schedule, self.cuts)
+        tables = [self.deletions, *(each.file for each in loaded)]
         jobs: dict[str, Job] = {
             "dispatch": self.dispatch.run,
             "log_flush": self.log_flush.run,
@@ -316,11 +430,12 @@ class Broker:
             "table_sync": self.table_sync.run,
             "table_saving": TableSaving(tables, config.offset_flush_interval_ms).run,
             "expiry": self.expiry.run,
-            "stats": StatsSampling(self.stats, clock).run,
+            "clock": self.schedule.time.run,
+            "stats": StatsSampling(self.stats, self.put_sizes, clock).run,
             **self.standing.jobs(),
         }
-        if config.insecure and not is_loopback(config.bind_host):
-            jobs["insecure"] = InsecureReminder(f"{config.bind_host}:{config.listen_port}").run
+        if config.is_exposed:
+            jobs["insecure"] = InsecureReminder(exposure(config), said=not config.insecure).run
         return jobs
 
     def servers(self) -> list[RemotingServer]:
@@ -345,6 +460,8 @@ class Broker:
             chunk=self.send_path.process,
             on_close=self.connection_closed,
             clock=self.clock,
+            budget=self.output_budget,
+            on_unsupported=self.refusals.unsupported,
         )
 
     def connection_closed(self, connection: Connection) -> None:
@@ -357,11 +474,19 @@ class Broker:
         self.topics.permission_changed()
         self.registration.all_changed()
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: its queues and everybody's progress in it. Raises OSError."""
+    def forget_topic(self, topic: str, below: int) -> None:
+        """The topic is deleted: everybody's progress in it, and its messages below a log offset. Raises OSError."""
         self.offsets.forget_topic(topic)
         self.stats.forget_topic(topic)
-        self.store.delete_topic(topic)
+        self.store.burials.bury(topic, below)
+
+    def _topic_deleted(self, topic: str, below: int) -> None:
+        self.cuts.deleted(topic, below)
+        self.pulls.held.deleted(topic)
+
+    def _deletions_changed(self) -> None:
+        self.deletions.changed()
+        self.topics.file.changed("")  # slaves learn of them with the topics
 
     def stored_queues(self) -> dict[str, int]:
         """topic -> how many queues it has in the store."""
@@ -398,16 +523,6 @@ def channels_to_master(config: BrokerConfig) -> ChannelPool:
         return ChannelPool()
     roots = config.tls_trust_path
     return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)))
-
-
-def packed_host(config: BrokerConfig) -> bytes:
-    """The advertised address as records store it; a host name is looked up once, here."""
-    host = config.advertised_host
-    try:
-        return pack_host(host, config.listen_port)
-    except ValueError:
-        found = socket.getaddrinfo(host, config.listen_port, type=socket.SOCK_STREAM)
-        return pack_host(str(found[0][4][0]), config.listen_port)
 
 
 def _call_soon(call: Callable[[], None]) -> None:

@@ -16,20 +16,27 @@ from typing import Any, Final
 import msgspec
 
 from cluster.broker import hastatus
-from cluster.broker.acks import Acks, Overdue
+from cluster.broker.acks import DISK_UNKNOWN, Acks, Overdue
+from cluster.broker.alarms import Alarms
+from cluster.broker.comparison import AskingSlave, ComparingMaster, ExaminingMaster
 from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.duplicates import Requests
 from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
+from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.standing import MASTER_ID, RoleChanges, slave_refusal
 from cluster.config import ConfigError
 from cluster.process import Job
-from cluster.remoting.codes import ResponseCode
+from cluster.remoting.codes import RequestCode, ResponseCode
+from cluster.remoting.connection import Handler
 from replication import MasterCore, Mode, SlaveCore, StreamRules
+from replication.comparing import Finding, Verdict
 from replication.feed import Feed
 from replication.master import NEVER, Slave
-from replication.masterevents import Acknowledge, Appended, Flushed
+from replication.masterevents import Acknowledge, Appended, Flushed, StreamFrom
 from replication.receiver import Receiver, parse_address
 from replication.sender import Sender, SlaveStatus, open_listener
+from replication.slave import Alarm, DispatchBroken
 from storage import Clock, FlushMode, MessageStore
 
 log = logging.getLogger(__name__)
@@ -38,6 +45,7 @@ REVIEW_MS: Final = 100  # how late a slave may be found to be late
 SEARCH_MS_MIN: Final = 500
 SEARCH_MS_MAX: Final = 30_000
 NO_LIMIT: Final = (1 << 63) - 1  # of what consumers may read
+STREAM: Final = "stream"  # what a slave's alarms are about
 
 
 class ClassicMaster:
@@ -46,13 +54,17 @@ class ClassicMaster:
     A slave is waited for from its first report on. One that let a sender wait for slaveTimeout is
     not waited for again before it has caught up, so a frozen slave holds up senders once. A slave
     that is further behind than haMaxGapNotInSync is not waited for either.
+    A slave counts once its log was held against ours (INV-36, comparison.py); one that cannot be is
+    refused, and looked at by a person.
     wake      have what is confirmed by now dispatched
+    names, brokers  how name servers are asked where slaves are, and slaves what they hold
     unproven  another broker may have our name and id: no send is taken
     """
 
     broker_id = MASTER_ID
     epoch = 0
     master = None
+    in_sync = None
 
     def __init__(
         self,
@@ -62,8 +74,11 @@ class ClassicMaster:
         clock: Clock,
         *,
         wake: Callable[[], None],
+        names: Requests,
+        brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
+        self.alarms = Alarms(clock)
         self.unproven = False
         self.role = config.role
         self._config = config
@@ -79,9 +94,17 @@ class ClassicMaster:
         )  # fmt: skip
         self.holds_answers = mode is not Mode.A0
         self.feed = Feed(self.core, clock)
+        self._pools = (names, brokers)
+        self._examiner = ExaminingMaster(config, store, names, brokers, self._sent_to)
         self.sender = Sender(
-            self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes
-        )
+            self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes,
+            examine=self._examine,
+        )  # fmt: skip
+        self.sender.refused.append(self._refused)
+        self.feed.register(StreamFrom, self._follows)
+        assert self.sender.gate is not None
+        self._gate = self.sender.gate
+        self._comparing = ComparingMaster(store, self._gate.give, (config.cluster, config.name))
         self.feed.register(Acknowledge, self._acknowledge)
         self.feed.failed.append(self._give_up)
         self._late: dict[int, int] = {}  # connection -> since when it is not waited for
@@ -168,7 +191,37 @@ class ClassicMaster:
 
     def _near(self, status: SlaveStatus) -> bool:
         behind = self._store.end - status.acked
-        return status.acked != NEVER and behind < self.core.rules.gap_bytes_max
+        return status.counted and status.acked != NEVER and behind < self.core.rules.gap_bytes_max
+
+    # --- who is let in ---
+
+    def table(self) -> dict[int, Handler]:
+        """Our slaves have their logs compared before they report anything."""
+        return {RequestCode.COMPARE_LOGS: self._comparing.handle}
+
+    def _sent_to(self, host: str, end: int) -> bool:
+        return self._gate.sent_to(host, end)
+
+    async def _examine(self, host: str, end: int) -> Finding:
+        finding = await self._examiner.examine(host, end)
+        if finding.verdict is not Verdict.SAME:
+            self._refused(f"{host}:0", finding.why)
+        return finding
+
+    def _refused(self, peer: str, why: str) -> None:
+        host = peer.rpartition(":")[0]
+        self.alarms.raise_(host, f"the slave at {host} counts for nothing: {why}")
+
+    def _follows(self, effect: StreamFrom) -> None:
+        peer = self.sender.peer_of(effect.connection)
+        if peer is not None and self.core.counts(effect.connection):
+            self.alarms.clear(peer.rpartition(":")[0])
+
+    def alarms_now(self) -> list[str]:
+        return self.alarms.reasons
+
+    def dispatch_broken(self, why: str) -> None:
+        """The store refuses sends from here on; what slaves have of it is as it was."""
 
     # --- slaves that are waited for ---
 
@@ -240,7 +293,7 @@ class ClassicMaster:
             self.sender.ship_now()  # no answer leaves before a report, and by then they are held
             if self._lost() is not None:
                 self._wake()  # nobody is waited for
-        elif self.holds_answers or self.core.slaves:
+        elif self.holds_answers or self.core.followed:
             self.sender.wake()
 
     def _note(self) -> None:
@@ -264,7 +317,7 @@ class ClassicMaster:
 
     def _give_up(self) -> None:
         """Something final happened: nothing more is acknowledged."""
-        self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+        self._acks.give_up(DISK_UNKNOWN)
 
     def heard(self, master_address: str | None, ha_address: str | None) -> None:
         """Name servers tell a master nothing."""
@@ -293,7 +346,11 @@ class ClassicMaster:
             ) from problem  # fmt: skip
         with listener:
             log.info("serving slaves address=%s mode=%s", config.ha_address, self.core.mode.value)
-            await self.sender.run(listener)
+            try:
+                await self.sender.run(listener, door_of(config), await ha_context(config))
+            finally:
+                for pool in self._pools:
+                    await pool.close()
 
     async def _review(self) -> None:
         self._serving = True
@@ -321,10 +378,12 @@ class ClassicSlave:
     register_again  ask name servers again where the master is
     flush           have the log flushed up to an offset: in SYNC_FLUSH mode this slave reports only
                     what its disk has
+    brokers         how the master is asked whether its log is ours: before anything is reported
     """
 
     epoch = 0
     role = Role.SLAVE
+    in_sync = None
     holds_answers = False
 
     def __init__(
@@ -335,8 +394,10 @@ class ClassicSlave:
         *,
         register_again: Callable[[], None],
         flush: Callable[[int], None],
+        brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
+        self.alarms = Alarms(clock)
         self.broker_id = config.broker_id
         self.master: str | None = None
         self._config = config
@@ -353,7 +414,17 @@ class ClassicSlave:
             config.rules, start=store.log.start, end=store.end, flushed=store.flushed, classic=True
         )
         self.feed = Feed(self.core, clock)
-        self.receiver = Receiver(self.feed, store, clock, durable=self._synchronous)
+        self.feed.register(Alarm, self._alarm)
+        self._brokers = brokers
+        self._asking = AskingSlave(store, brokers, (config.cluster, config.name))
+        self.receiver = Receiver(
+            self.feed,
+            store,
+            clock,
+            durable=self._synchronous,
+            dial=dial_of(config),
+            compare=self._compare,
+        )
 
     # --- what others ask ---
 
@@ -384,6 +455,33 @@ class ClassicSlave:
         return hastatus.of_slave(
             self.following, self.receiver.stats, self._store.end, self._rate.per_second
         )
+
+    # --- one log or two ---
+
+    async def _compare(self) -> Finding:
+        known = self._config.ha_master_broker_address or self.master
+        there = beside(self._followed)
+        finding = await self._asking.compare(known or there)
+        if finding.verdict is Verdict.UNKNOWN and not self._config.ha_master_broker_address:
+            if known is None:
+                why = f"{finding.why}; its address is a guess, say haMasterBrokerAddress"
+                finding = Finding(Verdict.UNKNOWN, why)
+            elif there != known:  # what it registers may be an address for clients alone
+                other = await self._asking.compare(there)
+                finding = finding if other.verdict is Verdict.UNKNOWN else other
+        if finding.verdict is Verdict.SAME:
+            self.alarms.clear(STREAM)
+        return finding
+
+    def _alarm(self, effect: Alarm) -> None:
+        self.alarms.raise_(STREAM, effect.reason)
+
+    def alarms_now(self) -> list[str]:
+        return self.alarms.reasons
+
+    def dispatch_broken(self, why: str) -> None:
+        """What cannot be served is no copy: nothing more is reported."""
+        self.feed.feed(DispatchBroken(f"not following, our log is broken: {why}"))
 
     # --- what happens to our log ---
 
@@ -419,9 +517,15 @@ class ClassicSlave:
     def jobs(self) -> Mapping[str, Job]:
         return {
             "replication": self.feed.run,
-            "master_stream": self.receiver.run,
+            "master_stream": self._follow,
             "master_search": self._search,
         }
+
+    async def _follow(self) -> None:
+        try:
+            await self.receiver.run()
+        finally:
+            await self._brokers.close()
 
     def closing(self) -> None:
         """Half a message at the end of the log is cut: so this stop is a clean one, and after the
@@ -452,3 +556,12 @@ class ClassicSlave:
                 since_ms, wait_ms = now_ms, min(wait_ms * 2, SEARCH_MS_MAX)
                 self._register_again()
             had_stream = stream
+
+
+def beside(ha_address: str) -> str | None:
+    """Where a master answers clients that no name server knows: usually one port below."""
+    try:
+        host, port = parse_address(ha_address)
+    except ValueError:
+        return None
+    return f"[{host}]:{port - 1}" if ":" in host else f"{host}:{port - 1}"

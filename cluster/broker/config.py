@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 import logging
 import os
 import re
@@ -15,19 +14,23 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.addresses import ANY, LOOPBACK, is_here, local_address
 from cluster.broker.known_keys import COUNTED_ON, WITHOUT_EFFECT
+from cluster.broker.unserved import refuse_unserved
 from cluster.config import (
     NAME_SERVERS_VARIABLE,
     ConfigError,
     Properties,
     convert_setting,
+    is_loopback,
     keys_of,
     parse_settings,
     setting_text,
 )
 from cluster.remoting.tls import TlsMode
 from replication import LeaseTimes, Mode, StreamRules
-from storage import FlushMode, StorageConfig
+from replication.door import networks
+from storage import FlushMode, StorageConfig, pack_host
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ ROCKETMQ_NAMES = {
     "listen_port": "listenPort",
     "ha_listen_port": "haListenPort",
     "ha_master_address": "haMasterAddress",
+    "ha_master_broker_address": "haMasterBrokerAddress",  # ours
     "permission": "brokerPermission",
     "auto_create_topic": "autoCreateTopicEnable",
     "auto_create_group": "autoCreateSubscriptionGroup",
@@ -58,6 +62,7 @@ ROCKETMQ_NAMES = {
     "region": "regionId",
     "property_filter_enabled": "enablePropertyFilter",
     "transactions_rejected": "rejectTransactionMessage",
+    "single_topics_registered": "enableSingleTopicRegister",
     "timer_wheel_enabled": "timerWheelEnable",
     "slave_read_enabled": "slaveReadEnable",
     "offset_checked_in_slave": "offsetCheckInSlave",
@@ -77,16 +82,20 @@ ROCKETMQ_NAMES = {
     "election_priority": "brokerElectionPriority",
     "epoch_file": "storePathEpochFile",
     "identity_file": "storePathBrokerIdentity",
+    "ha_allowed": "haAllowedAddresses",  # ours
+    "ha_plain": "haPlainAddresses",  # ours
     "ha_secret": "haSecret",  # ours
     "ha_secret_file": "haSecretFile",  # ours
     "ha_extension": "haExtensionEnable",  # ours
     "ha_compression": "haCompressionEnable",  # ours
     "accept_sends_from_ms": "startAcceptSendRequestTimeStamp",
+    "started_despite": "startDespite",  # ours
     "system_topics_protected": "validateSystemTopicWhenUpdateTopic",
     "metrics_exporter": "metricsExporterType",
     "metrics_port": "metricsPromExporterPort",
     "metrics_host": "metricsPromExporterHost",
     "metrics_labels": "metricsLabel",
+    "unread_output_bytes_max": "unreadOutputBytesMax",  # ours
     "http_port": "httpPort",  # ours
     "http_host": "httpHost",  # ours
     "http_token": "httpToken",  # ours
@@ -103,7 +112,7 @@ _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
 
 #: set by the command line or by nobody: never read from a file, never shown
 _NOT_IN_FILES = frozenset(
-    {"storage", "rules", "lease", "waits_for_slaves", "insecure", "kept", "file"}
+    {"storage", "rules", "lease", "waits_for_slaves", "insecure", "as_rocketmq", "kept", "file"}
 )
 
 #: the only fields an administrator may change while the broker runs; read whenever needed
@@ -172,6 +181,11 @@ class MetricsExporter(enum.Enum):
 
 HTTP_TOKEN_CHARACTERS_MIN = 16
 
+#: what startDespite may name: each is something that RocketMQ may have left open in a store (leftopen.py)
+LEFT_OPEN_WORDS = frozenset(
+    {"timers", "halves", "staticTopics", "compaction", "batchQueues", "lightQueues"}
+)
+
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Positive = Annotated[int, Meta(gt=0)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -202,18 +216,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     namesrv: str = ""  # host:port;host:port
     advertised_ip: str = ""  # empty: the address we listen on
     ha_ip: str = ""
-    bind_address: str = ""  # empty: advertised_ip if that is set, else loopback
-    listen_port: Annotated[int, Meta(ge=0, le=65535)] = (
-        10911  # 0: any free port (tests); then no fast port
-    )
+    bind_address: str = ""  # empty: advertised_ip if that is set, else decision 0003
+    listen_port: Annotated[int, Meta(ge=0, le=65535)] = 10911  # 0: any free one; no fast port then
     ha_listen_port: NotNegative = 0  # 0: listen_port + 1
     ha_master_address: str = ""  # of a slave's master, host:port; empty: a name server says
+    ha_master_broker_address: str = ""  # where it answers clients; empty: name server, or port - 1
     permission: Annotated[int, Meta(ge=0, le=7)] = 6
     auto_create_topic: bool = True
     auto_create_group: bool = True
-    auto_create_topics_max: Positive = (
-        100_000  # one broken client must not fill the disk with queues
-    )
+    auto_create_topics_max: Positive = 100_000  # no broken client fills the disk with queues
     create_system_groups: bool = True
     default_topic_queues: Positive = 8
     cluster_topic_enabled: bool = True
@@ -224,6 +235,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     region: str = "DefaultRegion"
     property_filter_enabled: bool = False
     transactions_rejected: bool = False
+    single_topics_registered: bool = False  # each by request 217, not as a registration of a part
     timer_wheel_enabled: bool = True
     slave_read_enabled: bool = True  # RocketMQ: false, and nobody reads while a master is down
     offset_checked_in_slave: bool = False
@@ -247,16 +259,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     ) - 1  # of equals the lowest is elected
     epoch_file: str = ""  # empty: storePathRootDir/epochFileCheckpoint
     identity_file: str = ""  # empty: storePathRootDir/brokerIdentity
+    ha_allowed: str = (
+        ""  # from where slaves may connect: IP addresses and networks; empty: docs/operations.md
+    )
+    ha_plain: str = ""  # stock replicas, whose stream is in plain text also where TLS is enforced
     ha_secret: str = ""  # replicas of a group prove it to each other; stock replicas cannot
     ha_secret_file: str = ""  # or the file that holds it
     ha_extension: bool = True  # between our replicas; needs a controller
     ha_compression: bool = False  # as a slave: lz4, for a link slower than the machine
     accept_sends_from_ms: NotNegative = 0
+    started_despite: str = (
+        ""  # what RocketMQ left open in the store and an operator gives up: leftopen.py
+    )
     system_topics_protected: bool = True
     metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
     metrics_port: Port = 5557
     metrics_host: str = ""  # empty: loopback
     metrics_labels: str = ""
+    unread_output_bytes_max: Annotated[int, Meta(ge=1 << 20)] = (
+        512 << 20
+    )  # of all connections together
     http_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # 0: no HTTP port
     http_host: str = ""  # empty: loopback
     http_token: str = ""  # who shows it may read the whole store
@@ -270,6 +292,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     tls_certificate_path: str = ""
     tls_trust_path: str = ""
     insecure: bool = False
+    as_rocketmq: bool = False
     file: str = ""  # where the settings came from, and where changed ones are written
     kept: dict[str, str] = {}
 
@@ -279,8 +302,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
                 raise ValueError(f"{key} may hold letters, digits and %|-_ only, got {name!r}")
         split_addresses(self.namesrv)
         split_addresses(self.controllers, "controllerAddr")
-        if len(split_addresses(self.ha_master_address, "haMasterAddress")) > 1:
-            raise ValueError(f"haMasterAddress must be one address, got {self.ha_master_address!r}")
+        if unknown := self.despite - LEFT_OPEN_WORDS:
+            raise ValueError(
+                f"startDespite may name {', '.join(sorted(LEFT_OPEN_WORDS))}, got {', '.join(sorted(unknown))}"
+            )
+        for key, text in (
+            ("haAllowedAddresses", self.ha_allowed),
+            ("haPlainAddresses", self.ha_plain),
+        ):
+            try:
+                networks(text)
+            except ValueError as problem:
+                raise ValueError(f"{key}: {problem}") from None
+        for key in ("ha_master_address", "ha_master_broker_address"):
+            text, key = getattr(self, key), ROCKETMQ_NAMES[key]
+            if len(split_addresses(text, key)) > 1:
+                raise ValueError(f"{key} must be one address, got {text!r}")
         if self.controller_mode:
             if not self.controllers.strip():
                 raise ValueError("controllerAddr must name a controller with enableControllerMode")
@@ -299,6 +336,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             msgspec.structs.force_setattr(self, "ha_listen_port", self.listen_port + 1)
         interval_ms = min(max(self.register_interval_ms, 10_000), 60_000)
         msgspec.structs.force_setattr(self, "register_interval_ms", interval_ms)
+
+    @property
+    def despite(self) -> frozenset[str]:
+        """The words of startDespite."""
+        return frozenset(filter(None, re.split(r"[,;\s]+", self.started_despite)))
 
     @property
     def name_servers(self) -> list[tuple[str, int]]:
@@ -329,8 +371,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
 
     @property
     def bind_host(self) -> str:
-        """The address to listen on: loopback unless something is configured (decision 0003)."""
-        return self.bind_address or self.advertised_ip or "127.0.0.1"
+        """The address to listen on (decision 0003): what is configured, else loopback or, with RocketMQ's file, all.
+
+        There brokerIP1 may be an address of the machine around a container: then we listen on all of ours.
+        """
+        said = self.bind_address or self.advertised_ip
+        if not self.as_rocketmq or self.bind_address:
+            return said or LOOPBACK
+        return said if said and is_here(said) else ANY
 
     @property
     def advertised_host(self) -> str:
@@ -338,7 +386,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         if self.advertised_ip:
             return self.advertised_ip
         host = self.bind_host
-        return first_outside_address() if host in ("0.0.0.0", "::", "") else host
+        return local_address() if host in (ANY, "::") else host
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines reach this broker without TLS."""
+        return not is_loopback(self.bind_host) and self.tls_mode is not TlsMode.ENFORCING
 
     @property
     def address(self) -> str:
@@ -359,12 +412,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         properties: Mapping[str, str],
         *,
         insecure: bool = False,
+        as_rocketmq: bool = False,
         file: str = "",
         environment: Mapping[str, str] = os.environ,
     ) -> BrokerConfig:
         """Settings from the lines of a broker.conf, merged with those of the command line.
 
-        Raises ConfigError naming key, value and what is allowed.
+        as_rocketmq  a settings file was given: what it does not say of addresses is as at RocketMQ
+                Raises ConfigError naming key, value and what is allowed.
         """
         given: Properties = dict(properties)
         if not given.get("namesrvAddr") and environment.get(NAME_SERVERS_VARIABLE):
@@ -395,6 +450,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             lease=lease,
             waits_for_slaves=waits,
             insecure=insecure,
+            as_rocketmq=as_rocketmq,
             file=file,
             kept=kept,
         )
@@ -411,72 +467,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
                     secret = field.encode_name in _SECRET and text
                     found[field.encode_name] = "******" if secret else text
         return found
-
-
-def check_startable(config: BrokerConfig) -> None:
-    """Refuse what cannot be served as asked; warn of what is served differently.
-
-    Raises ConfigError.
-    """
-    if config.controller_mode:
-        rules = config.rules
-        if config.waits_for_slaves and not rules.all_in_set:
-            log.warning(
-                "allAckInSyncStateSet=false: what only inSyncReplicas=%d replicas hold can be lost "
-                "at a failover although it was acknowledged", rules.copies_wanted,
-            )  # fmt: skip
-    elif config.role is Role.SLAVE and not (config.name_servers or config.ha_master_address):
-        raise ConfigError(
-            "brokerRole",
-            "SLAVE",
-            "a slave must know where its master is: set namesrvAddr or haMasterAddress",
-        )
-    if "," in config.storage.commitlog_dir:
-        raise ConfigError(
-            "storePathCommitLog", config.storage.commitlog_dir, "must be one directory"
-        )
-    exported = config.metrics_exporter is MetricsExporter.PROM
-    if (
-        exported
-        and config.metrics_host
-        and not is_loopback(config.metrics_host)
-        and not config.insecure
-    ):
-        raise ConfigError(
-            "metricsPromExporterHost",
-            config.metrics_host,
-            "must be loopback: the page has no access control; or start with --insecure",
-        )
-    if config.http_port:
-        _check_http(config)
-    if ha_secret(config) and not (config.controller_mode and config.ha_extension):
-        raise ConfigError(
-            "haSecret" if config.ha_secret else "haSecretFile",
-            config.ha_secret_file,
-            "needs enableControllerMode=true and haExtensionEnable=true: RocketMQ's own streams "
-            "know no secret",
-        )
-    loopback = is_loopback(config.bind_host)
-    if not loopback and config.tls_mode is not TlsMode.ENFORCING and not config.insecure:
-        raise ConfigError(
-            "bindAddress" if config.bind_address else "brokerIP1",
-            config.bind_host,
-            "anybody who reaches this address may read and write everything: set "
-            "tls.server.mode=enforcing, or start with --insecure if the network keeps them away",
-        )
-
-
-def _check_http(config: BrokerConfig) -> None:
-    http_token(config)
-    host = config.http_host
-    encrypted = config.tls_mode is TlsMode.ENFORCING
-    if host and not is_loopback(host) and not encrypted and not config.insecure:
-        raise ConfigError(
-            "httpHost",
-            host,
-            "must be loopback, or the token and the whole store cross the network in plain text: set "
-            "tls.server.mode=enforcing, or start with --insecure if the network keeps others away",
-        )
 
 
 def http_token(config: BrokerConfig) -> str:
@@ -546,6 +536,7 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
             changes.append((struct, field.name, value))
             changed[key] = setting_text(value)
         elif key in WITHOUT_EFFECT and key not in _NEVER_CHANGEABLE:
+            refuse_unserved(key, text, insecure=config.insecure)
             changed[key] = text.strip()
         else:
             raise ConfigError(key, text, "Can not update config in black list, or unknown")
@@ -623,24 +614,11 @@ def split_labels(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
+def packed_host(config: BrokerConfig) -> bytes:
+    """The advertised address as records store it; a host name is looked up once, here."""
+    host = config.advertised_host
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return pack_host(host, config.listen_port)
     except ValueError:
-        return False
-
-
-def first_outside_address() -> str:
-    """The address this machine uses towards others; loopback when it has none. Sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(
-                ("192.0.2.1", 9)
-            )  # a documentation address: only the routing table is asked
-        except OSError:
-            return "127.0.0.1"
-        address: Any = probe.getsockname()
-        return str(address[0])
+        found = socket.getaddrinfo(host, config.listen_port, type=socket.SOCK_STREAM)
+        return pack_host(str(found[0][4][0]), config.listen_port)

@@ -11,10 +11,12 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cluster import controlanswers, controlplane
 from cluster.broker.config import BrokerConfig
+from cluster.broker.lineage import Registered
 from cluster.config import ConfigError
 from cluster.logs import once_per
 from cluster.remoting.channel import Channel, open_channel, split_address
@@ -25,6 +27,7 @@ from cluster.remoting.errors import HeaderProblem, RemotingError
 from replication import election as e
 from replication import masterevents as m
 from replication import replica as r
+from replication.registered import KnownReplica
 from storage import Clock
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ CONNECT_MS: Final = 1_000
 ASK_MS: Final = 1_000  # the controller makes records durable before it answers
 RETRY_MS: Final = (50, 250)  # between rounds over all controllers: well below a lease
 STOCK_TIMEOUT_MS: Final = 10_000  # RocketMQ's controllerHeartBeatTimeoutMills
+REPLICAS_MS: Final = 250  # so often such a controller is asked for the group's replicas
 TAKEN_MS_MAX: Final = 5_000  # so long another process may hold our id, then we are one too many
 
 
@@ -44,6 +48,9 @@ class ControllerLink:
     """Speaks for one replica.
 
     replica, incarnation  who we are; feed gets events of replication.replica
+    lineage               who had this store before us
+    registered            gets the group's replicas from a controller that does not name them to their master: a stock
+                          one, or one of ours of an older release. They come without incarnations
     leases                whether the controller is one of ours. A stock one grants no leases: what it says about the
                           group right behind a heartbeat stands in for one
     run() serves until cancelled. Raises IdentityTaken.
@@ -57,16 +64,24 @@ class ControllerLink:
         *,
         replica: int,
         incarnation: int,
+        lineage: tuple[int, ...] = (),
         feed: Callable[[r.Event], None],
+        registered: Callable[[tuple[KnownReplica, ...]], None],
+        space: Callable[[], bool] = lambda: True,
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
+        self._lineage = lineage
+        self._remember = Registered(Path(config.storage.root), incarnation)
         self.leases = True
         self.address = ""  # of the controller we are connected to
         self._config = config
         self._clock = clock
         self._rng = rng
         self._feed = feed
+        self._space = space
+        self._registered_are = registered
+        self._listed_ms = -REPLICAS_MS
         self._channel: Channel | None = None
         self._heard_ms = 0
         self._beat: e.Heartbeat | None = None  # the last one sent
@@ -102,6 +117,7 @@ class ControllerLink:
         event = e.RegisterBroker(
             0, 0, config.cluster, config.name, self.replica, config.address, config.ha_address,
             self.incarnation, config.mode.value, effect.suspect, effect.epoch, effect.end,
+            (*self._lineage, self.incarnation),
         )  # fmt: skip
         command = controlplane.encode_register_broker(event, config.lease, self._clock.now_ms())
         self._ask(command, self._registered)
@@ -111,7 +127,7 @@ class ControllerLink:
         self._beat = e.Heartbeat(
             0, self._config.name, self.replica, self.incarnation, effect.number, effect.epoch,
             effect.end, effect.confirmed, effect.leading, effect.streaming, effect.resigned,
-            self._config.election_priority, 0 if self.leases else STOCK_TIMEOUT_MS,
+            self._config.election_priority, 0 if self.leases else STOCK_TIMEOUT_MS, self._space(),
         )  # fmt: skip
         self._send_beat(self._beat)
 
@@ -139,7 +155,8 @@ class ControllerLink:
         self._beat_ms = self._clock.monotonic_ms()
         command = controlplane.encode_heartbeat(beat, self._config.cluster, self._config.address)
         if self.leases:
-            self._ask(command, self._beat_answered)
+            # One that comes late is worth what is left of its lease: its time counts from the sending.
+            self._ask(command, partial(self._beat_answered, beat), self._config.lease.lease_ms)
             return
         if self._channel is not None:
             self._channel.oneway(command)
@@ -161,19 +178,24 @@ class ControllerLink:
         command = controlplane.encode_elect_master(asked, self._clock.now_ms())
         self._ask(command, self._elected)
 
-    def hand_over(self, successor: int) -> None:
-        """1002 for another member of the set, as an operator would ask: this process is to stop."""
-        asked = e.ElectMaster(0, self._config.cluster, self._config.name, successor, True)
+    def hand_over(self, successor: int, *, spacious: bool = False) -> None:
+        """1002 for another member of the set, as an operator would ask: this process is to stop, or
+        its disk is full, and then it has to be a `spacious` one."""
+        asked = e.ElectMaster(
+            0, self._config.cluster, self._config.name, successor, True, spacious=spacious
+        )
         command = controlplane.encode_elect_master(asked, self._clock.now_ms())
-        self._ask(command, self._elected)
+        self._ask(command, partial(self._handed_over, successor))
 
     # --- answers ---
 
-    def _ask(self, command: Command, take: Callable[[Command], None]) -> None:
+    def _ask(
+        self, command: Command, take: Callable[[Command], None], timeout_ms: int = ASK_MS
+    ) -> None:
         """Send a request; without a connection, or without an answer, nothing happens."""
         channel = self._channel
         if channel is not None and not channel.closed:
-            future = channel.request_nowait(command, ASK_MS)
+            future = channel.request_nowait(command, timeout_ms)
             future.add_done_callback(partial(self._answered, channel, take))
 
     def _answered(
@@ -202,6 +224,7 @@ class ControllerLink:
         if isinstance(found.event, r.Registered):
             self._taken_since_ms = None
             self.leases = found.leases
+            self._remember.heard()
             log.info(
                 "registered with controller=%s replica=%d epoch=%d leases=%s",
                 self.address, self.replica, found.event.view.epoch, found.leases,
@@ -241,13 +264,36 @@ class ControllerLink:
             self._refused = why
             self._kick.set()
 
-    def _beat_answered(self, answer: Command) -> None:
+    def _beat_answered(self, beat: e.Heartbeat, answer: Command) -> None:
         found = controlanswers.read_heartbeat_answer(answer)
         if found is not None and found.number:
+            if beat.leading and found.known and found.view.registered is None:
+                self._ask_for_replicas()  # a controller of an older release
             self._feed(found)
+
+    def _ask_for_replicas(self) -> None:
+        """1006: every controller answers it."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._listed_ms >= REPLICAS_MS:
+            self._listed_ms = now_ms
+            asked = controlplane.encode_sync_state_data(e.SyncStateData(0, (self._config.name,)))
+            self._ask(asked, self._replicas_listed)
+
+    def _replicas_listed(self, answer: Command) -> None:
+        if answer.code != ResponseCode.SUCCESS:
+            self._odd.warning(
+                log, "controller does not list the group's replicas controller=%s code=%d why=%s",
+                self.address, answer.code, answer.remark,
+            )  # fmt: skip
+            return
+        state = controlanswers.read_sync_state_answer(answer).get(self._config.name)
+        if state is not None:
+            self._registered_are(controlanswers.registered_in(state))
 
     def _stock_beat_answered(self, beat: e.Heartbeat, answer: Command) -> None:
         reply = controlanswers.read_replica_info_answer(answer)
+        if beat.leading:
+            self._ask_for_replicas()
         if beat.number:
             self._feed(
                 controlanswers.stock_heartbeat_answer(
@@ -267,6 +313,12 @@ class ControllerLink:
     def _elected(self, answer: Command) -> None:
         self._told(controlanswers.read_elect_answer(answer))
 
+    def _handed_over(self, successor: int, answer: Command) -> None:
+        reply = controlanswers.read_elect_answer(answer)
+        if not reply.succeeded:
+            self._odd.warning(log, "not handed over successor=%d why=%s", successor, reply.remark)
+        self._told(reply)
+
     def _told(self, reply: controlanswers.Reply) -> None:
         if reply.view is not None:
             self._feed(r.RoleNotified(reply.view))
@@ -274,19 +326,31 @@ class ControllerLink:
     # --- the connection ---
 
     async def run(self) -> None:
+        remembering = asyncio.create_task(self._remember.run(), name="remember registration")
+        try:
+            await self._run()
+        finally:
+            remembering.cancel()
+
+    async def _run(self) -> None:
         while True:
-            for address in self._addresses():
-                channel = await self._connect(address)
-                if channel is None:
-                    continue
-                self.address = address
+            found = await self._leading()
+            while found is not None:
+                self.address, channel = found
                 try:
-                    await self._serve(channel)
+                    found = await self._serve(channel)
                 finally:
                     self.address = ""
                     channel.close("leaving this controller")
-                break
             await asyncio.sleep(self._rng.uniform(*RETRY_MS) / 1000)
+
+    async def _leading(self) -> tuple[str, Channel] | None:
+        """A connection to the controller that leads, and its address; None when none was found in one round."""
+        for address in self._addresses():
+            channel = await self._connect(address)
+            if channel is not None:
+                return address, channel
+        return None
 
     def _addresses(self) -> list[str]:
         """Who is said to lead first, then the others in any order."""
@@ -319,14 +383,19 @@ class ControllerLink:
         self._leader = leadership.controller_leader_address
         return None
 
-    async def _serve(self, channel: Channel) -> None:
-        """Until the connection ends, or the controller stays silent for half a lease."""
+    async def _serve(self, channel: Channel) -> tuple[str, Channel] | None:
+        """Until the connection ends; the next one, where the controller was silent and one was found.
+
+        After half a lease of silence another connection is looked for, and this one kept: who is slow under load
+        still answers in time for its lease, and whoever left it would throw those answers away and begin anew.
+        """
         channel.on_close(lambda _: self._kick.set())
         self._channel = channel
         self._heard_ms = self._clock.monotonic_ms()
         log.info("connected to controller=%s", self.address)
         self._feed(r.ControllerUp())
         silence_ms = max(self._config.lease.lease_ms // 2, 2 * self._interval_ms)
+        looking: asyncio.Task[tuple[str, Channel] | None] | None = None
         try:
             while not channel.closed:
                 self._kick.clear()
@@ -338,9 +407,30 @@ class ControllerLink:
                 if self._refused:
                     path = str(self._config.identity_path)
                     raise IdentityTaken("storePathBrokerIdentity", path, self._refused)
-                if self._clock.monotonic_ms() - self._heard_ms > silence_ms:
-                    channel.abort(f"silent for {silence_ms} ms")
+                silent = self._clock.monotonic_ms() - self._heard_ms > silence_ms
+                if looking is None:
+                    looking = asyncio.create_task(self._leading()) if silent else None
+                elif looking.done():
+                    found, looking = looking.result(), None
+                    if found is not None and silent:
+                        channel.abort(f"silent for {silence_ms} ms")
+                        return found
+                    _let_go(found)
+            return None
         finally:
+            if looking is not None:
+                looking.cancel()
+                looking.add_done_callback(_let_go_of)
             self._channel = None
             log.warning("lost controller=%s why=%s", self.address, channel.close_reason)
             self._feed(r.ControllerLost())
+
+
+def _let_go(found: tuple[str, Channel] | None) -> None:
+    if found is not None:
+        found[1].close("not needed any more")
+
+
+def _let_go_of(looking: asyncio.Task[tuple[str, Channel] | None]) -> None:
+    if not looking.cancelled() and looking.exception() is None:
+        _let_go(looking.result())

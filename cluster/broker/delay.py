@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from cluster.broker import messages, names
 from cluster.broker.errors import RequestMalformed
+from cluster.broker.resting import Recent
 from cluster.broker.savedfile import SavedFile
+from cluster.broker.steadytime import Arrivals, SteadyTime
 from cluster.broker.versions import DataVersion
 from storage import (
     Clock,
@@ -29,7 +31,6 @@ log = logging.getLogger(__name__)
 
 FIRST_RUN_MS: Final = 1_000
 TICK_MS: Final = 100
-SAVE_MS: Final = 10_000
 WARN_MS: Final = 10_000
 DELIVERIES_PER_STEP: Final = 256  # per level, then the loop serves others
 UPDATES_PER_VERSION: Final = (
@@ -75,10 +76,14 @@ def delay_level(properties: bytes) -> int:
 class DelaySchedule:
     """Moves due messages from the schedule topic to their real topics, one queue per level.
 
-    Progress is kept in config/delayOffset.json every 10 s and at stop, so a crash delivers up to 10
-    s of messages twice, as RocketMQ does. The properties of a delivered record keep DELAY,
-    REAL_TOPIC and REAL_QID byte by byte: nothing here looks at them again, so nothing is delayed
-    twice.
+    Progress is kept in config/delayOffset.json every flushConsumerOffsetInterval and at stop, so a
+    crash delivers some seconds of messages twice, as in RocketMQ; it rests on the delivered copies
+    (INV-41: Broker gives the file its log), so no crash, cut or election delivers one never. The
+    properties of a delivered record keep DELAY, REAL_TOPIC and REAL_QID byte by byte: nothing here
+    looks at them again, so nothing is delayed twice.
+
+    When a message is due: cluster.broker.steadytime. No step of the wall clock shortens or lengthens
+    the delay of what came during our reign; what came before waits no longer than its whole delay.
     """
 
     def __init__(self, store: MessageStore, levels: DelayLevels, path: Path, clock: Clock) -> None:
@@ -88,9 +93,13 @@ class DelaySchedule:
         self._store_host = b""
         self._warned_ms = -WARN_MS
         self._updates = 0
+        self._recent = Recent()
         self.offsets: dict[int, int] = {}
-        self.file = SavedFile(path, self.to_json)
+        self.file = SavedFile(path, self._file_tree)
         self.version = DataVersion(timestamp=clock.now_ms())
+        self.time = SteadyTime(store, clock)
+        self._arrivals: dict[int, Arrivals] = {}
+        self._reign_began()
 
     def load(self) -> None:
         """Read the file and correct each level's offset to what the store really has."""
@@ -98,23 +107,45 @@ class DelaySchedule:
         for level, offset in (found.get("offsetTable") or {}).items():
             self.offsets[int(level)] = int(offset)
         self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
+        self._recent.note(int(found.get("restsOn") or 0), dict(self.offsets))
         self.correct()
+        self.cut(self._store.end)  # for a log that lost what it had on the disk
+
+    def _file_tree(self) -> dict[str, Any]:
+        """What the file holds; `restsOn` is ours, RocketMQ does not read it."""
+        return {**self.to_json(), "restsOn": self._recent.rests_on}
 
     def to_json(self) -> dict[str, Any]:
+        """What slaves are told, and tools."""
         return {
             "dataVersion": self.version.to_json(),
             "offsetTable": {str(level): offset for level, offset in sorted(self.offsets.items())},
         }
 
-    def adopt(self, offsets: Mapping[int, int], version: DataVersion) -> None:
+    def adopt(self, offsets: Mapping[int, int], version: DataVersion, rests_on: int = 0) -> None:
         """Take over the master's progress; a slave delivers nothing itself.
 
-        Not compared with our own queues: our log may be behind. `correct` is for who becomes the
-        master.
+        rests_on   the log offset on which it rests, which our log has reached
+        Not compared with our own queues: they may be behind. `correct` is for who becomes the master.
         """
+        self._recent.note(rests_on, dict(offsets))
         if (self.offsets, self.version) != (offsets, version):
             self.offsets, self.version = dict(offsets), version
             self.file.changed()
+
+    def cut(self, log_end: int) -> None:
+        """The log was cut: so is progress that rested on what lay behind (INV-41)."""
+        if self._recent.rests_on <= log_end:
+            return
+        before = self.offsets
+        self.offsets = dict(self._recent.at(log_end) or {})
+        self.correct()
+        self._recent.note(log_end, dict(self.offsets))
+        self.file.changed()
+        log.warning(
+            "delay progress taken back with the log end=%d from=%s to=%s",
+            log_end, before, self.offsets,
+        )  # fmt: skip
 
     def correct(self) -> None:
         """Bring every level's offset to what the store really has."""
@@ -130,28 +161,39 @@ class DelaySchedule:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
+        self._reign_began()
         await asyncio.sleep(FIRST_RUN_MS / 1000)
-        saved_ms = self._clock.monotonic_ms()
         while True:
-            more = self.step(self._clock.now_ms())
+            more = self.step()
             await asyncio.sleep(0 if more else TICK_MS / 1000)
-            now_ms = self._clock.monotonic_ms()
-            if now_ms - saved_ms >= SAVE_MS:
-                saved_ms = now_ms
-                await self.file.saved()
 
-    def step(self, now_ms: int) -> bool:
+    def _reign_began(self) -> None:
+        """What is in the queues now came at some time before."""
+        now_ms = self._clock.monotonic_ms()
+        for level in range(1, self._levels.highest + 1):
+            end = self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)
+            self._arrivals[level] = Arrivals(self._levels.delays_ms[level - 1], end, now_ms)
+
+    def step(self) -> bool:
         """Deliver what is due now, some of every level; True when there is more that is due."""
         more = False
+        self.time.look()
+        now_ms = self._clock.monotonic_ms()
+        generation = self.file.generation
         for level in range(1, self._levels.highest + 1):
             more |= self._step_level(level, now_ms)
+        if self.file.generation != generation:
+            self._recent.note(self._store.end, dict(self.offsets))
         return more
 
     def _step_level(self, level: int, now_ms: int) -> bool:
         queue = self._store.queues.get(names.SCHEDULE_TOPIC, level - 1)
         if queue is None:
+            self._arrivals[level].look(0, now_ms)  # when its first message comes is known, too
             return False
         start = offset = self.offsets.get(level, 0)
+        arrivals, steady = self._arrivals[level], self.time
+        arrivals.look(queue.max_offset, now_ms)
         more = True
         try:
             for _ in range(DELIVERIES_PER_STEP):
@@ -161,9 +203,8 @@ class DelaySchedule:
                     more = False
                     break
                 physical, _, deliver_at_ms = entry
-                # Later than the whole delay from now: the clock went back or the levels changed. Do
-                # not wait it out.
-                if now_ms < deliver_at_ms <= now_ms + self._levels.delays_ms[level - 1]:
+                stored_due_ms = steady.monotonic_ms(deliver_at_ms)
+                if now_ms < arrivals.due_ms(offset, stored_due_ms, steady.moved_ms):
                     more = False
                     break
                 self._deliver(physical)

@@ -17,11 +17,11 @@ import msgspec
 
 from cluster.broker.config import BrokerConfig
 from cluster.config import ConfigError, parse_properties
+from cluster.remoting import bodies
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
 from cluster.remoting.errors import ConnectFailed, RemotingError
-from storage import fastjson
 
 log = logging.getLogger(__name__)
 
@@ -240,21 +240,12 @@ class Claim:
     async def _members(self, names: Iterable[str], within_ms: int) -> dict[str, list[Member]]:
         """The brokers of our name, by the name servers that say so."""
         asked = list(names)
-        found = await asyncio.gather(*(self._members_at(each, within_ms) for each in asked))
+        found = await asyncio.gather(
+            *(group_members(self._names, each, self._config.name, within_ms) for each in asked)
+        )
         return {
             name: members for name, members in zip(asked, found, strict=True) if members is not None
         }
-
-    async def _members_at(self, name_server: str, within_ms: int) -> list[Member] | None:
-        command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            answer = await self._names.request(name_server, command, within_ms)
-            table = msgspec.convert(fastjson.loads(answer.body or b"{}"), _Groups, strict=False)
-        except (RemotingError, ValueError) as problem:
-            log.info("not asked who else has our name nameserver=%s why=%s", name_server, problem)
-            return None
-        group = table.broker_addr_table.get(self._config.name, _Group())
-        return [Member(group.cluster, each, at) for each, at in group.broker_addrs.items()]
 
     async def _stage_of(self, member: Member, introduction: dict[str, str]) -> Stage | None:
         """How far the broker there is; None when none lives there, or it is not the one we mean."""
@@ -274,6 +265,21 @@ class Claim:
             return None
         # Who does not know of stages, a stock broker say, does not leave either.
         return Stage.STARTING if said == "0" else Stage.OPEN if said == "1" else Stage.SETTLED
+
+
+async def group_members(
+    names: Requests, name_server: str, broker_name: str, within_ms: int
+) -> list[Member] | None:
+    """The brokers of a name, as one name server knows them; None when it does not say."""
+    command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+    try:
+        answer = await names.request(name_server, command, within_ms)
+        table = bodies.read(_Groups, answer.body or b"{}")
+    except (RemotingError, ValueError) as problem:
+        log.info("not asked who has a name nameserver=%s why=%s", name_server, problem)
+        return None
+    group = table.broker_addr_table.get(broker_name, _Group())
+    return [Member(group.cluster, each, at) for each, at in group.broker_addrs.items()]
 
 
 def is_such_broker(answer: Command, name: str, member: Member) -> bool:

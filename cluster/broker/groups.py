@@ -12,6 +12,8 @@ from cluster.broker import names
 from cluster.broker.config import BrokerConfig
 from cluster.broker.savedfile import SavedFile
 from cluster.broker.versions import DataVersion
+from cluster.remoting import bodies
+from cluster.remoting.headers import Int32, Int64
 from storage import Clock
 
 #: bit of the forbidden table that stops a group from reading a topic
@@ -29,16 +31,16 @@ class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
     group_retry_policy: dict[str, Any] = msgspec.field(
         default_factory=lambda: {"type": "CUSTOMIZED"}
     )
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
     subscription_data_set: list[dict[str, Any]] | None = None
     attributes: dict[str, str] = {}
 
@@ -88,7 +90,7 @@ class GroupTable:
             return None
         made = GroupConfig(group_name=name)
         self._groups[name] = made
-        self._advance()
+        self._advance(name)
         return made
 
     def all(self) -> Iterable[GroupConfig]:
@@ -117,6 +119,16 @@ class GroupTable:
             },
         }
 
+    def some_json(self, names: Iterable[str]) -> dict[str, Any]:
+        """Of these groups alone, those of them that are gone, and all that is forbidden."""
+        found = {name: g.to_json() for name in names if (g := self._groups.get(name))}
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "gone": sorted(set(names) - found.keys()),
+            "subscriptionGroupTable": found,
+        }
+
     # -- at start ----------------------------------------------------------------------
 
     def load(self) -> None:
@@ -128,7 +140,7 @@ class GroupTable:
             self._advance()
         else:
             for name, entry in (found.get("subscriptionGroupTable") or {}).items():
-                group = msgspec.convert(entry, GroupConfig, strict=False)
+                group = bodies.shaped(GroupConfig, entry)
                 group.group_name = name
                 self._groups[name] = group
             for name, topics in (found.get("forbiddenTable") or {}).items():
@@ -147,7 +159,7 @@ class GroupTable:
         for group in changed:
             self._groups[group.group_name] = group
         if changed:
-            self._advance()
+            self._advance(*(group.group_name for group in changed))
             await self.file.saved()
 
     async def delete(self, name: str) -> bool:
@@ -155,7 +167,7 @@ class GroupTable:
         self._forbidden.pop(name, None)
         if self._groups.pop(name, None) is None:
             return False
-        self._advance()
+        self._advance(name)
         await self.file.saved()
         return True
 
@@ -169,7 +181,7 @@ class GroupTable:
             del topics[topic]
         if not topics:
             del self._forbidden[group]
-        self._advance()
+        self._advance(group)
         await self.file.saved()
 
     # -- a slave's table follows its master's ------------------------------------------
@@ -196,7 +208,22 @@ class GroupTable:
             self.file.changed()
         return gone
 
-    def _advance(self) -> None:
+    def merge(
+        self,
+        groups: Mapping[str, GroupConfig],
+        gone: Iterable[str],
+        forbidden: Mapping[str, Mapping[str, int]] | None,
+        version: DataVersion,
+    ) -> None:
+        """Follow the master's last changes: these groups are new or changed, those are gone."""
+        self._groups.update(groups)
+        gone = [name for name in gone if self._groups.pop(name, None) is not None]
+        if forbidden is not None:
+            self._forbidden = {name: dict(topics) for name, topics in forbidden.items()}
+        self.version = version
+        self.file.changed(*groups, *gone)
+
+    def _advance(self, *names: str) -> None:
         if not self.following:
             self.version.advance(self._clock.now_ms())
-        self.file.changed()
+        self.file.changed(*names)

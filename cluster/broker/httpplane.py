@@ -33,8 +33,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import web
 
-from cluster.broker.config import BrokerConfig, http_token, is_loopback
+from cluster.broker.config import BrokerConfig, http_token
 from cluster.broker.standing import Standing
+from cluster.config import is_loopback
+from cluster.httplog import http_logger
 from cluster.remoting.tls import TlsFiles, TlsMode, server_context
 from replication.epochs import EpochHistory, read_epochs
 from replication.errors import ReplicationError
@@ -56,7 +58,7 @@ _INDEX: Final = re.compile(r"[0-9]{17}", re.ASCII).fullmatch
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII).fullmatch
 _QUEUE: Final = re.compile(r"[0-9]{1,9}", re.ASCII).fullmatch
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII).fullmatch
-_TABLES: Final = frozenset({"consumerOffset.json", "delayOffset.json"})
+_TABLES: Final = frozenset({"consumerOffset.json", "delayOffset.json", "deletedTopics.json"})
 
 
 class ByteRange(NamedTuple):
@@ -535,8 +537,9 @@ async def serving_http(
         files = TlsFiles(key_path=config.tls_key_path, cert_path=config.tls_certificate_path)
         context = await asyncio.to_thread(server_context, files)
     runner = web.AppRunner(
-        plane.application(), access_log=None, keepalive_timeout=IDLE_S, shutdown_timeout=1.0
-    )
+        plane.application(), access_log=None, logger=http_logger("store"),
+        keepalive_timeout=IDLE_S, shutdown_timeout=1.0,
+    )  # fmt: skip
     await runner.setup()
     host = config.http_host or "127.0.0.1"
     try:

@@ -11,6 +11,7 @@ from typing import Final
 from cluster.broker.acks import Acks
 from cluster.broker.locks import QueueLocks
 from cluster.broker.members import ConsumerMembers, ProducerMembers
+from cluster.broker.putsizes import PutSizes
 from cluster.broker.savedfile import SavedFile
 from cluster.broker.stats import MINUTE_SAMPLE_S, BrokerStats
 from storage import COMPILED, Clock, FlushMode, MessageStore
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 #: per turn of the loop: 1 to 3 ms, then others are served
 DISPATCH_RECORDS_MAX: Final = 2_048 if COMPILED else 256
 SEGMENT_CHECK_MS: Final = 100
+SEGMENT_RETRY_MS: Final = 1_000  # where there was no space for it
 CHECKPOINT_MS: Final = 1_000
 FLUSH_RETRY_S: Final = 0.1
 EXPIRY_LOOK_MS: Final = 100
@@ -86,6 +88,11 @@ class LogFlush:
         self._wanted_end = end
         self._wanted.set()
 
+    async def reach(self, end: int) -> None:
+        """Have the log on the disk up to `end`, unless no descriptor is to be had. Raises FlushFailed."""
+        if self._store.flushed < end:
+            await self._flush(0)
+
     async def settle(self) -> None:
         """Flush everything now, so that nobody waits any more: the broker stops."""
         await self._flush(0)
@@ -141,7 +148,8 @@ class QueueFlush:
             if now_ms - thorough_ms >= config.queue_flush_thorough_interval_ms:
                 thorough_ms, pages_min = now_ms, 0
             await asyncio.to_thread(self._store.flush_queues, pages_min)
-            await asyncio.to_thread(self._store.flush_checkpoint, self._store.confirmed)
+            confirmed = self._store.whole(self._store.confirmed)
+            await asyncio.to_thread(self._store.flush_checkpoint, confirmed)
 
 
 class Dispatch:
@@ -194,9 +202,11 @@ class NextSegment:
 
     async def run(self) -> None:
         while True:
+            pause_ms = SEGMENT_CHECK_MS
             if self._store.log.next_segment_needed():
-                await asyncio.to_thread(self._store.prepare_next_segment)
-            await asyncio.sleep(SEGMENT_CHECK_MS / 1000)
+                made = await asyncio.to_thread(self._store.prepare_next_segment)
+                pause_ms = SEGMENT_CHECK_MS if made else SEGMENT_RETRY_MS
+            await asyncio.sleep(pause_ms / 1000)
 
 
 class Retention:
@@ -224,7 +234,13 @@ class Retention:
     async def _pass(self) -> None:
         try:
             deleted = self._store.clean()
+            if self._store.retention.held_back:
+                # What a start has found, nothing has vouched for yet: not only a minute later
+                await asyncio.to_thread(self._store.flush_queues, 0)
+                deleted += self._store.clean()
             waiting = await asyncio.to_thread(self._store.free_retired)
+            if deleted and self._store.flags.full:
+                self._wanted.set()  # there may be space now: look again at once
         except OSError as problem:
             log.error("old files not deleted why=%s", problem)
             return
@@ -233,7 +249,10 @@ class Retention:
 
 
 class TableSaving:
-    """Writes tables whose changes nobody waits for: progress of consumers, groups made by use."""
+    """Writes tables whose changes nobody waits for: progress of consumers, groups made by use.
+
+    FlushFailed, out of the log that progress rests on, ends the job, and the process with it.
+    """
 
     def __init__(self, files: Iterable[SavedFile], interval_ms: int) -> None:
         self._files = list(files)
@@ -283,8 +302,9 @@ class Expiry:
 class StatsSampling:
     """Samples the counters that rates and windows are made of."""
 
-    def __init__(self, stats: BrokerStats, clock: Clock) -> None:
+    def __init__(self, stats: BrokerStats, puts: PutSizes, clock: Clock) -> None:
         self._stats = stats
+        self._puts = puts
         self._clock = clock
 
     async def run(self) -> None:
@@ -294,6 +314,7 @@ class StatsSampling:
             now_ms = self._clock.now_ms()
             self._stats.sample_rates(now_ms)
             if seconds % MINUTE_SAMPLE_S == 0:
+                self._stats.put(self._puts.look())
                 self._stats.sample_windows(now_ms)
             today = time.localtime(now_ms / 1000).tm_yday
             if today != day:
@@ -304,14 +325,18 @@ class StatsSampling:
 
 
 class InsecureReminder:
-    """Says every hour that strangers may read and write everything."""
+    """Says every hour that strangers may read and write everything.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    said  it was said at the start already
+    """
+
+    def __init__(self, exposure: str, said: bool = False) -> None:
+        self._exposure = exposure
+        self._said = said
 
     async def run(self) -> None:
         while True:
-            log.warning(
-                "insecure: anybody who reaches %s may read and write everything", self._address
-            )
+            if not self._said:
+                log.warning("insecure: %s", self._exposure)
+            self._said = False
             await asyncio.sleep(INSECURE_REMINDER_S)

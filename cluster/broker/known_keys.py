@@ -11,6 +11,7 @@ _JAVA_NETTY = "tunes Netty; the remoting server has its own limits"
 _JAVA_MEMORY = "tunes how Java maps, locks or copies files"
 _ROCKSDB = "RocksDB stores are not supported"
 _LATER = "the feature is not built yet"
+_AUTH_CACHES = "belongs to access control, which is not here yet"
 _OBSOLETE = "has no effect in RocketMQ 5 either"
 _ALWAYS = "the behaviour is fixed here"
 
@@ -70,7 +71,8 @@ _BY_REASON: Final[dict[str, str]] = {
         bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
         enableRocksDBLog memTableFlushIntervalMs realTimePersistRocksDBConfig
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
-        rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec storeType configManagerVersion
+        rocksdbWalFileRollingThreshold
+        statRocksDBCQIntervalSec storeType configManagerVersion
     """,
     _LATER: """
         aclEnable authenticationEnabled authorizationEnabled initAuthenticationUser
@@ -83,7 +85,8 @@ _BY_REASON: Final[dict[str, str]] = {
         defaultMessageRequestMode defaultPopShareQueueNum disableConsumeIfConsumerReadSlowly
         disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
         enableCalcFilterBitMap enableCompaction enableConsumeQueueExt
-        enableDLegerCommitLog enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch
+        dLegerGroup dLegerPeers dLegerSelfId enableDLegerCommitLog
+        enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch
         enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
         enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
         enablePopMessageThreshold enableRemoteEscape enableRetryTopicV2 enableScheduleAsyncDeliver
@@ -94,7 +97,8 @@ _BY_REASON: Final[dict[str, str]] = {
         globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer
         lockInStrictMode mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
         mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter maxLmqConsumeQueueNum
-        maxOffsetMapSize maxPopPollingSize messageStorePlugIn metricGrpcExporterIntervalInMills
+        maxOffsetMapSize maxPopPollingSize messageStorePlugIn
+        readOnlyCommitLogStorePaths storePathDLedgerCommitLog metricGrpcExporterIntervalInMills
         metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
         metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
         metricsOtelCardinalityLimit popCkMaxBufferSize popCkOffsetMaxQueueSize
@@ -120,6 +124,12 @@ _BY_REASON: Final[dict[str, str]] = {
         transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize
         storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
     """,
+    _AUTH_CACHES: """
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond migrateAuthFromV1Enabled
+        statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
+        userCacheMaxNum userCacheRefreshSecond
+    """,
     _OBSOLETE: """
         accountStatsEnable accountStatsPrintZeroValues autoDeleteUnusedStats
         cleanOfflineBrokerInterval commercialBaseCount commercialBigCount commercialEnable
@@ -130,8 +140,8 @@ _BY_REASON: Final[dict[str, str]] = {
     """,
     _ALWAYS: """
         compatibleWithOldNameSrv consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
-        enableCleanExpiredOffset enableRegisterProducer enableSingleTopicRegister
-        enableSplitRegistration flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
+        enableCleanExpiredOffset enableRegisterProducer enableSplitRegistration
+        flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
         loadBalancePollNameServerInterval maxTopicLength splitRegistrationSize
         updateNameServerAddrPeriod forceRegister configBlackList brokerConfigPath rocketmqHome
         checkSyncStateSetPeriod controllerHeartBeatTimeoutMills enableAutoInSyncReplicas
@@ -142,14 +152,8 @@ _BY_REASON: Final[dict[str, str]] = {
 #: switches that RocketMQ has off, of features that are not here: who turns one on counts on it
 COUNTED_ON: Final = frozenset(
     {
-        "aclEnable",
-        "authenticationEnabled",
-        "authorizationEnabled",
         "duplicationEnable",
         "enableConsumeQueueExt",
-        "enableDLegerCommitLog",
-        "enableLmq",
-        "enableMultiDispatch",
         "enableSlaveActingMaster",
         "enabledAppendPropCRC",
         "forceVerifyPropCRC",

@@ -76,6 +76,7 @@ class HeldPulls:
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._deleted: set[str] = set()
         self._tick = clock.monotonic_ms() // TICK_MS
         self._swept_ms = clock.monotonic_ms()
 
@@ -128,8 +129,17 @@ class HeldPulls:
         for topic, queue_id in list(self._by_queue):
             self.queue_grew(topic, queue_id, self._queue_end(topic, queue_id))
 
+    def deleted(self, topic: str) -> None:
+        """Its queues begin anew: with the next tick every pull of it is answered, wherever it lies."""
+        self._deleted.add(topic)
+
     def expire(self, now_ms: int) -> None:
-        """Answer the pulls whose time is up."""
+        """Answer the pulls whose time is up, or whose queue is another one now."""
+        if self._deleted:
+            gone, self._deleted = self._deleted, set()
+            for queue in [queue for queue in self._by_queue if queue[0] in gone]:
+                for pull in list(self._by_queue.get(queue, ())):
+                    self._leave(pull)
         last = now_ms // TICK_MS
         if last - self._tick > len(
             self._by_tick

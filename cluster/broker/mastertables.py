@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from cluster.broker import names
 from cluster.broker.groups import GroupConfig
 from cluster.broker.offsets import Queues
 from cluster.broker.topics import TopicConfig
 from cluster.broker.versions import DataVersion
+from cluster.remoting import bodies
 from storage import fastjson
 
 T = TypeVar("T")
@@ -33,12 +32,19 @@ class TableRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One table as the master has it. skipped: why entries were left out, for the log."""
+    """One table as the master has it. skipped: why entries were left out, for the log.
+
+    deleted    log offsets by deleted topic, and where the log of that master begins; None: it did not say
+    gone       None, and entries are the whole table; else they are what changed, and these went
+    """
 
     entries: Mapping[Any, Any]
     version: DataVersion
     skipped: list[str]
     forbidden: Mapping[str, Mapping[str, int]] | None = None
+    deleted: Mapping[str, int] | None = None
+    log_start: int = 0
+    gone: Sequence[str] | None = None
 
 
 def read_topics(body: bytes | memoryview) -> Read:
@@ -46,15 +52,26 @@ def read_topics(body: bytes | memoryview) -> Read:
     tree = _tree(body)
 
     def entry(name: str, found: Any) -> TopicConfig:
-        topic = msgspec.convert(found, TopicConfig, strict=False)
+        topic = bodies.shaped(TopicConfig, found)
         topic.topic_name = _name(name)
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             _within(count, QUEUES_MAX, "queues")
         _within(topic.perm, 7, "perm")
         return topic
 
+    def below(name: str, found: Any) -> int:
+        _name(name)
+        return _log_offset(found)
+
     topics, skipped = _entries(tree.get("topicConfigTable"), entry)
-    return Read(topics, _version(tree), skipped)
+    deleted = None
+    log_start = _log_offset(tree.get("logStart", 0))
+    if tree.get("deletedTopics") is not None:
+        deleted, more = _entries(tree["deletedTopics"], below)
+        skipped += more
+    return Read(
+        topics, _version(tree), skipped, deleted=deleted, log_start=log_start, gone=_gone(tree)
+    )
 
 
 def read_groups(body: bytes | memoryview) -> Read:
@@ -62,7 +79,7 @@ def read_groups(body: bytes | memoryview) -> Read:
     tree = _tree(body)
 
     def entry(name: str, found: Any) -> GroupConfig:
-        group = msgspec.convert(found, GroupConfig, strict=False)
+        group = bodies.shaped(GroupConfig, found)
         group.group_name = _name(name)
         _within(group.retry_queue_nums, QUEUES_MAX, "retryQueueNums")
         return group
@@ -75,7 +92,7 @@ def read_groups(body: bytes | memoryview) -> Read:
     if tree.get("forbiddenTable") is not None:
         forbidden, more = _entries(tree["forbiddenTable"], bits)
         skipped += more
-    return Read(groups, _version(tree), skipped, forbidden)
+    return Read(groups, _version(tree), skipped, forbidden, gone=_gone(tree))
 
 
 def read_offsets(body: bytes | memoryview) -> Read:
@@ -126,6 +143,15 @@ def read_queue_ends(body: bytes | memoryview) -> dict[int, tuple[int, int]]:
     return found
 
 
+def read_log_end(body: bytes | memoryview) -> int:
+    """Where a master's log ends, out of its runtime table. Raises TableRefused."""
+    table = _tree(body).get("table")
+    text = table.get("commitLogMaxOffset") if isinstance(table, dict) else None
+    if not isinstance(text, str) or not text.isdigit():
+        raise TableRefused("it does not say where its log ends")
+    return int(text)
+
+
 def _tree(body: bytes | memoryview) -> dict[str, Any]:
     try:
         tree = fastjson.loads(body)
@@ -145,16 +171,31 @@ def _entries(table: Any, read: Callable[[str, Any], T]) -> tuple[dict[str, T], l
     for key, value in table.items():
         try:
             found[key] = read(key, value)
-        except (ValueError, TypeError, msgspec.ValidationError) as problem:
+        except (ValueError, TypeError) as problem:
             skipped.append(f"{key[:NAME_CHARACTERS_MAX]!r}: {problem}")
     return found, skipped
 
 
 def _version(tree: Mapping[str, Any]) -> DataVersion:
     try:
-        return msgspec.convert(tree.get("dataVersion") or {}, DataVersion, strict=False)
-    except msgspec.ValidationError as problem:
+        return bodies.shaped(DataVersion, tree.get("dataVersion") or {})
+    except bodies.BodyUnreadable as problem:
         raise TableRefused(f"its data version cannot be read: {problem}") from None
+
+
+def _gone(tree: Mapping[str, Any]) -> list[str] | None:
+    found = tree.get("gone")
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise TableRefused("what is gone from it is no list of names")
+    return found
+
+
+def _log_offset(found: Any) -> int:
+    if not isinstance(found, int):
+        raise TableRefused(f"{found!r} is no log offset")
+    return _within(found, OFFSET_MAX, "log offset")
 
 
 def _name(name: str) -> str:

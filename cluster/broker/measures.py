@@ -57,9 +57,15 @@ class Measures:
                 ((code.name,), count) for code, count in acks.unsafe.items()
             ],
             "tandem_waiting_answer_bytes": lambda: [((), acks.held_bytes)],
+            "tandem_clock_steps_total": lambda: [((), broker.schedule.time.steps)],
+            "tandem_unread_output_bytes": lambda: [((), self._broker.output_budget.unread)],
+            "tandem_unread_cut_off_total": lambda: [((), self._broker.output_budget.cut)],
             "tandem_held_pulls": lambda: [((), held.count)],
             "tandem_connections": self._connections,
             "tandem_requests_total": self._requests,
+            "tandem_refused_requests_total": lambda: [
+                (found, count) for found, count in broker.refusals.counts.items()
+            ],
             "tandem_protocol_violations_total": self._violations,
             "tandem_name_servers_registered": lambda: [
                 ((), sum(link.registered for link in links))
@@ -86,13 +92,14 @@ class Measures:
             "tandem_tables_copied_seconds": self._tables_copied,
             "tandem_progress_ahead": lambda: [((), len(self._broker.offsets.ahead))],
             "tandem_readers_sent_away_total": lambda: [((), self._broker.slave_reads.sent_away)],
+            "tandem_readers_moved_total": lambda: [((), self._broker.cuts.moved)],
             "tandem_readers_lost_total": lambda: [((), self._broker.slave_reads.lost)],
             "tandem_lease_seconds": lambda: self._replica(lambda found: found.lease_ms / 1000),
             "tandem_sync_set_size": lambda: self._replica(lambda found: found.set_size),
             "tandem_set_aside_messages": lambda: self._replica(
                 lambda found: found.set_aside_records
             ),
-            "tandem_alarms": lambda: self._replica(lambda found: len(found.alarms)),
+            "tandem_alarms": lambda: [((), len(standing.alarms_now()))],
         }
 
     def _tables_copied(self) -> Series:

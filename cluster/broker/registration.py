@@ -7,6 +7,7 @@ import logging
 import random
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.standing import MASTER_ID, Standing
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.logs import once_per
+from cluster.remoting import bodies
 from cluster.remoting.channel import ChannelPool
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -25,6 +27,7 @@ from storage import fastjson
 log = logging.getLogger(__name__)
 
 RETRY_MS_MIN: Final = 500
+RETRY_MS_MAX: Final = 3_000  # clients find no master longer than that after a name server's restart
 ANNOUNCED_MS: Final = 3_000  # how long what made a topic waits for name servers to know it
 FIRST_ROUND_MS: Final = 1_000  # how long a start waits for name servers that do not answer
 UNREGISTER_MS: Final = 1_000
@@ -81,6 +84,29 @@ def registration(
     return Command(RequestCode.REGISTER_BROKER, header.to_ext(), body)
 
 
+def single_registrations(
+    config: BrokerConfig, topics: TopicTable, names: Iterable[str]
+) -> list[Command]:
+    """REGISTER_TOPIC_IN_NAMESRV for each of these topics that there is.
+
+    A name server takes it for no list of all topics, which some drop topics by.
+    """
+    commands = []
+    for topic in filter(None, map(topics.get, names)):
+        found = _masked(topic, config.permission)
+        queues = {
+            "brokerName": config.name,
+            "perm": found["perm"],
+            "readQueueNums": topic.read_queue_nums,
+            "topicSysFlag": topic.topic_sys_flag,
+            "writeQueueNums": topic.write_queue_nums,
+        }
+        body = fastjson.dumps({"queueDatas": [queues]})
+        header = {"topic": topic.topic_name}
+        commands.append(Command(RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body))
+    return commands
+
+
 def _masked(topic: TopicConfig, permission: int) -> dict[str, Any]:
     found = topic.to_json()
     if permission != 6:
@@ -122,6 +148,7 @@ class NameServerLink:
         self._changed: set[str] = set()
         self._everything = True
         self._woken = asyncio.Event()
+        self._role_changed = asyncio.Event()
         self._told: list[asyncio.Future[None]] = []  # who waits for the next round's end
         self._failures = 0
         self._odd = once_per(30)
@@ -146,6 +173,11 @@ class NameServerLink:
         self._everything = True
         self._woken.set()
 
+    def role_changed(self) -> None:
+        """Who is master must be known everywhere now: the next try is not waited for."""
+        self._role_changed.set()
+        self.all_changed()
+
     async def told(self) -> None:
         """Wait until the changes so far were sent and answered; not for a name server that is away."""
         if self.registered:
@@ -159,6 +191,7 @@ class NameServerLink:
         everything_at = 0.0
         while True:
             self._woken.clear()
+            self._role_changed.clear()
             if self._everything:
                 everything_at = loop.time() + self._config.register_interval_ms / 1000
             told, self._told = self._told, []
@@ -170,9 +203,11 @@ class NameServerLink:
                         waiting.set_result(None)
             self.tried.set()
             if retry_ms:
-                # Not before its time, whatever wakes us: a dead name server must not cost more the
-                # more happens.
-                await asyncio.sleep(retry_ms / 1000)
+                # Not before its time, though topics change: a dead name server must not cost more
+                # the more happens.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(retry_ms / 1000):
+                        await self._role_changed.wait()
                 continue
             try:
                 async with asyncio.timeout_at(everything_at):
@@ -200,9 +235,7 @@ class NameServerLink:
                 self._failures,
                 problem,
             )
-            ceiling_ms = min(
-                RETRY_MS_MIN << min(self._failures, 8), self._config.register_interval_ms
-            )
+            ceiling_ms = min(RETRY_MS_MIN << min(self._failures, 8), RETRY_MS_MAX)
             return self._rng.randint(RETRY_MS_MIN, ceiling_ms)
         if not self.registered or self._failures:
             log.info("registered nameserver=%s topics=%d", self.address, len(self._topics))
@@ -211,6 +244,14 @@ class NameServerLink:
         return 0
 
     async def _register(self, names: Iterable[str] | None) -> None:
+        if names is not None and self._config.single_topics_registered:
+            for single in single_registrations(self._config, self._topics, names):
+                answer = await self._requests.request(
+                    self.address, single, self._config.register_timeout_ms
+                )
+                if answer.code != ResponseCode.SUCCESS:
+                    raise RegistrationRefused(f"code {answer.code}: {answer.remark}")
+            return
         command = registration(self._config, self._topics, names, self._standing.broker_id)
         answer = await self._requests.request(
             self.address, command, self._config.register_timeout_ms
@@ -221,7 +262,7 @@ class NameServerLink:
         self.master = (told.get("masterAddr") or None, told.get("haServerAddr") or None)
         self._on_master()
         if answer.body:
-            ordered = msgspec.convert(fastjson.loads(answer.body), _OrderTable, strict=False).table
+            ordered = bodies.read(_OrderTable, answer.body).table
             self._on_ordered(ordered)
 
     async def unregister(self) -> None:
@@ -263,7 +304,7 @@ class Registration:
         ]
         topics.on_change = self.topics_changed
         topics.announced = self.announced
-        standing.changes.watch(lambda _: self.all_changed())
+        standing.changes.watch(lambda _: self.role_changed())
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Ask one name server, over a new connection if need be.
@@ -305,6 +346,10 @@ class Registration:
     def all_changed(self) -> None:
         for link in self.links:
             link.all_changed()
+
+    def role_changed(self) -> None:
+        for link in self.links:
+            link.role_changed()
 
     def _heard_of_master(self) -> None:
         """The first name server that knows a master is believed; one that forgot it changes nothing

@@ -18,10 +18,12 @@ from typing import Any, Final
 import msgspec
 
 from cluster.broker import hastatus, replicalog
-from cluster.broker.acks import Acks, Overdue
+from cluster.broker.acks import DISK_UNKNOWN, FATE_UNKNOWN, Acks, Overdue
 from cluster.broker.config import BrokerConfig, Role, ha_secret
 from cluster.broker.controllerlink import ControllerLink
 from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
+from cluster.broker.handover import HandOver
+from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.membership import Membership
 from cluster.broker.standing import MASTER_ID, RoleChanges
@@ -46,6 +48,7 @@ from replication.keeping import LogKeeping
 from replication.master import MasterState
 from replication.party import Party
 from replication.receiver import Receiver
+from replication.registered import KnownReplica
 from replication.sender import Sender, open_listener
 from storage import Clock, FlushMode, MessageStore, Problem, fastjson, setaside
 
@@ -55,10 +58,8 @@ ALARMS_KEPT: Final = 16
 ALARM_AGAIN_S: Final = 60
 REVIEW_MS: Final = 100
 SWITCH_PAUSE_MS: Final = 1_000  # sends wait at most so long for a planned switchover
-HAND_OVER_MS: Final = 1_000  # a stop waits at most so long for a successor to serve
-GENTLE_MS: Final = (
-    1_000  # so long after a reign, refused senders wait a little before they are told
-)
+#: so long after a reign, refused senders wait a little before they are told
+GENTLE_MS: Final = 1_000
 GENTLE_PAUSE_MS: Final = 50  # in which their routes become those of the new master
 
 
@@ -97,6 +98,7 @@ class Replica:
         self._flush = flush
         self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._open = False  # for puts
+        self.agreed = 0  # so far our log was confirmed before our reign
         self._noting = False
         self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
@@ -104,13 +106,13 @@ class Replica:
         self._told_start = store.log.start
         self._held: dict[int, int] = {}  # what each slave had when we last looked
         self._told: GroupView | None = None  # the controller's last word
+        self._registered: tuple[KnownReplica, ...] = ()  # nobody, until the controller says who
         self._announced = ("", "")  # a master's address, and where its slaves connect
-        self._succeeded = asyncio.Event()  # we follow somebody: whoever it is takes messages
         self._switched = True  # no planned switchover is under way
         self._gentle_until_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         identity = membership.identity
-        incarnation = rng.getrandbits(62) | 1
+        incarnation = membership.incarnation
         self.core = ReplicaCore(
             replica=identity.replica,
             incarnation=incarnation,
@@ -125,8 +127,10 @@ class Replica:
         self.feed = Feed(self.core, clock)
         self.link = ControllerLink(
             config, clock, rng, replica=identity.replica, incarnation=incarnation,
-            feed=self._heard_of_group,
+            lineage=membership.lineage, feed=self._heard_of_group, registered=self._heard_of_replicas,
+            space=lambda: not store.flags.full,
         )  # fmt: skip
+        self._hand_over = HandOver(self.link, store.flags, config.rules.copies_min)
         party = Party(
             config.cluster, config.name, identity.replica, incarnation, ha_secret(config),
             config.ha_extension, config.ha_compression,
@@ -136,7 +140,7 @@ class Replica:
         )
         if config.mode.waits_for_slaves and not config.mode.waits_for_disk:
             acks.on_hold = self._sender.ship_now
-        self._receiver = Receiver(self.feed, store, clock, party=party)
+        self._receiver = Receiver(self.feed, store, clock, party=party, dial=dial_of(config))
         LogKeeping(self.feed, store, membership.epochs)
         self._wire()
 
@@ -165,6 +169,7 @@ class Replica:
             flushed=store.flushed,
             confirmed=confirmed,
             confirmed_epoch=history.last,
+            durable=self._synchronous,
         )
 
     def _wire(self) -> None:
@@ -172,7 +177,7 @@ class Replica:
         feed.register(r.Register, link.register)
         feed.register(r.ForgetSuspicion, self._forget_suspicion)
         feed.register(r.AskForElection, lambda _: link.ask_for_election())
-        feed.register(r.SendHeartbeat, link.beat)
+        feed.register(r.SendHeartbeat, self._beat)
         feed.register(r.Prepare, self._prepare)
         feed.register(r.OpenWrites, self._open_writes)
         feed.register(r.CloseWrites, self._close_writes)
@@ -210,24 +215,19 @@ class Replica:
     async def _serve_slaves(self) -> None:
         config = self._config
         with open_listener(config.bind_host, config.ha_listen_port) as listener:
-            await self._sender.run(listener)
+            await self._sender.run(listener, door_of(config), await ha_context(config))
 
     async def hand_over(self) -> None:
         """This process is to stop: have a member of the set take over first, if one is near."""
+        await self._hand_over.before_stop(self._near())
+
+    def _near(self) -> list[int]:
+        """Connected members of the set besides this master, who has most of the log first."""
         master = self.core.master
         if master is None or not self._open:
-            return
+            return []
         near = [slave for replica, slave in master.slaves.items() if replica in master.granted]
-        if not near:
-            return
-        successor = max(near, key=lambda slave: slave.received).replica
-        log.info("handing over before the stop successor=%d", successor)
-        self.link.hand_over(successor)
-        try:
-            async with asyncio.timeout(HAND_OVER_MS / 1000):
-                await self._succeeded.wait()
-        except TimeoutError:
-            log.warning("no successor serves yet, stopping all the same successor=%d", successor)
+        return [slave.replica for slave in sorted(near, key=lambda slave: -slave.received)]
 
     def closing(self) -> None:
         """Note that nothing can be lost by whatever happens before the next start. Raises FlushFailed."""
@@ -245,6 +245,8 @@ class Replica:
                 self.feed.feed(m.Trimmed(start))
             self._passages.note(self._store.end, now_ms)
             self._rate.note(self._receiver.stats.appended_bytes, now_ms)
+            if self._open and not self._is_switching:
+                self._hand_over.if_full(now_ms, self._near())
             if self.core.master is not None:
                 for replica, slave in self.core.master.slaves.items():
                     self._held[replica] = max(slave.received, 0)
@@ -272,11 +274,22 @@ class Replica:
             return None
         return self.core.view.address or None
 
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether our reign began without something that readers may have been given before it."""
+        view = self.core.view
+        return not self.core.mode.waits_for_slaves or view.lossy_epoch == self.core.epoch
+
     def readable_elsewhere(self, offset: int) -> bool:
         master = self.core.master
         return master is not None and any(
             slave.received >= offset for slave in master.slaves.values()
         )
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        master = self.core.master
+        return frozenset() if master is None else frozenset(master.granted) - {self.core.replica}
 
     def refusal(self) -> BrokerError | None:
         if self.feed.failure is not None:
@@ -300,15 +313,19 @@ class Replica:
         """Our master is the controller's to name; where a stock one ships its log, it does not say."""
         if master_address and ha_address and (master_address, ha_address) != self._announced:
             self._announced = (master_address, ha_address)
-            if self._told is not None and self._completed(self._told) != self._told:
+            if self._told is not None and self._lacks_address(self._told):
                 self._heard_of_group(r.RoleNotified(self._told))
 
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
-        """Slaves are given slaveTimeout, the disk alone syncFlushTimeout."""
+        """Slaves are given slaveTimeout, the disk alone syncFlushTimeout.
+
+        Whoever lacks it is named, by what the core knows: what our disk has got in this moment the
+        core hears of in the next, and until then no slave is to blame.
+        """
         mode, rules = self.core.mode, self.core.rules
         master = self.core.master
         copies, durable = master.copies(end) if master is not None else (1, 0)
-        if mode.waits_for_disk and self._store.flushed < end:
+        if mode.waits_for_disk and (master is None or master.flushed < end):
             if waited_ms < self._config.storage.sync_flush_timeout_ms:
                 return None
             return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies, durable)
@@ -329,12 +346,28 @@ class Replica:
             case _:
                 self.feed.feed(event)
 
+    def _heard_of_replicas(self, replicas: tuple[KnownReplica, ...]) -> None:
+        """From a controller that does not say it with the rest of its view."""
+        self._registered = replicas
+        if self._told is not None:
+            self.feed.feed(r.RoleNotified(self._completed(self._told)))
+
     def _completed(self, view: GroupView) -> GroupView:
-        """With the address that name servers announce for the master's log, if it has none."""
-        address, ha_address = self._announced
-        if not view.ha_address and view.address == address:
-            return dataclasses.replace(view, ha_address=ha_address)
+        """With the address that name servers announce for the master's log, if it has none, and
+        with the replicas that we heard of last. INV-44: a master always knows them, be it nobody."""
+        if view.registered is not None:
+            self._registered = view.registered
+            if not self._config.ha_extension:  # then nobody says which process it is
+                self._registered = tuple(
+                    msgspec.structs.replace(each, incarnation=0) for each in view.registered
+                )
+        view = dataclasses.replace(view, registered=self._registered)
+        if self._lacks_address(view):
+            return dataclasses.replace(view, ha_address=self._announced[1])
         return view
+
+    def _lacks_address(self, view: GroupView) -> bool:
+        return not view.ha_address and view.address == self._announced[0]
 
     def _begin_switch(self, event: r.SwitchAsked) -> None:
         """Take no more messages and then, with everything in the log that was taken, hand over.
@@ -418,6 +451,7 @@ class Replica:
         await asyncio.to_thread(self._suspect.clear)
 
     async def _prepare(self, effect: r.Prepare) -> None:
+        self.agreed = self._store.confirmed
         end = await replicalog.make_ready(self._store)
         self.feed.feed(r.Prepared(effect.epoch, end, self._store.flushed))
 
@@ -427,7 +461,7 @@ class Replica:
         self._store.flags.clear(Problem.FENCED)
         self._acks.epoch = effect.epoch
         self._held.clear()
-        self._succeeded.clear()
+        self._hand_over.succeeded.clear()
         self._open = True
         self._gentle_until_ms = 0
         self._resume_sends()
@@ -436,13 +470,14 @@ class Replica:
     async def _close_writes(self, effect: r.CloseWrites) -> None:
         self._open = False
         self._store.flags.set(Problem.FENCED)
+        self._hand_over.full_disk.deposed(self._clock.monotonic_ms())
         self._gentle_until_ms = self._clock.monotonic_ms() + GENTLE_MS
         while self._gathering:  # noqa: ASYNC110 - one turn at most
             await asyncio.sleep(0)
         await self.changes.tell(self.role)
-        # Stored here, and whether it stays is for the next reign to say: not a success, and no
-        # status that a client takes for one. It sends again.
-        self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+        # Stored here, and whether it stays is for the next reign to say: neither a success nor a
+        # refusal (INV-7).
+        self._acks.give_up(FATE_UNKNOWN)
         self.feed.feed(r.WritesClosed(self._store.end, self._store.flushed))
 
     async def _role_changed(self, effect: r.RoleChanged) -> None:
@@ -455,6 +490,11 @@ class Replica:
 
     def _acknowledge(self, effect: m.Acknowledge) -> None:
         self._acks.reached(effect.end, effect.copies, effect.durable)
+
+    def _beat(self, effect: r.SendHeartbeat) -> None:
+        """INV-37: with less than what we call confirmed here we do not come back, nor with half a record more."""
+        confirmed = self._store.whole(effect.confirmed)
+        self.link.beat(msgspec.structs.replace(effect, confirmed=confirmed))
 
     def _set_changed(self, effect: m.SetChanged) -> None:
         lone = len(effect.members) == 1 and self._config.waits_for_slaves
@@ -480,6 +520,7 @@ class Replica:
 
     def _streaming(self, effect: s.ReportProgress) -> None:
         """We follow the next master, so it takes messages: who waits for it need wait no longer."""
+        self._hand_over.succeeded.set()
         if not self._switched:
             self._switched = True
             self._resume_sends()
@@ -487,6 +528,13 @@ class Replica:
     async def _count_set_aside(self, effect: s.SetAside) -> None:
         root = Path(self._config.storage.root)
         self._set_aside = await asyncio.to_thread(setaside.listed, root)
+
+    def alarms_now(self) -> list[str]:
+        return list(self.alarms)
+
+    def dispatch_broken(self, why: str) -> None:
+        """INV-36: what cannot be served is no copy."""
+        self.feed.feed(s.DispatchBroken(f"not following, our log is broken: {why}"))
 
     def _alarm(self, effect: s.Alarm) -> None:
         known = effect.reason in self.alarms
@@ -498,7 +546,7 @@ class Replica:
     def _failed(self) -> None:
         """Something final happened: nobody is promised anything any more."""
         self._open = False
-        self._acks.give_up(Overdue(ResponseCode.SYSTEM_ERROR, 1, 0))
+        self._acks.give_up(DISK_UNKNOWN)
 
     # --- what operators ask ---
 
@@ -538,7 +586,6 @@ class Replica:
             "masterAddress": view.address,
             "setAsideRecords": str(self.set_aside_records),
             "setAsideRanges": " ".join(ranges),
-            "alarms": "; ".join(self.alarms),
         }
 
     def table(self) -> dict[int, Handler]:

@@ -70,7 +70,8 @@ async def _walk(store: MessageStore, ends: dict[tuple[bytes, int], int]) -> tupl
                 break  # else the blank has not come in whole
             position += head.size
             last_ms = head.store_ms
-            if head.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT):
+            deleted = head.physical_offset < store.tombstones.of(head.topic)
+            if head.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT) and not deleted:
                 ends[head.topic, head.queue_id] = head.queue_offset + 1
             count += 1
             if count % RECORDS_PER_TURN == 0:

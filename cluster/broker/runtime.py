@@ -98,6 +98,8 @@ def runtime_table(
         confirmOffset=str(min(standing.confirmed(), store.end)),
         flushedOffset=str(store.flushed),
     )
+    if alarms := standing.alarms_now():
+        table["alarms"] = "; ".join(alarms)
     if isinstance(standing, Replica):
         table.update(standing.runtime())
     table.update(stats.rates())

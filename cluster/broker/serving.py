@@ -13,13 +13,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from cluster.broker import leftopen
+from cluster.broker.acks import STOPPED_WAITING
 from cluster.broker.broker import Broker
 from cluster.broker.classicgroup import ClassicMaster
-from cluster.broker.config import BrokerConfig, MetricsExporter, check_startable
+from cluster.broker.config import BrokerConfig, MetricsExporter
 from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
 from cluster.broker.membership import find_membership
 from cluster.broker.registration import Registration
 from cluster.broker.replicagroup import Replica
+from cluster.broker.startable import check_startable
 from cluster.broker.suspicion import SuspectMark
 from cluster.process import raise_open_files_limit, running, stop_signals
 from cluster.remoting.channel import ChannelPool
@@ -95,7 +98,9 @@ async def _settled(broker: Broker) -> AsyncIterator[None]:
     except NameTaken as problem:
         refused = problem
     await broker.log_flush.settle()
+    broker.acks.give_up(STOPPED_WAITING)  # whoever waits for more than our disk is told that much
     broker.pulls.held.release_all()
+    broker.table_readers.release_all()
     if refused is not None:
         raise refused
 
@@ -131,15 +136,18 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     must end.
     """
     check_startable(config)
+    leftopen.check_files(config)
     raise_open_files_limit()
     if config.listen_port == 0:
         config = with_free_port(config)
-    clock, rng = SystemClock(), random.Random()
+    clock = SystemClock()
+    rng = random.SystemRandom()  # a replica is known by a number that nobody may guess: INV-44
     suspect = SuspectMark(config.storage)
     if config.controller_mode:
         suspect.look()
     refused: NameTaken | None = None
     with open_store(config.storage, clock) as store, stop_signals() as stop:
+        leftopen.check_messages(config, store)
         membership = None
         if config.controller_mode:
             membership = await unless(stop, find_membership(config, store, suspect, clock, rng))

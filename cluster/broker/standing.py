@@ -56,6 +56,11 @@ class Standing(Protocol):
     def readable_elsewhere(self, offset: int) -> bool:
         """Whether a slave holds the log up to `offset` now: readers of older messages may go there."""
 
+    @property
+    def in_sync(self) -> frozenset[int] | None:
+        """Ids of the other members of a master's sync-state-set; None without a controller, where slaves have no
+        ids that count."""
+
     def refusal(self) -> BrokerError | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.
 
@@ -72,6 +77,12 @@ class Standing(Protocol):
 
     def flushed(self, end: int) -> None:
         """Our own log is on the disk up to `end`."""
+
+    def alarms_now(self) -> Sequence[str]:
+        """What a person must look at, in words."""
+
+    def dispatch_broken(self, why: str) -> None:
+        """Queues cannot be derived from our log any further: as a slave, report nothing more."""
 
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         """What to tell who has waited so long for the log up to `end`; None: let it wait on."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cluster.broker.putsizes import Put
+
 MINUTE_SAMPLE_S: Final = 10
 SAMPLES_PER_HOUR_SAMPLE: Final = 60  # 10 minutes
 SAMPLES_PER_DAY_SAMPLE: Final = 360  # 1 hour
@@ -18,12 +20,16 @@ RATE_WINDOWS_S: Final = (10, 60, 600)
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+TOPIC_PUT_LATENCY: Final = "TOPIC_PUT_LATENCY"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+BROKER_PUT_NUMS_NO_SYSTEM: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+BROKER_GET_NUMS_NO_SYSTEM: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 
 
 class Sample(NamedTuple):
@@ -90,8 +96,11 @@ class BrokerStats:
         put_counts: Callable[[], Iterable[tuple[str, int]]],
         put_total: Callable[[], int],
         now_ms: int,
+        is_system: Callable[[str], bool] = lambda topic: False,
     ) -> None:
         self.boot_ms = now_ms
+        self._sampled_ms = now_ms
+        self._is_system = is_system
         self._cluster = cluster
         self._put_counts = put_counts
         self._put_total = put_total
@@ -106,14 +115,37 @@ class BrokerStats:
 
     # -- counting ----------------------------------------------------------------------
 
-    def pulled(self, group: str, topic: str, messages: int, size: int) -> None:
-        """One pull was answered with so many messages of so many bytes."""
+    def pulled(
+        self, group: str, topic: str, messages: int, size: int, queue_id: int = 0, took_ms: int = 0
+    ) -> None:
+        """One pull was answered with so many messages of so many bytes; took_ms: to find them."""
         self.get_found += 1
         self.transferred += messages
         key = f"{topic}@{group}"
         self.add(GROUP_GET_NUMS, key, messages)
         self.add(GROUP_GET_SIZE, key, size)
+        self.add(GROUP_GET_LATENCY, f"{queue_id}@{key}", took_ms)
         self.add(BROKER_GET_NUMS, self._cluster, messages)
+        if not self._is_system(topic):
+            self.add(BROKER_GET_NUMS_NO_SYSTEM, self._cluster, messages)
+
+    def put(self, puts: Iterable[Put]) -> None:
+        """Before a sample of windows: what came in since the one before, by queue."""
+        for put in puts:
+            wait_ms = round(put.wait_ms * put.messages)
+            self._count(TOPIC_PUT_SIZE, put.topic, put.bytes, put.messages)
+            self._count(TOPIC_PUT_LATENCY, f"{put.queue_id}@{put.topic}", wait_ms, put.messages)
+            if not self._is_system(put.topic):
+                self._count(BROKER_PUT_NUMS_NO_SYSTEM, self._cluster, put.messages, put.messages)
+
+    def _count(self, name: str, key: str, value: int, calls: int) -> None:
+        items = self._items.setdefault(name, {})
+        item = items.get(key)
+        if item is None:
+            item = items[key] = Item()
+            item.minute.append(Sample(self._sampled_ms, 0, 0))
+        item.value += value
+        item.calls += calls
 
     def missed(self) -> None:
         """One pull found nothing."""
@@ -135,8 +167,9 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted."""
         self._put_base.pop(topic, None)
-        for items in self._items.values():
-            for key in [key for key in items if key == topic or key.startswith(topic + "@")]:
+        for name, items in self._items.items():
+            place = 1 if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY) else 0  # behind the queue
+            for key in [key for key in items if key.split("@")[place] == topic]:
                 del items[key]
 
     # -- sampling ----------------------------------------------------------------------
@@ -151,6 +184,7 @@ class BrokerStats:
     def sample_windows(self, now_ms: int) -> None:
         """Every 10 seconds."""
         self._take_put_counts()
+        self._sampled_ms = now_ms
         self._samples += 1
         for items in self._items.values():
             for item in items.values():

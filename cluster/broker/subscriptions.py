@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cluster.remoting.headers import Int32, Int64
 from storage import java_hash
 
 ALL = "*"
@@ -18,10 +19,10 @@ class SubscriptionData(msgspec.Struct, rename="camel"):
     topic: str = ""
     sub_string: str | None = None
     tags_set: list[str] | None = None
-    code_set: list[int] | None = None
-    sub_version: int = 0
+    code_set: list[Int32] | None = None
+    sub_version: Int64 = 0
     class_filter_mode: bool = False
-    expression_type: str | None = None
+    expression_type: str | None = "TAG"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """The mark that this machine lost power, or its disk failed, while the log was not flushed.
 
 A replica that may have lost what it had reported must say so to the controller before anything else, and nobody may
-elect it until it has caught up (decision 0004 "Suspects"). The store forgets how it stopped once it is open, so the
-mark is made before that, and goes when the controller has noted it.
+elect it until it has caught up (decision 0004 "Suspects"). With SYNC_FLUSH it reported nothing that a power cut takes
+(SlaveCore.durable), so how the process ran that died decides, by its own mark: broker.conf may have changed since
+(INV-39). The store forgets how it stopped once it is open, so the mark is made before that, and goes when the
+controller has noted it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from storage import BOOT_ID_PATH, FlushMode, RunningMark, StorageConfig, jsonfile
+from storage import BOOT_ID_PATH, RunningMark, StorageConfig, jsonfile
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +26,6 @@ class SuspectMark:
     """The file `suspect` in the store's root. Methods block: a few bytes, with fsync."""
 
     def __init__(self, config: StorageConfig, boot_id_path: Path = BOOT_ID_PATH) -> None:
-        self._config = config
         self._root = Path(config.root)
         self._boot_id_path = boot_id_path
         self.path = self._root / FILE_NAME
@@ -33,15 +34,15 @@ class SuspectMark:
     def look(self) -> None:
         """Before the store is opened: mark it when it stopped so that reported bytes may be gone.
 
-        With SYNC_FLUSH nothing was reported that was not on the disk. Raises OSError.
+        Raises OSError.
         """
         stopped = self._stopped.exists()
         if stopped:
             self._remove(self._stopped)
-        if stopped or self._config.flush_mode is FlushMode.SYNC or not self._root.exists():
+        if stopped or not self._root.exists():
             return
         mark = RunningMark(self._root, self._boot_id_path)
-        if mark.unclean and not mark.same_boot:
+        if mark.unclean and not mark.same_boot and not mark.flushed:
             self.make("the machine went down, or its disk failed, with an unflushed log")
 
     def make(self, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,7 +13,11 @@ from cluster.broker import names
 from cluster.broker.config import BrokerConfig
 from cluster.broker.savedfile import SavedFile
 from cluster.broker.versions import DataVersion
+from cluster.remoting import bodies
+from cluster.remoting.headers import Int32
 from storage import Clock, StoreNotWritable
+
+FilterType = Annotated[str, bodies.enum_of("SINGLE_TAG", "MULTI_TAG")]
 
 
 class TopicConfig(msgspec.Struct, rename="camel"):
@@ -23,11 +27,11 @@ class TopicConfig(msgspec.Struct, rename="camel"):
     """
 
     topic_name: str = ""
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
+    topic_filter_type: FilterType = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 
@@ -67,7 +71,7 @@ class TopicTable:
         self._config = config
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
-        self.file = SavedFile(path, self.to_json)
+        self.file = SavedFile(path, self._encoded)
         self.version = DataVersion(timestamp=clock.now_ms())
         self.system_topics: set[str] = set(names.SYSTEM_TOPICS)
         self.following = False  # a slave: the version is its master's, whatever is made here
@@ -106,6 +110,11 @@ class TopicTable:
             "topicConfigTable": {name: topic.to_json() for name, topic in self._topics.items()},
         }
 
+    def _encoded(self) -> bytes:
+        """to_json() as JSON: with ten thousand topics, and one of them changed, a tenth of the time."""
+        tree = {"dataVersion": self.version.to_json(), "topicConfigTable": self._topics}
+        return msgspec.json.encode(tree)
+
     # -- at start ----------------------------------------------------------------------
 
     def load(self) -> None:
@@ -119,7 +128,7 @@ class TopicTable:
         else:
             known = set(self._topics)
             for name, entry in (found.get("topicConfigTable") or {}).items():
-                topic = msgspec.convert(entry, TopicConfig, strict=False)
+                topic = bodies.shaped(TopicConfig, entry)
                 topic.topic_name = name
                 self._topics[name] = topic
                 known.discard(name)
@@ -193,7 +202,13 @@ class TopicTable:
         return made
 
     def create_for_retry(
-        self, topic: str, queue_count: int, perm: int = 6, *, order: bool = False, wait: bool = True
+        self,
+        topic: str,
+        queue_count: int,
+        perm: Int32 = 6,
+        *,
+        order: bool = False,
+        wait: bool = True,
     ) -> TopicConfig | None:
         """A group's %RETRY% or %DLQ% topic, made if it is not there; None for a bad name.
 
@@ -233,10 +248,16 @@ class TopicTable:
 
     async def delete(self, name: str) -> bool:
         """Forget a topic; True when there was one. Its queues are the store's business."""
+        if not self.forget(name):
+            return False
+        await self.file.saved()
+        return True
+
+    def forget(self, name: str) -> bool:
+        """As delete(), and the caller sees to it that it is saved."""
         if self._topics.pop(name, None) is None:
             return False
-        self._advance()
-        await self.file.saved()
+        self._advance(name)
         return True
 
     def set_ordered(self, ordered: Iterable[str]) -> None:
@@ -250,7 +271,7 @@ class TopicTable:
         for topic in changed:
             topic.order = True
         if changed:
-            self._advance()
+            self._advance(*(topic.topic_name for topic in changed))
 
     # -- a slave's table follows its master's ------------------------------------------
 
@@ -267,6 +288,15 @@ class TopicTable:
             self.version = version
             self.file.changed()
         return gone
+
+    def merge(
+        self, topics: Mapping[str, TopicConfig], gone: Iterable[str], version: DataVersion
+    ) -> None:
+        """Follow the master's last changes: these topics are new or changed, those are gone."""
+        self._topics.update(topics)
+        gone = [name for name in gone if self._topics.pop(name, None) is not None]
+        self.version = version
+        self.file.changed(*topics, *gone)
 
     def cover(self, queue_counts: Mapping[str, int]) -> list[str]:
         """Make the topics that hold messages and are unknown; their names.
@@ -308,7 +338,7 @@ class TopicTable:
                     del self._topics[name]
                 else:
                     self._topics[name] = before
-            self._advance()
+            self._advance(*former)
             raise StoreNotWritable(
                 f"topic {topics[0].topic_name} cannot be saved: {problem.strerror or problem}"
             ) from problem
@@ -322,12 +352,12 @@ class TopicTable:
     def _add(self, topics: list[TopicConfig]) -> None:
         for topic in topics:
             self._topics[topic.topic_name] = topic
-        self._advance()
+        self._advance(*(topic.topic_name for topic in topics))
 
-    def _advance(self) -> None:
+    def _advance(self, *names: str) -> None:
         if not self.following:
             self.version.advance(self._clock.now_ms())
-        self.file.changed()
+        self.file.changed(*names)
 
     def _auto_created_enough(self) -> bool:
         # Anybody who may send may make topics; a bound keeps a broken client from filling the disk

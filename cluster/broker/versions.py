@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from cluster.remoting import bodies
+from cluster.remoting.headers import Int64
+
 
 class DataVersion(msgspec.Struct, rename="camel"):
     """Version of one table. Equal means all three numbers are equal.
@@ -13,9 +16,9 @@ class DataVersion(msgspec.Struct, rename="camel"):
     Source: docs/formats.md "DataVersion".
     """
 
-    state_version: int = 0
-    timestamp: int = 0
-    counter: int = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
+    counter: Int64 = 0
 
     def advance(self, now_ms: int) -> None:
         """The next version: one more on the counter, stamped with the wall clock."""
@@ -37,4 +40,4 @@ class DataVersion(msgspec.Struct, rename="camel"):
         """
         if not isinstance(found, dict):
             return DataVersion(timestamp=now_ms)
-        return msgspec.convert(found, DataVersion, strict=False)
+        return bodies.shaped(DataVersion, found)

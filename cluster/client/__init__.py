@@ -39,10 +39,12 @@ from cluster.client.admin_values import (
     TopicStats,
     TrackState,
 )
+from cluster.client.assignments import RebalanceListener
 from cluster.client.compression import Compression
 from cluster.client.config import ClientConfig
 from cluster.client.consumer import PushConsumer
 from cluster.client.credentials import Credentials
+from cluster.client.deliveries import Delivery, Subscription
 from cluster.client.errors import (
     BrokerAnswerBroken,
     BrokerRefused,
@@ -58,6 +60,7 @@ from cluster.client.errors import (
     OffsetUnknown,
     QueueNotAssigned,
     SendFailed,
+    WrongLoop,
 )
 from cluster.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from cluster.client.listening import ConsumeResult, RetryLater
@@ -77,6 +80,7 @@ from cluster.client.rebalance import (
 )
 from cluster.client.routes import QueueCounts, TopicRoute
 from cluster.client.selection import at_random, by_key, by_machine_room
+from cluster.client.values import with_value
 
 __all__ = [
     "Admin",
@@ -97,6 +101,7 @@ __all__ = [
     "ConsumeSpan",
     "ControllerState",
     "Credentials",
+    "Delivery",
     "DirectResult",
     "Election",
     "EpochHistory",
@@ -127,6 +132,7 @@ __all__ = [
     "QueueNotAssigned",
     "QueueProgress",
     "QueueRange",
+    "RebalanceListener",
     "ReceivedMessage",
     "Replica",
     "ReplicaSet",
@@ -142,12 +148,14 @@ __all__ = [
     "StartFrom",
     "StatsWindow",
     "StatsWindows",
+    "Subscription",
     "Switchover",
     "TopicRoute",
     "TopicSettings",
     "TopicStats",
     "TrackState",
     "UnknownCluster",
+    "WrongLoop",
     "allocate_averagely",
     "allocate_by_circle",
     "allocate_by_hash",
@@ -157,4 +165,5 @@ __all__ = [
     "at_random",
     "by_key",
     "by_machine_room",
+    "with_value",
 ]

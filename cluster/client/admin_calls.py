@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -22,6 +23,18 @@ from storage import fastjson
 TIMEOUT_MS: Final = 5_000  # RocketMQ's for its tools
 RELAY_TIMEOUT_MS: Final = 15_000  # the broker itself waits 10 s for the member it asks
 REPORT_TIMEOUT_MS: Final = 50_000  # a broker with many groups takes its time
+REMARKS_MAX: Final = 64
+#: changes that a master's slaves must have too
+SHARED: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
 
 Value = TypeVar("Value")
 
@@ -62,6 +75,7 @@ class AdminCalls:
         self._config = one_config(config, namesrv, "", tls)
         self._timeout_ms = timeout_ms
         self._instance: ClientInstance | None = None
+        self._remarks: deque[tuple[str, str]] = deque(maxlen=REMARKS_MAX)
 
     async def __aenter__(self) -> Self:
         if self._instance is None:
@@ -85,6 +99,16 @@ class AdminCalls:
         Example: for address in admin.name_servers: ...
         """
         return self._running().name_servers.addresses
+
+    @property
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """(broker, what it said) of changes that were made, but may not outlive their master: the last ones.
+
+        A TandemMQ master whose sends wait for slaves names those that do not have a change of topics or groups yet.
+
+        Example: for address, remark in admin.remarks: print(address, remark)
+        """
+        return tuple(self._remarks)
 
     # Targets
 
@@ -146,9 +170,10 @@ class AdminCalls:
             return list((await self.masters(cluster)).values())
         return [addresses] if isinstance(addresses, str) else list(addresses)
 
-    async def _topic_brokers(self, topic: str) -> dict[str, str]:
+    async def _topic_brokers(self, topic: str, route: TopicRoute | None = None) -> dict[str, str]:
         """broker name -> who answers for the topic there: the master, else any member."""
-        route = await self.route(topic)
+        if route is None:
+            route = await self.route(topic)
         found = {
             name: members.get(MASTER_ID) or next(iter(members.values()), "")
             for name, members in route.addresses.items()
@@ -177,7 +202,10 @@ class AdminCalls:
     ) -> Command:
         command = Command(code, dict(ext) if ext is not None else None, body)
         limit_ms = self._timeout_ms if timeout_ms is None else max(timeout_ms, self._timeout_ms)
-        return await calls.call(self._running().connections, address, command, limit_ms, accepted)
+        answer = await calls.call(self._running().connections, address, command, limit_ms, accepted)
+        if code in SHARED and answer.code == ResponseCode.SUCCESS and answer.remark:
+            self._remarks.append((address, answer.remark))
+        return answer
 
     async def _ask_any(
         self,

@@ -12,7 +12,7 @@ from cluster.client.admin_cluster import ClusterAdmin
 from cluster.client.admin_values import TopicSettings, TopicStats
 from cluster.client.errors import BrokerRefused, NoRoute
 from cluster.client.message import check_topic
-from cluster.client.routes import TEMPLATE_TOPIC
+from cluster.client.routes import TEMPLATE_TOPIC, TopicRoute
 from cluster.remoting import RequestCode, ResponseCode
 
 
@@ -192,14 +192,15 @@ class TopicAdmin(ClusterAdmin):
         members = await self.cluster()
         return sorted({members[name].cluster for name in brokers if name in members})
 
-    async def topic_groups(self, topic: str) -> list[str]:
+    async def topic_groups(self, topic: str, *, route: TopicRoute | None = None) -> list[str]:
         """Groups that subscribe to the topic now or have consumed it, sorted. Raises NoRoute.
 
+        route  the topic's, where it is known already
         Example: groups = await admin.topic_groups("Orders")
         """
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         found: set[str] = set()
-        for address in (await self._topic_brokers(topic)).values():
+        for address in (await self._topic_brokers(topic, route)).values():
             found.update(
                 await self._fetch(
                     address, code, {"topic": topic}, _group_list, "the list of groups"

@@ -10,7 +10,8 @@ import msgspec
 
 from cluster.client.connections import subject
 from cluster.client.errors import BrokerAnswerBroken, BrokerRefused
-from cluster.client.message import MessageQueue
+from cluster.client.message import MessageQueue, ReceivedMessage
+from cluster.client.records import read_records
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import ONEWAY_FLAG, Command
 from storage import fastjson
@@ -163,6 +164,18 @@ async def offset_for_time(
     ext = {**_queue_fields(queue), "timestamp": str(time_ms), "boundaryType": "LOWER"}
     command = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
     return number(await call(caller, address, command, timeout_ms), "offset", address)
+
+
+async def view_record(
+    caller: Caller, address: str, broker_name: str, physical_offset: int, timeout_ms: int
+) -> ReceivedMessage | None:
+    """The message that begins at a CommitLog offset; None when none does. Raises as call(), BrokerAnswerBroken."""
+    command = Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
+    none = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+    answer = await call(caller, address, command, timeout_ms, none)
+    if answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    return read_records(answer.body, broker_name, 0)[0]
 
 
 async def lock_queues(

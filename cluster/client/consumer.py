@@ -14,6 +14,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from cluster.client import instance as instances
+from cluster.client.assignments import RebalanceListener, telling
 from cluster.client.config import ClientConfig, one_config
 from cluster.client.errors import MessageRefused, NotRunning, OffsetUnknown
 from cluster.client.hooks import ConsumeHook
@@ -66,7 +67,8 @@ class PushConsumer:
     orderly      one message after the other in each queue, under a lock at its broker; a failed
                  message blocks its queue and comes again after suspend_ms
     start        where to begin in a queue the group has never committed; start_ms with
-                 StartFrom.TIMESTAMP (wall, ms)
+                 StartFrom.TIMESTAMP (wall, ms). LAST reads a queue whose first message is still in
+                 the brokers' memory from that one on, as Java's consumers do: a young topic whole
     concurrency  messages (or batches) handled at once, of all queues together; order is not kept
                  unless orderly
     reconsume_times_max  None: 16, and no limit when orderly
@@ -77,6 +79,7 @@ class PushConsumer:
     allocation   how the members share the queues; all must use the same
     offsets_dir  BROADCASTING: where positions are kept, default ~/.rocketmq_offsets
     stop_timeout_ms  how long stop() waits for listeners at work
+    rebalance_listener  hears of queues that come and go
     hooks        see ConsumeHook
     instance_name, tls, config  see ClientConfig
 
@@ -114,6 +117,7 @@ class PushConsumer:
         allocation: Allocation = allocate_averagely,
         offsets_dir: Path | None = None,
         stop_timeout_ms: int = 10_000,
+        rebalance_listener: RebalanceListener | None = None,
         hooks: Sequence[ConsumeHook] = (),
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
@@ -158,6 +162,7 @@ class PushConsumer:
         self._allocation = allocation
         self._offsets_dir = offsets_dir or Path.home() / ".rocketmq_offsets"
         self._stop_timeout_ms = stop_timeout_ms
+        self._told = telling(rebalance_listener, self._shown_queue)
         self._wanted: dict[str, str] = {}
         self._instance: ClientInstance | None = None
         self._membership: Membership | None = None
@@ -257,6 +262,7 @@ class PushConsumer:
             self._store(instance),
             self._ready.announce,
             self._consume_directly,
+            self._told,
         )
         self._returns = Returns(
             instance, self._wire_group, self._reconsume_times_max, policy.unit_mode
@@ -292,6 +298,7 @@ class PushConsumer:
             self._ready.clear()
             await self._until_quiet()
             await self._workers.stop()
+            await membership.say_goodbye()
             await membership.commit()
             await membership.unlock_all()
         except OffsetUnknown as problem:
@@ -313,6 +320,8 @@ class PushConsumer:
             async with asyncio.timeout(self._stop_timeout_ms / 1000):
                 await self._quiet.wait()
         except TimeoutError:
+            if not self._stop_timeout_ms:
+                return
             log.warning("listeners still at work group=%s count=%d", self.group, len(self._busy))
 
     async def wait(self) -> None:

@@ -12,12 +12,19 @@ from typing import Final
 class ClientError(Exception):
     """Root of everything this client raises on purpose.
 
+    Attributes: said (what went wrong), advice (what to do about it, "" when there is none); the text is both.
+
     Example:
         try:
             await producer.send(message)
         except ClientError as problem:
             log.error("order not sent why=%s", problem)
     """
+
+    def __init__(self, said: str, advice: str = "") -> None:
+        self.said = said
+        self.advice = advice
+        super().__init__(f"{said.rstrip('.')}. {advice}" if advice else said)
 
 
 class MessageRefused(ClientError):
@@ -29,6 +36,14 @@ class MessageRefused(ClientError):
 
 class NotRunning(ClientError):
     """The producer or consumer was not started, or has been stopped. Use it inside `async with`."""
+
+
+class WrongLoop(ClientError):
+    """A producer or consumer was used from a thread or an event loop that is not its own."""
+
+
+NAME_SERVER_ADVICE: Final = "Is one running there, and is that address reachable from here?"
+_NOT_THERE: Final = "Is it running, and is that address reachable from here (brokerIP1, firewall)?"
 
 
 class NoNameServer(ClientError):
@@ -56,10 +71,15 @@ class BrokerUnreachable(ClientError):
 
     def __init__(self, address: str, why: str, topic: str = "") -> None:
         super().__init__(
-            f"connect to {address} failed: {why}{_about(topic)}. {_unreachable_remedy(why)}"
+            f"connect to {address} failed: {why}{_about(topic)}", _unreachable_remedy(why)
         )
         self.address = address
         self.topic = topic
+
+    @property
+    def about_encryption(self) -> bool:
+        """Whether it is not to be reached for want of a certificate or protocol that both sides take."""
+        return self.advice != _NOT_THERE
 
 
 class CallTimedOut(ClientError):
@@ -70,8 +90,9 @@ class CallTimedOut(ClientError):
 
     def __init__(self, text: str, *, address: str = "", topic: str = "") -> None:
         super().__init__(
-            f"{text}{_about(topic)}. Whether it was carried out is unknown; look at that "
-            "server's load and log, or allow more time (timeout_ms)."
+            f"{text}{_about(topic)}",
+            "Whether it was carried out is unknown; look at that server's load and log, or allow "
+            "more time (timeout_ms).",
         )
         self.address = address
         self.topic = topic
@@ -86,8 +107,10 @@ class BrokerRefused(ClientError):
 
     def __init__(self, code: int, remark: str | None, address: str, topic: str = "") -> None:
         self.remedy = remedy_for(code, remark or "")
-        text = f"CODE: {code}  DESC: {remark or 'no remark'} (broker {address}{_about(topic)})"
-        super().__init__(f"{text}. {self.remedy}" if self.remedy else text)
+        super().__init__(
+            f"CODE: {code}  DESC: {remark or 'no remark'} (broker {address}{_about(topic)})",
+            self.remedy,
+        )
         self.code = code
         self.remark = remark or ""
         self.address = address
@@ -114,13 +137,16 @@ class SendFailed(ClientError):
     ) -> None:
         # a budget used up has no address: the attempt before it says more
         where = next((each for each in reversed(causes) if getattr(each, "address", "")), None)
-        last = str(causes[-1]) if causes else "none"
+        last = causes[-1].said if causes else "none"
+        advices = [causes[-1].advice] if causes else []
         if where is not None and where is not causes[-1]:
-            last = f"{where} Then: {last}"
+            last = f"{where.said.rstrip('.')}. Then: {last}"
+            advices.insert(0, where.advice)
         self.cost_ms = cost_ms
         super().__init__(
             f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, Topic: {topic}, "
-            f"BrokersSent: [{', '.join(brokers)}]; last error: {last}"
+            f"BrokersSent: [{', '.join(brokers)}]; last error: {last}",
+            " ".join(dict.fromkeys(each for each in advices if each)),
         )
         self.topic = topic
         self.brokers = tuple(brokers)
@@ -186,4 +212,4 @@ def _unreachable_remedy(why: str) -> str:
         return "Check the certificates of both sides: dates, names and the CA in `tls`."
     if "ssl" in why.lower() or "tls" in why.lower():
         return "Check whether that server speaks TLS and which versions."
-    return "Is it running, and is that address reachable from here (brokerIP1, firewall)?"
+    return _NOT_THERE

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cluster.client import calls
+from cluster.client.assignments import ASSIGNED, REVOKED, Told
 from cluster.client.errors import (
     BrokerRefused,
     ClientError,
@@ -22,6 +23,7 @@ from cluster.client.jobs import Jobs
 from cluster.client.locking import LOCK_VALID_S, RENEW_INTERVAL_S, QueueLocks
 from cluster.client.message import RETRY_PREFIX, MessageQueue, ReceivedMessage
 from cluster.client.offsets import OffsetStore, OffsetTable
+from cluster.client.places import still_there
 from cluster.client.queue_cache import CacheLimits, QueueCache
 from cluster.client.rates import Rates
 from cluster.client.reading import QueueReader
@@ -108,6 +110,7 @@ class Membership:
     group        as brokers know it
     on_messages  called when a cache got messages, or may be worked on again
     directly     gives one message to the listener; None: this consumer has none
+    told         hears of queues that came and of queues that go
     """
 
     def __init__(
@@ -118,12 +121,16 @@ class Membership:
         store: OffsetStore,
         on_messages: Callable[[QueueCache], None],
         directly: Callable[[ReceivedMessage], Awaitable[DirectResult]] | None = None,
+        told: Told | None = None,
     ) -> None:
         self.group = group
         self.rates = Rates()
         self.leaving: dict[MessageQueue, Held] = {}  # ordered: ours until its last message is done
+        #: let go of while their broker was away, with a position that it never heard of
+        self.parted: dict[MessageQueue, Held] = {}
         self.paused = False  # pulls of all queues
         self._directly = directly
+        self._told = told
         self._locks = QueueLocks(instance, group) if policy.locked else None
         self._lock_now = asyncio.Event()
         self._started_ms = instance.clock.now_ms()
@@ -164,6 +171,7 @@ class Membership:
         moved = {queue: offset for queue, offset in positions.items() if queue in self.held}
         for queue, offset in moved.items():
             self.take(queue, offset)
+        self._forget_parted(positions)
         if moved:
             self.jobs.start(f"commit reset of {self.group}", self._commit_reset(moved))
 
@@ -230,6 +238,11 @@ class Membership:
         """Stop the timers and the pull loops; what is cached stays for the caller to finish."""
         await self.jobs.stop()
 
+    async def say_goodbye(self) -> None:
+        """The application hears that all queues go. Commit after it."""
+        if self._told is not None:
+            await self._told(REVOKED, self.held)
+
     async def unlock_all(self) -> None:
         """Ordered: the others may have our queues. Commit first."""
         if self._locks is not None:
@@ -270,7 +283,9 @@ class Membership:
                     continue
                 if change is None:
                     finished = False
-                elif change:
+                    continue
+                self._forget_parted(change.others)
+                if change:
                     log.info(
                         "queues changed group=%s topic=%s added=%s removed=%s",
                         self.group,
@@ -335,7 +350,11 @@ class Membership:
             self._read(queue, offset).locked_until_s = locked_until_s
             return True
 
-        return all(await asyncio.gather(*(begin(queue) for queue in wanted))) and finished
+        begun = await asyncio.gather(*(begin(queue) for queue in wanted))
+        if self._told is not None:
+            came = (queue for queue, well in zip(wanted, begun, strict=True) if well)
+            await self._told(ASSIGNED, came)
+        return all(begun) and finished
 
     async def _lock_for_ever(self, locks: QueueLocks) -> None:
         """Renew the locks; a queue whose lock is gone is not worked on until it is ours again."""
@@ -430,6 +449,9 @@ class Membership:
         """The broker refused our position: forget what is cached, start again where it says."""
         held = self.held.pop(cache.queue)
         held.cache.dropped = True
+        if offset < cache.pull_offset and not self._policy.shared:
+            # Back, behind a loss. How far a group that shares its queues has come its broker knows; this it does not.
+            offset = min(offset, held.cache.commit_offset)
         self.offsets.set(cache.queue, offset)
         self._read(cache.queue, offset, held.cache)
 
@@ -446,6 +468,8 @@ class Membership:
             self.leaving[held.cache.queue] = held
         # cancelled here, they stay in `leaving`, and end with the jobs
         await asyncio.gather(*(held.task for held in stopped), return_exceptions=True)
+        if self._told is not None:
+            await self._told(REVOKED, (held.cache.queue for held in stopped))
         return await self._let_go()
 
     async def _let_go(self) -> bool:
@@ -466,22 +490,40 @@ class Membership:
         if self._policy.commits:
             positions = {queue: self.offsets.get(queue) for queue in free}
             known = {queue: offset for queue, offset in positions.items() if offset is not None}
-            # a failure is logged there; its messages come again
-            await self._store.write(known, waiting=True)
+            # a failure is logged there
+            for queue in await self._store.write(known, waiting=True):
+                if queue in self.leaving:
+                    self.parted[queue] = self.leaving[queue]
         if self._locks is not None and free:
             await self._locks.unlock(free)
         for queue in free:
             self.leaving.pop(queue, None)
-            if queue not in self.held:
+            if queue not in self.held and queue not in self.parted:
                 self.offsets.forget(queue)
         return not self.leaving
+
+    def _forget_parted(self, queues: Iterable[MessageQueue]) -> None:
+        """Somebody else reads these, or they were reset: where we stood counts no more."""
+        for queue in queues:
+            if self.parted.pop(queue, None) is not None and queue not in self.held:
+                self.offsets.forget(queue)
 
     async def start_offset(self, queue: MessageQueue) -> int:
         """Where reading this queue begins: the committed position, else by the group's policy.
 
+        A queue that was ours until its broker went away begins where we stood, though the broker
+        knows an older position only: if nobody had it since, and it still has what we finished.
         Raises OffsetUnknown and other ClientErrors: the queue waits for the next round.
         """
         stored = await self._store.read(queue)
+        parted, stood = self.parted.get(queue), self.offsets.get(queue)
+        if parted is not None:
+            last = parted.cache.last
+            if last is None or stood is None or (stored or 0) >= stood:
+                pass  # nothing that the broker would not know
+            elif await still_there(self.instance, queue, last):
+                stored = max(stored or 0, min(stood, last.queue_offset + 1))
+            self.parted.pop(queue, None)
         if stored is not None and stored >= 0:
             return stored
         retry = queue.topic.startswith(RETRY_PREFIX)
@@ -503,7 +545,8 @@ class Membership:
     def consumed(self, cache: QueueCache, *messages: ReceivedMessage) -> None:
         """These messages need no more work: the position moves, the reader may go on.
 
-        Nothing for a dropped queue; except that an ordered one is ours until it is unlocked.
+        Nothing for a dropped queue; except that an ordered one is ours until it is unlocked, and
+        one whose broker went away until somebody else reads it.
         """
         if not messages:
             return
@@ -511,8 +554,12 @@ class Membership:
         if cache.dropped or held is None or held.cache is not cache:
             held = self.leaving.get(cache.queue)
             if held is None or held.cache is not cache or not self._policy.ordered:
+                held = self.parted.get(cache.queue)
+            if held is None or held.cache is not cache:
                 return
         offset = cache.done(*[message.queue_offset for message in messages])
+        if cache.last is None or messages[-1].queue_offset > cache.last.queue_offset:
+            cache.last = messages[-1]
         self.offsets.advance(cache.queue, offset)
         held.reader.room_made()
 
@@ -528,17 +575,12 @@ class Membership:
                 waiting=False,
             )
 
-    async def commit(self, queues: list[MessageQueue] | None = None) -> None:
-        """Write positions (of these queues, or all) and wait for the answers.
+    async def commit(self, positions: Mapping[MessageQueue, int] | None = None) -> None:
+        """Write these positions, or all that are known, and wait for the answers.
 
         Raises OffsetUnknown if one failed.
         """
-        positions = self.offsets.all()
-        wanted = {
-            queue: positions[queue]
-            for queue in (positions if queues is None else queues)
-            if queue in positions
-        }
+        wanted = self.offsets.all() if positions is None else dict(positions)
         failed = await self._store.write(wanted, waiting=True) if wanted else []
         if failed:
             raise OffsetUnknown(

@@ -6,10 +6,10 @@ import enum
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from cluster.client.errors import MessageRefused
 
@@ -83,12 +83,13 @@ class Message(_Payload, frozen=True, kw_only=True):
     topic        letters, digits, `%`, `|`, `-`, `_`; 127 characters at most (no dots)
     body         1 byte to the producer's body_bytes_max (4 MiB by default); never changed by
                  compression
-    tags         one word that consumers filter by on the broker, or None
-    keys         business keys for look-ups: one text, or several; none may hold a blank
+    tags         one word that consumers filter by on the broker, or None; no blank, no "|"
+    keys         business keys for look-ups: one text, or several in a list; none may hold a blank
     properties   your own names and values, text, neither empty; RocketMQ's reserved names are
                  refused
     flag         a number of 32 bits that is carried to the consumer unseen
-    delay_level  0: at once; 1 to 18: the broker's delay table (1 s ... 2 h in the default table)
+    delay_level  0: at once; 1 to 18: the broker's delay table (1 s ... 2 h in the default table).
+                 Brokers with a longer messageDelayLevel: set Message.delay_level_max before
     wait_stored  False: the broker answers without waiting for its disk and its slaves
     unique_id    "": a new one for each send call. Give one to make your own retries recognisable
 
@@ -98,6 +99,9 @@ class Message(_Payload, frozen=True, kw_only=True):
         Message("Orders", b'{"id": 17}', tags="created", keys="order-17", properties={"source":
         "shop"})
     """
+
+    #: levels that the brokers' messageDelayLevel has; RocketMQ's default table has 18
+    delay_level_max: ClassVar[int] = 18
 
     tags: str | None = None
     keys: str | Iterable[str] = ()
@@ -109,24 +113,49 @@ class Message(_Payload, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.topic not in _legal_topics:
+            _check_is_text("topic", self.topic)
             _check_topic_to_send(self.topic)
         if type(self.body) is not bytes or not self.body:
             force_setattr(self, "body", _checked_body(self.body))
         if self.keys != ():
             force_setattr(self, "keys", _checked_keys(self.keys))
         if self.tags is not None:
-            _check_text("tags", self.tags)
+            _check_tags(self.tags)
         if self.unique_id:
             _check_text("unique_id", self.unique_id)
         if self.properties is not _NO_PROPERTIES:
             checked = MappingProxyType(_checked_properties(self.properties))
             force_setattr(self, "properties", checked)
-        if self.delay_level and not 0 <= self.delay_level <= 1_000:
+        if self.delay_level and not 0 <= self.delay_level <= Message.delay_level_max:
             raise MessageRefused(
-                f"delay_level must be 0 (none) or a level of the broker, got {self.delay_level}"
+                f"delay_level must be 0 (none) or a level of the broker's table, 1 to "
+                f"{Message.delay_level_max}, got {self.delay_level}: a level is no number of "
+                "seconds (3 is 10 s, 16 is 30 min, 18 is 2 h)"
             )
         if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise MessageRefused(f"flag must fit a signed number of 32 bits, got {self.flag}")
+
+    def with_properties(self, more: Mapping[str, str]) -> Message:
+        """A copy with these properties too. Raises MessageRefused."""
+        return replace(self, properties={**self.properties, **more})
+
+    @classmethod
+    def again(cls, received: ReceivedMessage, topic: str = "") -> Message:
+        """A copy of a message that was received, to send it anew: body, tags, keys, flag and own properties.
+
+        topic  "": the one it was sent to first, also for a message from a dead-letter topic
+        Example: await producer.send(Message.again(dead))
+        """
+        properties = received.properties
+        own = {k: v for k, v in properties.items() if v and k not in RESERVED_PROPERTIES}
+        origin = properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC")
+        copy = cls(
+            topic or origin or received.topic, received.body, properties=own, flag=received.flag
+        )
+        # as they are: other clients let through what is refused here
+        force_setattr(copy, "keys", received.keys)
+        force_setattr(copy, "tags", received.tags)
+        return copy
 
     def stored_properties(self, unique_id: str) -> dict[str, str]:
         """What goes into the record: own properties, and RocketMQ's names for the arguments."""
@@ -286,8 +315,7 @@ def _check_topic_to_send(topic: str) -> None:
 
 
 def _checked_keys(given: str | Iterable[str]) -> tuple[str, ...]:
-    # one text may hold several keys: RocketMQ's own spelling
-    keys = tuple(given.split() if isinstance(given, str) else given)
+    keys = (given,) if isinstance(given, str) else tuple(given)
     for key in keys:
         _check_text("keys", key)
         if not key or any(letter.isspace() for letter in key):
@@ -295,6 +323,15 @@ def _checked_keys(given: str | Iterable[str]) -> tuple[str, ...]:
                 f"a key must be one word, got {key!r}; give several keys as a list"
             )
     return keys
+
+
+def _check_tags(tags: str) -> None:
+    _check_text("tags", tags)
+    if "|" in tags or any(letter.isspace() for letter in tags):
+        raise MessageRefused(
+            f"tags must be one word without '|', which no consumer could filter by, got {tags!r}; "
+            "a message has one tag, more go into properties"
+        )
 
 
 def _checked_body(body: Any) -> bytes:
@@ -308,7 +345,11 @@ def _checked_body(body: Any) -> bytes:
 
 
 def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(properties, Mapping):
+        raise MessageRefused(f"properties must be a mapping, got {type(properties).__name__}")
     for name, value in properties.items():
+        _check_is_text("a property's name", name)
+        _check_is_text(f"property {name}", value)
         if name in RESERVED_PROPERTIES:
             raise MessageRefused(f"The Property<{name}> is used by system, use another name")
         if not name or not value:
@@ -318,6 +359,14 @@ def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return dict(properties)
 
 
+def _check_is_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise MessageRefused(
+            f"{what} must be text (str), got {type(text).__name__}: {text!r}; write it as str(...)"
+        )
+
+
 def _check_text(what: str, text: str) -> None:
+    _check_is_text(what, text)
     if "\x01" in text or "\x02" in text:
         raise MessageRefused(f"{what} holds U+0001 or U+0002, which separate properties: {text!r}")

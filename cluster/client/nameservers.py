@@ -11,6 +11,7 @@ from typing import Final
 from cluster.client.calls import Caller
 from cluster.client.config import is_lookup, name_servers
 from cluster.client.errors import (
+    NAME_SERVER_ADVICE,
     BrokerRefused,
     BrokerUnreachable,
     CallTimedOut,
@@ -90,15 +91,19 @@ class NameServers:
         Raises NoNameServer when every address fails, naming each failure.
         """
         failures = await self._look_up() if self._pages else []
+        advices: dict[str, None] = {}
         for _ in range(len(self._addresses)):
             address = self._addresses[self._current % len(self._addresses)]
             try:
                 return await self._caller.request(address, command, self._timeout_ms)
             except (BrokerUnreachable, CallTimedOut) as problem:
-                failures.append(str(problem))
+                failures.append(problem.said)
+                if isinstance(problem, BrokerUnreachable) and problem.about_encryption:
+                    advices[problem.advice] = None
                 self._current = (self._current + 1) % len(self._addresses)
         raise NoNameServer(
-            f"no name server answers, is one running? {'; '.join(failures) or 'none is known'}"
+            f"no name server answers: {'; '.join(failures) or 'none is known'}",
+            " ".join(advices) or NAME_SERVER_ADVICE,
         )
 
     async def _look_up(self) -> list[str]:

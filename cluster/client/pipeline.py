@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.client.errors import ClientError, NotRunning
+from cluster.client.errors import ClientError, NotRunning, WrongLoop
 from cluster.client.hot import SendHead, send_frame
 from cluster.client.instance import ClientInstance
 from cluster.client.message import Message, MessageQueue, SendResult
@@ -136,7 +145,8 @@ class SendRules:
     """What a producer was told about all its sends."""
 
     group: str
-    timeout_ms: int
+    timeout_ms: int  # for all attempts together, and for a send of which there is one only
+    first_timeout_ms: int  # for the first of several, where another broker can take the message
     attempts: int
     in_flight_max: int
     in_flight_bytes_max: int
@@ -154,12 +164,16 @@ class Lane:
 
 
 class Lanes:
-    """One topic's queues, as long as no route changes."""
+    """One topic's queues, as long as no route changes.
 
-    __slots__ = ("count", "lanes", "ring", "version")
+    several  on more than one broker
+    """
+
+    __slots__ = ("count", "lanes", "ring", "several", "version")
 
     def __init__(self, lanes: Sequence[Lane], ring: QueueRing, version: int) -> None:
         self.lanes = lanes
+        self.several = len({lane.head.queue.broker_name for lane in lanes}) > 1
         self.count = len(lanes)
         self.ring = ring
         self.version = version
@@ -229,7 +243,14 @@ class Sends:
         selector: Selector | None,
         timeout_ms: int | None,
     ) -> SendFuture:
-        """Start a send, or put it in line. Whatever goes wrong, the future tells."""
+        """Start a send, or put it in line. Raises WrongLoop; else, whatever goes wrong, the future tells."""
+        if asyncio._get_running_loop() is not self._loop:
+            raise WrongLoop(
+                f"producer {self._rules.group} was started on another event loop, or this is a "
+                "thread without one: from there use "
+                "asyncio.run_coroutine_threadsafe(send_it(), loop).result(), where send_it() is a "
+                "coroutine that awaits producer.send(...)"
+            )
         future = SendFuture(loop=self._loop)
         future.sends = self
         future.message = message
@@ -284,7 +305,10 @@ class Sends:
         future.opaque = opaque
         future.channel = lane.channel
         future.began_s = self._loop.time()
-        future.deadline_s = future.began_s + rules.timeout_ms / 1000
+        fixed = future.selector is not None or future.wanted_queue is not None
+        divided = lanes.several and not fixed
+        allowed_ms = rules.first_timeout_ms if divided else rules.timeout_ms
+        future.deadline_s = future.began_s + allowed_ms / 1000
         instance.answers.expect(opaque, future)
         lane.channel.write(frame)
         return True
@@ -444,3 +468,15 @@ class Sends:
             self._fail(future, problem)
         for task in list(self._tasks):
             task.cancel()
+
+
+async def each_of(
+    messages: Iterable[Message] | AsyncIterable[Message],
+) -> AsyncIterator[Message]:
+    """Of both kinds alike."""
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from cluster.client import instance as instances
+from cluster.client.budget import Budget, part_ms
 from cluster.client.compression import Compression
 from cluster.client.config import ClientConfig, one_config
 from cluster.client.errors import (
@@ -26,9 +27,9 @@ from cluster.client.hooks import SendContext, SendHook, call_hooks
 from cluster.client.instance import ClientInstance
 from cluster.client.message import Message, MessageQueue, SendResult, check_group
 from cluster.client.namespaces import wrap
-from cluster.client.pipeline import SendFuture, SendRules, Sends
+from cluster.client.pipeline import SendFuture, SendRules, Sends, each_of
 from cluster.client.probing import Prober
-from cluster.client.selection import QueueRing, Selector, worth_retrying
+from cluster.client.selection import QueueRing, Selector, by_key, worth_retrying
 from cluster.client.sending import (
     Prepared,
     compressed,
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 COMPRESSED_IN_THREAD_BYTES: Final = (
     64 << 10
 )  # zlib at 5 takes about 20 ms per MiB: too long for the event loop
+_SEND_ARGUMENTS: Final = ("queue", "selector", "ordering_key", "timeout_ms")
 PIPELINED_BETWEEN_YIELDS: Final = 64  # sends of send_many() between two looks at the event loop
 
 
@@ -53,7 +55,9 @@ class Producer:
     namesrv            "host:9876;host:9876", a sequence of addresses, or None for the environment's
                        NAMESRV_ADDR
     timeout_ms         for all attempts of one send together
-    attempt_timeout_ms  for each attempt but the last one, or None: all that is left
+    attempt_timeout_ms  for each attempt but the last one. None: where several brokers have the topic,
+                       each attempt but the last gets half of the time that is left, so that one
+                       silent broker leaves time for another; where one has it, all that is left
     retries            further attempts after a failed one, on another broker when there is one, else
                        on the one whose master it is by then; not with a fixed queue or a selector
     retry_unless_ok    try again also when the broker stored the message but SendStatus is not SEND_OK
@@ -65,6 +69,8 @@ class Producer:
     avoid_slow_brokers  RocketMQ's sendLatencyFaultEnable: brokers that were slow or failed get no
                        messages for up to 30 s while another one can take them
     probe_brokers      its startDetectorEnable: failed brokers are asked every 2 s whether they are back
+    add_properties     called with each message; what it gives is sent with it, e.g. a traceparent
+    serializer         makes the body of send_value(): value -> bytes
     hooks              see SendHook. Hooks, signatures, namespaces and avoid_slow_brokers cost a task
                        per send
     instance_name, tls, config  see ClientConfig
@@ -92,6 +98,8 @@ class Producer:
         in_flight_bytes_max: int = 32 << 20,
         avoid_slow_brokers: bool = False,
         probe_brokers: bool = False,
+        add_properties: Callable[[Message], Mapping[str, str]] | None = None,
+        serializer: Callable[[Any], bytes] | None = None,
         hooks: Sequence[SendHook] = (),
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
@@ -117,6 +125,8 @@ class Producer:
         self._compress_above_bytes = compress_above_bytes
         self._compression = compression
         self._compression_level = compression_level
+        self._add_properties = add_properties
+        self._serializer = serializer
         self._hooks = tuple(hooks)
         self._faults = LatencyFaults() if avoid_slow_brokers else None
         self._prober = Prober(self._faults) if self._faults and probe_brokers else None
@@ -125,7 +135,8 @@ class Producer:
         self._sends: Sends | None = None
         self._rules = SendRules(
             self._wire_group,
-            timeout_ms if attempt_timeout_ms is None else min(timeout_ms, attempt_timeout_ms),
+            timeout_ms,
+            part_ms(timeout_ms, 1 + retries, attempt_timeout_ms),
             1 + retries,
             in_flight_max,
             in_flight_bytes_max,
@@ -197,12 +208,15 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
+        ordering_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendFuture:
         """Store one message; awaiting gives where. The send has begun when this returns.
 
         queue     exactly this queue; or
-        selector  chooses from the publish list, e.g. by_key("order-17"). Both: one attempt only
+        selector  chooses from the publish list; or
+        ordering_key  messages of one key go to one queue, in the order of their sends while each is
+                  awaited before the next; the same as selector=by_key(key). All three: one attempt
         timeout_ms  for this call instead of the producer's
 
         Only a result with status SEND_OK is a promise. Duplicates are normal after a failed
@@ -215,7 +229,31 @@ class Producer:
         sends = self._sends
         if sends is None or self._instance is None:
             raise self._not_running()
+        if ordering_key is not None:
+            if selector is not None or queue is not None:
+                raise ValueError("give queue, selector or ordering_key, one of the three")
+            selector = by_key(ordering_key)
+        if self._add_properties is not None:
+            message = self._with_properties(message)
         return sends.begin(message, queue, selector, timeout_ms)
+
+    def send_value(self, topic: str, value: Any, **more: Any) -> SendFuture:
+        """send() a message with the body that the serializer makes of `value`.
+
+        more  arguments of Message (tags, keys, properties ...) and of send() (ordering_key ...)
+        Raises ValueError without a serializer, what that raises, and as send().
+
+        Example: await producer.send_value("Orders", {"id": 17}, keys="order-17")
+        """
+        if self._serializer is None:
+            raise ValueError("give the producer a serializer, e.g. msgspec.json.encode")
+        sending = {name: more.pop(name) for name in _SEND_ARGUMENTS if name in more}
+        return self.send(Message(topic, self._serializer(value), **more), **sending)
+
+    def _with_properties(self, message: Message) -> Message:
+        assert self._add_properties is not None
+        added = self._add_properties(message)
+        return message.with_properties(added) if added else message
 
     @property
     def in_flight(self) -> int:
@@ -260,7 +298,7 @@ class Producer:
         under_way: deque[SendFuture] = deque()
         try:
             count = 0
-            async for message in _each(messages):
+            async for message in each_of(messages):
                 while under_way and (
                     len(under_way) >= self._rules.in_flight_max or not sends.roomy
                 ):
@@ -292,6 +330,8 @@ class Producer:
         Example: await producer.send_batch([Message("Orders", b"1"), Message("Orders", b"2")])
         """
         instance = self._running()
+        if self._add_properties is not None:
+            messages = [self._with_properties(message) for message in messages]
         now_ms = instance.clock.now_ms()
         ids = [instance.ids.next(now_ms) for _ in messages]
         what = prepare_batch(
@@ -299,7 +339,7 @@ class Producer:
         )
         await self.room()
         began_s = asyncio.get_running_loop().time()
-        budget = _Budget(began_s, self._timeout_ms if timeout_ms is None else timeout_ms)
+        budget = Budget(began_s, self._timeout_ms if timeout_ms is None else timeout_ms)
         return await self._attempts(what, messages, queue, None, budget, [], [])
 
     async def send_oneway(
@@ -317,6 +357,8 @@ class Producer:
         Example: await producer.send_oneway(Message("Clicks", b"home"))
         """
         instance = self._running()
+        if self._add_properties is not None:
+            message = self._with_properties(message)
         what = await self._prepare(message, "")
         chosen = await self._choose(message, queue, selector, None)
         wired = self._wired(chosen)
@@ -341,7 +383,7 @@ class Producer:
             [message],
             future.wanted_queue,
             future.selector,
-            _Budget(future.began_s, timeout_ms),
+            Budget(future.began_s, timeout_ms),
             future.tried,
             future.causes,
         )
@@ -381,6 +423,11 @@ class Producer:
             return queues
         return tuple(MessageQueue(topic, each.broker_name, each.queue_id) for each in queues)
 
+    async def _several(self, topic: str) -> bool:
+        """Whether more than one broker takes messages of the topic."""
+        queues = await self._queues(topic)
+        return any(queue.broker_name != queues[0].broker_name for queue in queues)
+
     async def _choose(
         self,
         message: Message,
@@ -413,7 +460,7 @@ class Producer:
         messages: Sequence[Message],
         queue: MessageQueue | None,
         selector: Selector | None,
-        budget: _Budget,
+        budget: Budget,
         tried: list[str],
         causes: list[ClientError],
     ) -> SendResult:
@@ -435,8 +482,9 @@ class Producer:
                     )
                 )
                 break
-            if self._attempt_timeout_ms is not None and len(tried) + 1 < attempts:
-                left_ms = min(left_ms, self._attempt_timeout_ms)
+            left = attempts - len(tried)
+            if left > 1 and (self._attempt_timeout_ms or await self._several(messages[0].topic)):
+                left_ms = part_ms(left_ms, left, self._attempt_timeout_ms)
             try:
                 result = await self._attempt(what, messages, chosen, left_ms)
             except ClientError as problem:
@@ -546,27 +594,3 @@ class Producer:
         return NotRunning(
             f"producer {self.group} is not running: use `async with Producer(...) as producer`"
         )
-
-
-async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
-    if isinstance(messages, AsyncIterable):
-        async for message in messages:
-            yield message
-    else:
-        for message in messages:
-            yield message
-
-
-class _Budget:
-    """Time for all attempts of one send. began_s: loop time."""
-
-    def __init__(self, began_s: float, timeout_ms: int) -> None:
-        self._time_s: Callable[[], float] = asyncio.get_running_loop().time
-        self._began_s = began_s
-        self._timeout_ms = timeout_ms
-
-    def spent_ms(self) -> int:
-        return int((self._time_s() - self._began_s) * 1000)
-
-    def left_ms(self) -> int:
-        return self._timeout_ms - self.spent_ms()

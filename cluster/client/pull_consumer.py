@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from cluster.client import calls
 from cluster.client import instance as instances
+from cluster.client.assignments import RebalanceListener, telling
 from cluster.client.config import ClientConfig, one_config
 from cluster.client.errors import NotRunning, OffsetUnknown, QueueNotAssigned
 from cluster.client.instance import ClientInstance
@@ -70,6 +71,7 @@ class PullConsumer:
         pull_count: int = 32,
         limits: CacheLimits | None = None,
         allocation: Allocation = allocate_averagely,
+        rebalance_listener: RebalanceListener | None = None,
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
         config: ClientConfig | None = None,
@@ -87,6 +89,7 @@ class PullConsumer:
         self._pull_count = pull_count
         self._limits = limits or CacheLimits()
         self._allocation = allocation
+        self._told = telling(rebalance_listener, self._shown_queue)
         self._wanted: dict[str, str] = {}
         self._assigned = False
         self._joined = False
@@ -311,16 +314,26 @@ class PullConsumer:
         fetched = (message.queue_offset for cache, message in self._fetched if cache is held.cache)
         return next(fetched, held.cache.next_offset)
 
-    async def commit(self) -> None:
-        """All handed out so far is consumed: store the positions and wait for the brokers' answers.
+    async def commit(self, positions: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store positions and wait for the brokers' answers; without any, all handed out is consumed.
 
-        Raises OffsetUnknown when a broker did not store one.
+        positions  queue -> queue offset of the first entry that is not consumed. With auto_commit
+                   the next automatic one replaces it
+        Raises OffsetUnknown when a broker did not store one, QueueNotAssigned.
 
         Example: batch = await consumer.poll(); process(batch); await consumer.commit()
+        Example: await consumer.commit({message.queue: message.queue_offset + 1})
         """
         _, membership = self._running()
-        self._finish_handed()
-        await membership.commit()
+        if positions is None:
+            self._finish_handed()
+            await membership.commit()
+            return
+        wired = {self._wired(queue): offset for queue, offset in positions.items()}
+        for queue in wired:
+            if queue not in membership.held:
+                raise QueueNotAssigned(f"{queue} is not assigned to this consumer")
+        await membership.commit(wired)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed position, None when it has none. Raises OffsetUnknown."""
@@ -389,7 +402,7 @@ class PullConsumer:
         )
         store = BrokerOffsets(instance, self._wire_group)
         membership = self._membership = Membership(
-            instance, self._wire_group, policy, store, self._ready.announce
+            instance, self._wire_group, policy, store, self._ready.announce, told=self._told
         )
         for topic, expression in self._wanted.items():
             self._add_subscription(membership, topic, expression)
@@ -418,6 +431,7 @@ class PullConsumer:
         try:
             await membership.leave()
             self._ready.clear()
+            await membership.say_goodbye()
             if self._auto_commit:
                 await membership.commit()
         except OffsetUnknown as problem:

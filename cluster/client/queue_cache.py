@@ -55,6 +55,7 @@ class QueueCache:
         self.pulled_ms = self.consumed_ms = self.locked_ms = 0  # wall time of the last, for tools
         self._idle: asyncio.Future[None] | None = None
         self.suggested_broker_id = 0
+        self.last: ReceivedMessage | None = None  # the furthest one that was finished
         self.listed = False  # in the consumer's round of queues with something to do
         self._limits = limits
         self._waiting: deque[ReceivedMessage] = deque()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cluster.client.message import MessageQueue
@@ -170,10 +170,14 @@ def _ring_place(key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a round of rebalancing asks for, both sorted."""
+    """What a round of rebalancing asks for, sorted.
+
+    others  queues that other members read
+    """
 
     added: tuple[MessageQueue, ...]
     removed: tuple[MessageQueue, ...]
+    others: tuple[MessageQueue, ...] = field(default=(), compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed)
@@ -195,4 +199,8 @@ def plan(
         return None
     wanted = set(allocate(sorted(queues), sorted(set(client_ids)), own_id))
     mine = {queue for queue in held if queue.topic == topic}
-    return Change(tuple(sorted(wanted - mine)), tuple(sorted(mine - wanted)))
+    return Change(
+        tuple(sorted(wanted - mine)),
+        tuple(sorted(mine - wanted)),
+        tuple(sorted(set(queues) - wanted)),
+    )

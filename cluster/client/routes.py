@@ -125,11 +125,18 @@ class BrokerTable:
 
     def learn(self, topic: str, route: TopicRoute) -> bool:
         """Take a topic's route in; True when it is new or differs from what we had."""
-        if self._by_topic.get(topic) == route:
+        known = self._by_topic.get(topic)
+        if known == route:
             return False
         self._by_topic[topic] = route
         self._publish[topic] = route.publish_queues(topic)
-        self._merge()
+        if (
+            known is None
+        ):  # the last of all: merged on top, as who uses ten thousand topics learns each so
+            self._add(route)
+            self.version += 1
+        else:
+            self._merge()
         self._named.update(self.heartbeat_addresses(with_slaves=True))
         return True
 
@@ -145,12 +152,14 @@ class BrokerTable:
             self._merge()
 
     def _merge(self) -> None:
-        merged: dict[str, dict[int, str]] = {}
+        self._addresses = {}
         for route in self._by_topic.values():
-            for name, members in route.addresses.items():
-                merged.setdefault(name, {}).update(members)
-        self._addresses = merged
+            self._add(route)
         self.version += 1
+
+    def _add(self, route: TopicRoute) -> None:
+        for name, members in route.addresses.items():
+            self._addresses.setdefault(name, {}).update(members)
 
     def route(self, topic: str) -> TopicRoute | None:
         """The last route learnt for this topic."""

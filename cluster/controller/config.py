@@ -22,6 +22,7 @@ from cluster.config import (
 from cluster.remoting.channel import split_address
 from cluster.remoting.tls import TlsFiles, TlsMode
 from replication import LeaseTimes
+from replication.door import networks
 
 ROCKETMQ_NAMES: Final = {
     "group": "controllerDLegerGroup",
@@ -35,6 +36,8 @@ ROCKETMQ_NAMES: Final = {
     "bind_address": "bindAddress",  # ours, as the name server's
     "fast": "controllerFastElection",  # ours, all from here on but metrics and TLS
     "store_kind": "controllerStore",
+    "allowed": "controllerAllowedAddresses",
+    "replica_host_check": "controllerReplicaHostCheck",
     "etcd_endpoints": "etcdEndpoints",
     "etcd_prefix": "etcdPrefix",
     "etcd_lease_s": "etcdLeaseSeconds",
@@ -130,6 +133,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     times         lease and election wait, from the same file
     fast          elect at once when a master's process is gone on two witnesses, not only by its lease
     store_kind    with a file the first of several peers leads and the others only say so: no second copy of the records
+    allowed       from where brokers and operators may change anything, besides this machine: IP addresses and
+                  networks. "": brokers from everywhere, operators from hosts of registered replicas
+    replica_host_check  who proves nothing (a stock replica) must come from the host that it registered
     etcd_prefix   our keys begin with it and the group's name
     insecure      --insecure: serve other machines without TLS
     """
@@ -145,6 +151,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     bind_address: str = ""
     fast: bool = True
     store_kind: StoreKind = StoreKind.FILE
+    allowed: str = ""
+    replica_host_check: bool = True
     etcd_endpoints: str = ""
     etcd_prefix: str = "/tandemmq/controller/"
     etcd_lease_s: Annotated[int, Meta(ge=2, le=60)] = 3
@@ -208,6 +216,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         for endpoint in self.endpoints:
             if not endpoint.startswith(("http://", "https://")):
                 raise ConfigError("etcdEndpoints", endpoint, "must be http://HOST:PORT")
+        try:
+            networks(self.allowed)
+        except ValueError as problem:
+            raise ConfigError("controllerAllowedAddresses", self.allowed, str(problem)) from None
         if _PREFIX.fullmatch(self.etcd_prefix) is None:
             raise ConfigError("etcdPrefix", self.etcd_prefix, "must be /NAME/ of a-z A-Z 0-9 _ . -")
 

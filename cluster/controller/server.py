@@ -27,7 +27,7 @@ from cluster.controller.config import CHANGEABLE, ControllerConfig
 from cluster.controller.notices import refuses
 from cluster.controller.reign import Reign
 from cluster.controller.store import Changes, LeadershipLost, Store
-from cluster.logs import once_per
+from cluster.logs import OncePer, once_per
 from cluster.process import running
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -35,12 +35,16 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.errors import HeaderProblem
 from replication import ControllerCore, GroupRecord
 from replication import election as e
+from replication.credence import at_home
+from replication.door import is_within, networks
 from replication.evidence import Group
+from replication.registered import host_of, is_local
 from storage import Clock, jsonfile
 
 log = logging.getLogger(__name__)
 
 TICK_MS: Final = 100
+REFUSED_SET_S: Final = 10
 SETTINGS_BYTES_MAX: Final = 64 * 1024
 FOLLOW_AFTER_S: Final = 1.0  # so long a start waits to know whether it leads
 
@@ -55,7 +59,10 @@ LINES: Final = {
     e.Kind.SET_CHANGED: (logging.INFO, "sync-state-set changed"),
     e.Kind.ONE_COPY: (logging.WARNING, "one copy is left"),
     e.Kind.WHOLE: (logging.INFO, "every replica is in the sync-state-set"),
+    e.Kind.CAME_BACK_SHORT: (logging.ERROR, "store came back with less than it had"),
+    e.Kind.DOUBTED: (logging.WARNING, "request not believed"),
     e.Kind.MODE_DIFFERS: (logging.WARNING, "replica in another mode than its group"),
+    e.Kind.CLEANED: (logging.WARNING, "replicas forgotten on request"),
 }
 
 
@@ -129,6 +136,9 @@ class Controller:
         self._updating = asyncio.Lock()
         self._probes: set[asyncio.Task[None]] = set()
         self._late = once_per(10)
+        self._refused_sets: dict[str, OncePer] = {}  # by group: as many as there are
+        self._doubts = once_per(1)
+        self._allowed = networks(config.allowed)
 
     def table(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -146,6 +156,53 @@ class Controller:
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self.handle_apply_broker_id,
             RequestCode.BROKER_HEARTBEAT: self.handle_broker_heartbeat,
         }
+
+    # --- who is believed ---
+
+    def _believe(self, connection: Connection) -> None:
+        """Where brokers and operators must be named, nobody else changes anything. Raises Refused."""
+        host, allowed = host_of(connection.address), self._allowed
+        if allowed and not is_local(host) and not is_within(host, allowed):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"{host} is not in controllerAllowedAddresses"
+            )
+
+    def _believe_operator(self, connection: Connection, what: str) -> None:
+        """A group is stopped or given another master only from here, from its replicas' hosts and
+        connections, and from where we were told. INV-44. Raises Refused."""
+        host = host_of(connection.address)
+        if is_local(host) or is_within(host, self._allowed):
+            return
+        if self.reign is not None:
+            core = self.reign.core
+            members = (
+                each for group in core.groups.values() for each in group.record.members.values()
+            )
+            if core.speaks_for(connection.id) or any(
+                each.address and at_home(each, host) for each in members
+            ):
+                return
+        log.warning("%s was not believed peer=%s", what, connection.address)
+        remark = f"{what} from {host} is not believed: name it in controllerAllowedAddresses"
+        raise Refused(ResponseCode.NO_PERMISSION, remark)
+
+    def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
+        """For the name server in this process: why routes of this group do not follow a request from `host`.
+
+        Only the master that the group has may be its id 0. Who else is in a group is not looked at:
+        a replica tells name servers before it is registered here.
+        """
+        known = self.reign.core.groups.get(group) if self.reign is not None else None
+        if known is None:
+            return None
+        record = known.record
+        member = next((each for each in record.members.values() if each.address == address), None)
+        if member is not None and self.config.replica_host_check and not at_home(member, host):
+            return f"{address} of {group} is not at {host}"
+        master = record.members.get(record.master)
+        if broker_id == 0 and (member is None or (master is not None and member is not master)):
+            return f"{address} is not the master of {group} that its controller knows"
+        return None
 
     # --- requests ---
 
@@ -185,6 +242,7 @@ class Controller:
         self._ask(command, connection, plane.read_next_broker_id, answers.answer_next_broker_id)
 
     def handle_apply_broker_id(self, command: Command, connection: Connection) -> None:
+        self._believe(connection)
         event = plane.read_apply_broker_id(command, 0)
         self._check_room(event.group, event.replica)
         self._ask(command, connection, plane.read_apply_broker_id, answers.answer_apply_broker_id)
@@ -210,9 +268,11 @@ class Controller:
 
     def handle_register_broker(self, command: Command, connection: Connection) -> None:
         times = self.config.times
+        self._believe(connection)
 
         def read(command: Command, request: int) -> e.RegisterBroker:
-            return plane.read_register_broker(command, request, connection.id, times)
+            host = host_of(connection.address)
+            return plane.read_register_broker(command, request, connection.id, times, host)
 
         def answering(command: Command, answer: e.Answer) -> Command:
             return answers.answer_register_broker(command, answer, times)
@@ -220,9 +280,28 @@ class Controller:
         self._ask(command, connection, read, answering)
 
     def handle_alter_sync_state_set(self, command: Command, connection: Connection) -> None:
-        self._ask(command, connection, plane.read_alter_sync_set, answers.answer_alter_sync_set)
+        def read(command: Command, request: int) -> e.AlterSyncSet:
+            host = host_of(connection.address)
+            return plane.read_alter_sync_set(command, request, connection.id, host)
+
+        self._believe(connection)
+        self._ask(command, connection, read, self._answer_alter_sync_set)
+
+    def _answer_alter_sync_set(self, command: Command, answer: e.Answer) -> Command:
+        """A master that is refused asks again with every report of a slave: one line in a while is enough."""
+        if answer.code is not e.Code.SUCCESS and answer.records:
+            record = answer.records[0]
+            said = self._refused_sets.setdefault(record.name, once_per(REFUSED_SET_S))
+            said.warning(
+                log, "sync-state-set not changed broker=%s master=%s code=%d why=%s",
+                record.name, (command.ext or {}).get("masterBrokerId"), answer.code, answer.remark,
+            )  # fmt: skip
+        return answers.answer_alter_sync_set(command, answer)
 
     def handle_elect_master(self, command: Command, connection: Connection) -> None:
+        self._believe(connection)
+        if plane.read_elect_master(command, 0).designated:
+            self._believe_operator(connection, "electMaster")
         self._ask(command, connection, plane.read_elect_master, answers.answer_elect_master)
 
     def handle_get_replica_info(self, command: Command, connection: Connection) -> None:
@@ -232,13 +311,14 @@ class Controller:
         self._ask(command, connection, plane.read_sync_state_data, answers.answer_sync_state_data)
 
     def handle_clean_broker_data(self, command: Command, connection: Connection) -> None:
+        self._believe_operator(connection, "cleanBrokerMetadata")
         self._ask(
             command, connection, plane.read_clean_broker_data, answers.answer_clean_broker_data
         )
 
     def handle_broker_heartbeat(self, command: Command, connection: Connection) -> None:
         reign = self._leading()
-        event = plane.read_heartbeat(command, connection.id)
+        event = plane.read_heartbeat(command, connection.id, host_of(connection.address))
         if not command.oneway:
             key = (event.session, event.group, event.replica, event.number)
             self._beats[key] = (connection, command)
@@ -261,8 +341,11 @@ class Controller:
     def handle_get_controller_config(self, command: Command, _: Connection) -> Command:
         return command.reply(body=format_properties(self.config.to_properties()).encode())
 
-    async def handle_update_controller_config(self, command: Command, _: Connection) -> Command:
+    async def handle_update_controller_config(
+        self, command: Command, connection: Connection
+    ) -> Command:
         """All of it or nothing: every key must be one of CHANGEABLE, every value in range."""
+        self._believe_operator(connection, "updateControllerConfig")
         body = bytes(command.body or b"")
         if len(body) > SETTINGS_BYTES_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {SETTINGS_BYTES_MAX} bytes")
@@ -339,15 +422,15 @@ class Controller:
     def _notify(self, effect: e.NotifyRole) -> None:
         """A broker of ours hears it on the connection that it opened, a stock one on its own port."""
         assert self.reign is not None
-        command = answers.encode_role_notice(effect.view)
         group = self.reign.core.groups.get(effect.group)
         member = group.record.members.get(effect.replica) if group else None
         if member is not None and not member.incarnation:
-            self._notify_address(member.address, command)
+            self._notify_address(member.address, answers.encode_role_notice(effect.view))
             return
         connection = self.connections.get(effect.session)
         if connection is not None:
-            connection.oneway(command)
+            leads = effect.replica == effect.view.master
+            connection.oneway(answers.encode_role_notice(effect.view, for_master=leads))
 
     async def _probe(self, effect: e.Probe, reign: Reign | None) -> None:
         refused = await self._refuses(effect.address)
@@ -370,6 +453,9 @@ class Controller:
         level, said = LINES[kind]
         if not name:
             log.log(level, "%s: %s", said, effect.text)
+            return
+        if kind is e.Kind.DOUBTED:  # whoever is not believed may ask as often as it likes
+            self._doubts.warning(log, "%s broker=%s why=%s", said, name, effect.text)
             return
         log.log(level, "%s broker=%s epoch=%d why=%s", said, name, effect.epoch, effect.text)
         if kind in (e.Kind.ELECTED, e.Kind.LOSS_POSSIBLE):
@@ -414,6 +500,7 @@ class Controller:
             times=self.config.times,
             start_ms=self._clock.monotonic_ms(),
             fast=self.config.fast,
+            by_host=self.config.replica_host_check,
         )
         core.load(records)
         self.reign = Reign(

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from replication import GroupRecord
-from storage import StorageError, StoreLocked, jsonfile
+from storage import StorageError, StoreLocked, jsonfile, make_directory
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def load(path: Path) -> list[GroupRecord]:
 
 def save(path: Path, records: Iterable[GroupRecord]) -> None:
     """Replace the file; durable once this returns. Blocks. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     jsonfile.write_atomically(path, encode(records))
 
 
@@ -228,13 +228,15 @@ def check(record: GroupRecord) -> None:
         raise ValueError(f"{record.name} has impossible epochs")
     if known and (min(known) < 1 or record.next_id <= max(known)):
         raise ValueError(f"{record.name} has impossible replica ids")
+    if record.confirmed < 0 or any(member.held < 0 for member in record.members.values()):
+        raise ValueError(f"{record.name} has impossible offsets")
     if record.epoch == 0 and (record.master or record.electing_from):
         raise ValueError(f"{record.name} has a master of no epoch")
 
 
 def _locked(path: Path) -> int:
     """A descriptor that holds the lock. Blocks. Raises StoreLocked, OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -9,6 +10,7 @@ from typing import Annotated, Final, Self
 import msgspec
 from msgspec import Meta
 
+from cluster.addresses import ANY, LOOPBACK, reached_at
 from cluster.config import (
     ConfigError,
     Properties,
@@ -18,6 +20,8 @@ from cluster.config import (
     setting_text,
 )
 from cluster.remoting.tls import TlsFiles, TlsMode
+
+log = logging.getLogger(__name__)
 
 ROCKETMQ_NAMES: Final = {
     "bind_address": "bindAddress",
@@ -89,7 +93,7 @@ NOT_SUPPORTED: Final = (
 )
 """Switches whose function is missing here: they may be off, not on."""
 
-_NOT_IN_FILES: Final = frozenset({"insecure"})
+_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq"})
 _TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -102,6 +106,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
     controller_embedded a controller runs in this process, with settings from the same file and a port of its own
     insecure            --insecure: serve other machines without TLS
+    as_rocketmq         a settings file was given: without bindAddress every address is listened on, as at RocketMQ
     """
 
     bind_address: str = "127.0.0.1"
@@ -126,6 +131,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     tls_test_mode: bool = True
     controller_embedded: bool = False
     insecure: bool = False
+    as_rocketmq: bool = False
 
     @classmethod
     def from_properties(
@@ -134,6 +140,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         *,
         path: Path | None = None,
         insecure: bool = False,
+        as_rocketmq: bool = False,
         home: Path | None = None,
         also_known: Collection[str] = (),
     ) -> Self:
@@ -156,8 +163,14 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
             given["configStorePath"] = str(path)
         given.setdefault("configStorePath", str(below / "namesrv.properties"))
         given.pop("insecure", None)
+        if as_rocketmq and not given.get("bindAddress", "").strip():
+            given["bindAddress"] = ANY
         return parse_settings(
-            cls, given, also_known={*WITHOUT_EFFECT, *also_known}, insecure=insecure
+            cls,
+            given,
+            also_known={*WITHOUT_EFFECT, *also_known},
+            insecure=insecure,
+            as_rocketmq=as_rocketmq,
         )
 
     def to_properties(self) -> Properties:
@@ -192,8 +205,13 @@ KEYS: Final = frozenset(
 
 
 def check_startable(config: NameServerConfig) -> None:
-    """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
-    if config.is_exposed and not config.insecure:
+    """Refuse to serve strangers in the clear unless told so; with a settings file it is a warning (decision 0003).
+
+    Raises ConfigError.
+    """
+    if config.is_exposed and config.as_rocketmq and not config.insecure:
+        log.warning("insecure: %s", exposure(config))
+    elif config.is_exposed and not config.insecure:
         raise ConfigError(
             "bindAddress",
             config.bind_address,
@@ -201,3 +219,14 @@ def check_startable(config: NameServerConfig) -> None:
             "set tls.server.mode=enforcing, "
             "or start with --insecure if the network keeps strangers away",
         )
+
+
+def exposure(config: NameServerConfig) -> str:
+    """Who gets in without credentials, and how to keep them out."""
+    host = config.bind_address
+    if host in (ANY, "::"):
+        host = f"any address of this machine ({', '.join(reached_at()) or LOOPBACK})"
+    return (
+        f"whoever reaches {host} at port {config.listen_port} may change every route without credentials. To keep "
+        "strangers out set bindAddress=127.0.0.1, set tls.server.mode=enforcing, or let the network do it"
+    )

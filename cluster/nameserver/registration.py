@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cluster.nameserver.routes import DataVersion, RegistrationRefused, TopicLine
+from cluster.remoting import bodies
 from cluster.remoting.codes import VERSION_V3_0_11
-from storage import fastjson
 
 INFLATED_BYTES_MAX: Final = 64 << 20
 TOPICS_MAX: Final = 300_000  # of one broker; a broker makes 100,000 by itself at most
@@ -97,14 +97,10 @@ def _from_wrapper(wrapper: _Wrapper | None) -> Topics:
 
 
 def _decode(body: bytes | memoryview, kind: type[_Kind]) -> _Kind:
-    """Standard JSON at full speed; a Java broker's static topics have bare integer keys."""
+    """Of a Java broker's static topics the keys are bare integers."""
     try:
-        return msgspec.json.decode(body, type=kind, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return msgspec.convert(fastjson.loads(body), kind, strict=False)
-    except (ValueError, RecursionError) as problem:
+        return bodies.read(kind, body)
+    except bodies.BodyUnreadable as problem:
         raise BodyUnreadable(f"register body cannot be read: {problem}"[:200]) from None
 
 
@@ -124,7 +120,7 @@ def _inflate(body: bytes | memoryview) -> bytes:
 def _read_inflated(data: bytes) -> Topics:
     try:
         version_text, position = _text_at(data, 0)
-        version = msgspec.json.decode(version_text, type=DataVersion, strict=False)
+        version = bodies.read(DataVersion, version_text)
         (count,) = _INT32.unpack_from(data, position)
         position += 4
         if not 0 <= count <= min(len(data) // 4, TOPICS_MAX):

@@ -17,6 +17,7 @@ from cluster.remoting.headers import Int32, Int64
 
 MASTER_ID: Final = 0
 BROKER_TIMEOUT_MS: Final = 120_000
+ALWAYS_THERE: Final = ("SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT")
 PERM_WRITE: Final = 2
 PERM_ADDED: Final = 6  # what ADD_WRITE_PERM_OF_BROKER sets: readable and writable, other bits lost
 UNIT_FLAG: Final = 1
@@ -235,7 +236,8 @@ class RouteTable:
     def _merge_topics(
         self, group: BrokerGroup, asked: Registration, is_changed: bool, is_prime_slave: bool
     ) -> None:
-        if self.topics_follow_registration and asked.topics and not asked.has_static_topics:
+        follows = self.topics_follow_registration and not asked.has_static_topics
+        if follows and asked.topics and self._names_all(group, asked):
             for topic in [t for t, queues in self.topics.items() if group.name in queues]:
                 if topic not in asked.topics:
                     self._drop_queues(topic, group.name)
@@ -250,6 +252,17 @@ class RouteTable:
                 group.name, perm, line.read_queue_nums, line.topic_sys_flag, line.write_queue_nums
             )
             self._put_queues(topic, data)
+
+    def _names_all(self, group: BrokerGroup, asked: Registration) -> bool:
+        """Whether a registration is of all topics of its broker; of one that is of a part nothing says so.
+
+        Every broker has these topics from its first start, and nobody can delete them: a registration without one
+        that it has brought before is of what changed.
+        """
+        return all(
+            topic in asked.topics or group.name not in self.topics.get(topic, ())
+            for topic in ALWAYS_THERE
+        )
 
     def _put_queues(self, topic: str, data: QueueData) -> None:
         queues = self.topics.setdefault(topic, {})

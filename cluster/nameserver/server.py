@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from cluster.config import (
     read_properties,
 )
 from cluster.logs import once_per
-from cluster.nameserver.config import CHANGEABLE, NameServerConfig, check_startable
+from cluster.nameserver.config import CHANGEABLE, NameServerConfig, check_startable, exposure
 from cluster.nameserver.kvconfig import ORDER_TOPICS, KvConfig, TableFull
 from cluster.nameserver.registration import Topics, check_crc, is_compressed, read_topics
 from cluster.nameserver.routes import (
@@ -35,6 +35,7 @@ from cluster.nameserver.routes import (
     name_problem,
 )
 from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
+from cluster.remoting import bodies
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Connection, Handler
@@ -52,19 +53,21 @@ from cluster.remoting.headers import (
 )
 from cluster.remoting.server import Listen, RemotingServer
 from cluster.remoting.stream import ConnectionLimits
-from storage import Clock, SystemClock, fastjson, jsonfile
+from storage import Clock, SystemClock, jsonfile
 
 log = logging.getLogger(__name__)
 
 INSECURE_REMINDER_S: Final = 3600
 LARGE_BODY_BYTES: Final = 64 * 1024  # above it a body is not parsed on the loop's thread
 SETTINGS_BYTES_MAX: Final = 256 * 1024
+UNREGISTERED: Final = -1  # no broker id: a broker says goodbye
 ZONE_FIELD: Final = "__ZONE_NAME"
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _Kind = TypeVar("_Kind")
 
 _odd_names = once_per(60)
+_doubts = once_per(1)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -97,8 +100,20 @@ def reply_to(problem: Exception) -> tuple[int, str] | None:
     return None
 
 
+class Judge(Protocol):
+    """Knows the replicas of controlled groups: the controller in the same process."""
+
+    def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
+        """Why routes of this group do not follow a request from `host`; None when they do."""
+
+
 class NameServer:
-    """Handlers of all requests; owns the tables, not the sockets."""
+    """Handlers of all requests; owns the tables, not the sockets.
+
+    judge   asked before a route changes; None where no controller is near
+    """
+
+    judge: Judge | None = None
 
     def __init__(self, config: NameServerConfig, kv: KvConfig, clock: Clock) -> None:
         self.config = config
@@ -182,6 +197,7 @@ class NameServer:
         topics: Topics,
         connection: Connection,
     ) -> Command:
+        self._believe(header.broker_name, header.broker_id, header.broker_addr, connection)
         lines = {name: line for name, line in topics.lines.items() if not name_problem("", name)}
         if len(lines) < len(topics.lines):
             _odd_names.warning(
@@ -225,8 +241,19 @@ class NameServer:
             body = None if order_topics is None else _encode({"table": order_topics})
         return request.reply(ext=ext, body=body)
 
-    def handle_unregister_broker(self, request: Command, _: Connection) -> Command:
+    def _believe(self, group: str, broker_id: int, address: str, connection: Connection) -> None:
+        """Raises RegistrationRefused."""
+        if self.judge is None:
+            return
+        host = connection.address.rpartition(":")[0].strip("[]")
+        problem = self.judge.refuse_route(group, broker_id, address, host)
+        if problem is not None:
+            _doubts.warning(log, "request not believed peer=%s why=%s", connection.address, problem)
+            raise RegistrationRefused(problem)
+
+    def handle_unregister_broker(self, request: Command, connection: Connection) -> Command:
         header = BrokerHeader.of(request)
+        self._believe(header.broker_name, UNREGISTERED, header.broker_addr, connection)
         self._unregistered(
             self.routes.unregister(header.cluster_name, header.broker_name, header.broker_addr),
             header.broker_addr,
@@ -448,8 +475,8 @@ def _decoded(request: Command, kind: type[_Kind]) -> _Kind:
     if len(request.body or b"") > LARGE_BODY_BYTES:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {LARGE_BODY_BYTES} bytes")
     try:
-        return msgspec.convert(fastjson.loads(request.body or b"{}"), kind, strict=False)
-    except (ValueError, RecursionError) as problem:
+        return bodies.read(kind, request.body or b"{}")
+    except bodies.BodyUnreadable as problem:
         raise Refused(
             ResponseCode.SYSTEM_ERROR, f"the body cannot be read: {problem}"[:256]
         ) from None
@@ -463,7 +490,7 @@ def _store_settings(path: str, given: dict[str, str]) -> None:
     jsonfile.write_atomically(file, format_properties({**kept, **given}).encode("latin-1"))
 
 
-Embedded = Callable[[], AbstractAsyncContextManager[object]]
+Embedded = Callable[[], AbstractAsyncContextManager[Judge]]
 """Serves on a port of its own while its body runs."""
 
 
@@ -509,7 +536,11 @@ async def serve_nameserver(
 
     beside = controller() if controller is not None else nullcontext()
     with stop_signals() as stop:
-        async with beside, running(scan=scan, remind=lambda: remind_of_exposure(config)), server:
+        async with (
+            beside as names.judge,
+            running(scan=scan, remind=lambda: remind_of_exposure(config)),
+            server,
+        ):
             line = (
                 "The Name Server boot success. serializeType=JSON, "
                 f"address {config.bind_address}:{server.port}"
@@ -520,12 +551,10 @@ async def serve_nameserver(
 
 
 async def remind_of_exposure(config: NameServerConfig) -> None:
-    """Say every hour that strangers may come in; serves until cancelled."""
+    """Say every hour that strangers may come in, first at the start where nobody has; serves until cancelled."""
+    said = not config.insecure
     while True:
-        if config.is_exposed:
-            log.warning(
-                "serving without TLS on a reachable address bind=%s port=%d flag=--insecure",
-                config.bind_address,
-                config.listen_port,
-            )
+        if config.is_exposed and not said:
+            log.warning("insecure: %s", exposure(config))
+        said = False
         await asyncio.sleep(INSECURE_REMINDER_S)

@@ -255,6 +255,7 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     ASK_TO_SWITCH = 29001  # ours: a controller asks a master to hand over
+    COMPARE_LOGS = 29010  # ours: a classic slave has its log held against its master's
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -54,6 +54,7 @@ class Endpoint(StreamEndpoint):
         self.table = table
         self.chunk = chunk
         self.error_reply = error_reply
+        self.on_unsupported: Callable[[Command, Connection], None] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self._opaque = itertools.count(1)
 
@@ -195,6 +196,8 @@ class Connection(FrameStream):
         handler = endpoint.table.get(command.code)
         if handler is None:
             endpoint.stats.requests_unsupported += 1
+            if endpoint.on_unsupported is not None:
+                endpoint.on_unsupported(command, self)
             self.send(
                 command.reply(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

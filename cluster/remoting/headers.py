@@ -209,6 +209,23 @@ class ViewMessageHeader(Header):
     topic: str | None = None
 
 
+class CompareLogsHeader(Header):
+    """COMPARE_LOGS, ours.
+
+    log_start, log_end  the stretch that was digested; the slave's log ends at log_end
+    boundary            where the slave's last whole record ends
+    digest              SHA-256 of the stretch, in hex
+    cluster_name, broker_name  whose log it is; None from a release that does not say
+    """
+
+    log_start: Int64
+    log_end: Int64
+    boundary: Int64
+    digest: str
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
 # ---- offsets
 
 

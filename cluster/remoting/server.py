@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from cluster.logs import once_per
+from cluster.remoting.budget import OutputBudget
+from cluster.remoting.command import Command
 from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler, close_all
 from cluster.remoting.stream import ConnectionLimits, RemotingStats
 from cluster.remoting.tls import CLIENT_HELLO, TlsFiles, TlsMode, TlsSession, server_context
@@ -61,6 +63,8 @@ class RemotingServer:
     chunk         fast path for received bytes, tried before the table
     on_close      called for every connection that ended
     error_reply   (code, remark) for an exception of a handler; None: SYSTEM_ERROR
+    on_unsupported  told of each request that no handler is for
+    budget        of unread output over all connections, of several servers perhaps; None: no limit
     """
 
     def __init__(
@@ -72,12 +76,18 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         error_reply: Callable[[Exception], tuple[int, str] | None] | None = None,
         clock: Clock | None = None,
+        budget: OutputBudget | None = None,
+        on_unsupported: Callable[[Command, Connection], None] | None = None,
     ) -> None:
         self.listen = listen
         self.endpoint = Endpoint(
             table, limits=listen.limits, chunk=chunk, clock=clock, error_reply=error_reply
         )
         self.connections: dict[int, Connection] = {}
+        self.endpoint.budget = budget
+        self.endpoint.on_unsupported = on_unsupported
+        if budget is not None:
+            budget.watch(self.connections.values)
         self._per_address: Counter[str] = Counter()
         self._on_close = on_close
         self._context: ssl.SSLContext | None = None
@@ -149,6 +159,8 @@ class RemotingServer:
         now_ms = self.endpoint.clock.monotonic_ms()
         for connection in list(self.connections.values()):
             connection.check_deadlines(now_ms)
+        if self.endpoint.budget is not None:
+            self.endpoint.budget.look()
         self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     # ---- what accepted connections tell us

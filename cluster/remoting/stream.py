@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 from cluster.logs import once_per
+from cluster.remoting.budget import OutputBudget
 from cluster.remoting.errors import PeerBrokeProtocol
 from cluster.remoting.frame import PREFIX_BYTES, FrameLimits, bytes_needed
 from cluster.remoting.tls import TlsSession
@@ -65,6 +66,7 @@ class StreamEndpoint:
         self.clock = clock or SystemClock()
         self.receive_buffer = memoryview(bytearray(receive_bytes))
         self.stats = RemotingStats()
+        self.budget: OutputBudget | None = None  # shared by all connections of a process's servers
         self._plain_buffer: memoryview | None = None
 
     @property
@@ -396,11 +398,15 @@ class FrameStream(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read: take no more requests from it until it does."""
         self._paused_since_ms = self._endpoint.clock.monotonic_ms()
+        if self._endpoint.budget is not None:
+            self._endpoint.budget.stuck(self)
         if self._transport is not None and not self.closed:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._paused_since_ms = None
+        if self._endpoint.budget is not None:
+            self._endpoint.budget.moving(self)
         self.active_ms = self._endpoint.clock.monotonic_ms()
         if self._deferred is not None:
             self._loop.call_soon(self._take_deferred)
@@ -415,6 +421,8 @@ class FrameStream(asyncio.BufferedProtocol):
     def connection_lost(self: Self, problem: Exception | None) -> None:
         self._mark_closed(f"lost: {problem}" if problem else "closed by the peer")
         self._transport = None
+        if self._endpoint.budget is not None:
+            self._endpoint.budget.moving(self)
         self._out.clear()
         self._pending = None
         self._deferred = None

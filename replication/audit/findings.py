@@ -6,6 +6,7 @@ are counted under the divergence that explains them and are no findings of their
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -264,6 +265,7 @@ def _shelf_marks(
     """Entries and keys that are not as the log says."""
     replica = shelf.replica
     undispatched = 0
+    deleted = _tombstones(replica, found)
     consequences: Counter[str] = Counter()
     for mark in whole.marks:
         if mark.shelf != number or mark.code in _KEY_CODES:
@@ -271,6 +273,8 @@ def _shelf_marks(
         key = (mark.topic, mark.queue_id)
         if whole.restarts.get(key, -1) > mark.physical_offset:
             continue  # the queue was deleted since, and began anew
+        if mark.physical_offset < deleted.get(mark.topic, 0):
+            continue  # INV-43: the topic was deleted since
         inside = _covering(causes, mark.physical_offset)
         if inside is not None:
             consequences[f"{inside.start}-{inside.end}"] += 1
@@ -307,6 +311,12 @@ def _shelf_marks(
             Severity.INFO,
             f"{undispatched} records await their queue entries: the broker did not stop in order",
         )
+
+
+def _tombstones(replica: Replica, found: Findings) -> dict[bytes, int]:
+    """Below which log offset the messages of deleted topics are deleted."""
+    table = _config_table(replica, "deletedTopics.json", "deletedTopics", found)
+    return {os.fsencode(name): below for name, below in table.items() if isinstance(below, int)}
 
 
 def _dangling(
@@ -473,13 +483,18 @@ def _by_number(table: Any, number: int) -> int:
 
 
 def _table(replica: Replica, name: str, found: Findings) -> dict[Any, Any]:
-    assert replica.files is not None
+    return _config_table(replica, name, "offsetTable", found)
+
+
+def _config_table(replica: Replica, name: str, key: str, found: Findings) -> dict[Any, Any]:
+    if replica.files is None:
+        return {}
     try:
         content = replica.files.table(name)
     except CorruptFile as problem:
         found.add(replica.name, "config", Severity.WARN, str(problem))
         return {}
-    table = content.get("offsetTable")
+    table = content.get(key)
     return table if isinstance(table, dict) else {}
 
 

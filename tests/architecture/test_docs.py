@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from cluster.remoting.codes import RequestCode
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -44,6 +47,20 @@ def test_generated_pages_are_in_step_with_the_code() -> None:
         cwd=ROOT,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_list_of_what_is_not_here_follows_the_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    missing = importlib.import_module("missing")
+    here = missing.handled()
+    assert {"transactions", "request-reply", "recall of delayed messages", "BatchCQ queues"} <= set(
+        missing.missing(here)
+    )
+    assert "request-reply" not in missing.missing(here | {RequestCode.SEND_REPLY_MESSAGE})
+    with pytest.raises(ValueError, match="SEND_MESSAGE_V2"):
+        missing.missing(here - {RequestCode.SEND_MESSAGE_V2})
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

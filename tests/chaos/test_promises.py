@@ -7,15 +7,18 @@ from collections.abc import Sequence
 import pytest
 
 from chaos.gauges import metric_values
-from chaos.journal import FAIL, INFO, OK, Seen, Send
+from chaos.journal import FAIL, INFO, OK, Delivered, Seen, Send
 from chaos.promises import (
     Cut,
     FinalLog,
     Freeze,
     LagSample,
+    PowerCut,
     Queue,
     Stored,
     check_cuts,
+    check_delayed,
+    check_deliveries,
     check_epochs,
     check_exported_lag,
     check_log,
@@ -25,8 +28,12 @@ from chaos.promises import (
     limited,
     lost,
     percentile,
+    within_window,
+    within_window_again,
 )
+from chaos.survival import WINDOW_MS
 from chaos.traffic import Probe, Stall, stalls_between, writable_after
+from replication.config import Mode
 
 HASH = "00112233aabbccdd"
 QUEUE: Queue = ("T", 0)
@@ -229,6 +236,15 @@ def test_an_answer_of_a_broker_that_was_frozen_before_it_could_write_it_is_no_pr
     assert len(list(check_epochs([early, newer], [], freezes=[Freeze("b:1", 30)]))) == 1
 
 
+def test_an_old_epoch_is_excused_for_what_was_set_aside_and_for_nothing_else() -> None:
+    """An asynchronous master without a controller goes on: what it acknowledged then is cut and declared."""
+    newer = send(1, 0, epoch=2, broker="b:1")
+    given_up, kept = send(2, 1), send(3, 2)
+    problems = list(check_epochs([newer, given_up, kept], [], given_up=frozenset({unique(2)})))
+    assert kinds(problems) == ["OLD"]
+    assert unique(3) in problems[0]
+
+
 def test_an_acknowledgement_with_another_epoch_than_the_file_is_reported() -> None:
     reigns = [(1, 0), (2, SIZE)]
     assert kinds(list(check_epochs([send(1, 0), send(2, 1)], reigns))) == ["EPOCH"]
@@ -278,3 +294,100 @@ def test_a_failure_long_after_the_success_is_another_fault() -> None:
 
 def test_without_any_success_it_is_not_writable() -> None:
     assert writable_after(probes((90, True), (110, False)), 100, 50) is None
+
+
+# --- deliveries
+
+
+def given(number: int, at: int) -> Delivered:
+    return Delivered("T", 0, at, unique(number), 0, 99)
+
+
+def test_what_was_delivered_once_or_more_often_is_no_problem() -> None:
+    assert not [*check_deliveries([given(1, 0), given(3, 1), given(1, 0)], final(1, 3))]
+
+
+def test_a_message_that_is_there_and_was_never_delivered_is_skipped() -> None:
+    assert kinds([*check_deliveries([given(1, 0), given(4, 2)], final(1, 3, 4))]) == ["SKIPPED"]
+
+
+def test_a_delivered_message_that_is_gone_has_vanished_unless_its_loss_was_declared() -> None:
+    delivered = [given(1, 0), given(2, 1)]
+    assert kinds([*check_deliveries(delivered, final(1))]) == ["VANISHED"]
+    assert not [*check_deliveries(delivered, final(1), frozenset({unique(2)}))]
+
+
+def test_a_message_delivered_at_another_place_than_it_lies_has_vanished_from_there() -> None:
+    assert kinds([*check_deliveries([given(1, 0), given(2, 0)], final(1, 2))]) == ["VANISHED"]
+
+
+def test_delayed_messages_come_to_their_topic_once_or_twice() -> None:
+    sends = [send(1, 0), send(2, outcome=INFO), send(3, 1)]
+    assert not [*check_delayed(sends, final(1, 3, 1))]
+    assert kinds([*check_delayed(sends, final(3))]) == ["UNDELIVERED"]
+    assert not [*check_delayed(sends, final(3), frozenset({unique(1)}))]
+
+
+def test_a_delayed_message_that_was_refused_or_never_sent_is_found() -> None:
+    sends = [send(1, 0), send(5, outcome=FAIL)]
+    assert kinds([*check_delayed(sends, final(1, 5, 6))]) == ["ABORTED", "PHANTOM"]
+
+
+def test_a_late_acknowledgement_of_a_delayed_message_counts() -> None:
+    sends = [send(1, outcome=INFO), send(1, 0), send(1, outcome=INFO)]
+    assert kinds([*check_delayed(sends, final())]) == ["UNDELIVERED"]
+
+
+# --- power cuts
+
+SECOND_NS = 1_000_000_000
+BEFORE_NS = WINDOW_MS * 1_000_000
+
+
+def acked(at_ns: int, copies: int = 2) -> Send:
+    return send(1, 0, began_ns=at_ns - 5, ended_ns=at_ns, copies=copies)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cut", "copies", "excused"),
+    [
+        (Mode.A0, PowerCut(10 * SECOND_NS, 1, False), 1, True),
+        (Mode.A0, PowerCut(10 * SECOND_NS, 2, True), 1, True),
+        (Mode.A1, PowerCut(10 * SECOND_NS, 1, False), 1, False),
+        (Mode.A1, PowerCut(10 * SECOND_NS, 2, True), 1, False),
+        (Mode.S0, PowerCut(10 * SECOND_NS, 1, False), 2, False),
+        (Mode.S0, PowerCut(10 * SECOND_NS, 1, False), 1, True),  # it said that it was the only copy
+        (Mode.S0, PowerCut(10 * SECOND_NS, 2, True), 2, True),
+        (Mode.S1, PowerCut(10 * SECOND_NS, 2, True), 1, False),
+        (Mode.S1, PowerCut(10 * SECOND_NS, 1, False), 1, False),
+    ],
+)
+def test_a_power_cut_excuses_what_the_mode_says(
+    mode: Mode, cut: PowerCut, copies: int, excused: bool
+) -> None:
+    late = acked(10 * SECOND_NS - BEFORE_NS, copies)
+    assert bool(within_window([late], [cut], mode)) == excused
+    assert not within_window([late], [], mode)
+
+
+def test_a_power_cut_excuses_nothing_older_than_the_window_nothing_later_and_nothing_refused() -> (
+    None
+):
+    cut = PowerCut(10 * SECOND_NS, 2, True)
+    assert not within_window([acked(8 * SECOND_NS)], [cut], Mode.S0)
+    later = acked(10 * SECOND_NS + 6)
+    assert not within_window([later], [cut], Mode.S0)
+    assert within_window([later], [cut._replace(done_ns=later.began_ns)], Mode.S0)
+    refused = acked(10 * SECOND_NS)._replace(outcome=FAIL)
+    assert not within_window([refused], [cut], Mode.S0)
+
+
+@pytest.mark.parametrize(("mode", "excused"), [(Mode.S0, True), (Mode.A0, True), (Mode.S1, False)])
+def test_a_power_cut_may_take_a_copy_of_a_delayed_message_that_was_just_delivered(
+    mode: Mode, excused: bool
+) -> None:
+    cut = PowerCut(10 * SECOND_NS, 2, True)
+    copy = given(1, 0)._replace(at_ns=10 * SECOND_NS - BEFORE_NS)
+    assert bool(within_window_again([copy], [cut], mode)) == excused
+    assert not within_window_again([copy._replace(at_ns=8 * SECOND_NS)], [cut], mode)
+    assert not within_window_again([copy._replace(at_ns=11 * SECOND_NS)], [cut], mode)

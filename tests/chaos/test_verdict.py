@@ -9,12 +9,24 @@ from pathlib import Path
 import pytest
 
 import chaos.verdict as verdict_module
+from chaos.churn import DELETED_EVENT
 from chaos.history import HistoryMissing
-from chaos.journal import INFO, OK, Journal, Seen, Send, read_events, read_seen, read_sends
+from chaos.journal import (
+    INFO,
+    OK,
+    Delivered,
+    Journal,
+    Seen,
+    Send,
+    read_events,
+    read_seen,
+    read_sends,
+)
 from chaos.load import body_hash
 from chaos.replicalogs import differences, read_cuts, read_log
-from chaos.traffic import TOPIC
-from chaos.verdict import TOPICS, Verdict, judge
+from chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, TOPIC
+from chaos.verdict import PERSON_EVENT, TOPICS, Verdict, judge
+from replication.config import Mode
 from replication.epochs import Epoch, EpochHistory, encode_epochs
 from storage import Draft, StorageConfig, encode_properties, open_store, pack_host
 
@@ -65,21 +77,31 @@ class Run:
     def __init__(self, directory: Path, store: Path, sends: list[Send]) -> None:
         self.sends = list(sends)
         self.seen: list[Seen] = []
+        self.delivered: list[Delivered] | None = None  # None: nobody read along
+        self.events: list[dict[str, object]] = []  # what a person did
+        self.elected = True
         self.stores = [directory / "a", directory / "b"]
         for each in self.stores:
             shutil.copytree(store, each)
-        self._journal = directory / "journal.jsonl"
+        self.journal = directory / "journal.jsonl"
 
-    def judge(self, *, synchronous: bool = True) -> Verdict:
-        with Journal(self._journal) as journal:
+    def judge(self, *, mode: Mode = Mode.S0) -> Verdict:
+        with Journal(self.journal) as journal:
+            for event in self.events:
+                journal.event(PERSON_EVENT, **event)
             for each in self.sends:
                 journal.send(each)
             for seen in self.seen:
                 journal.seen(seen)
-        return judge(self._journal, self.stores, synchronous=synchronous)
+            for delivered in self.delivered or ():
+                journal.delivered(delivered)
+        return judge(
+            self.journal, self.stores, mode=mode, consumed=self.delivered is not None,
+            elected=self.elected,
+        )  # fmt: skip
 
-    def kinds(self, *, synchronous: bool = True) -> set[str]:
-        return {text.split()[0] for text in self.judge(synchronous=synchronous).problems}
+    def kinds(self, *, mode: Mode = Mode.S0) -> set[str]:
+        return {text.split()[0] for text in self.judge(mode=mode).problems}
 
     def cut(self, store: Path, count: int) -> None:
         """Zero the last messages of a log, as if they had never been written."""
@@ -190,16 +212,49 @@ def test_a_message_that_was_read_and_is_gone_is_found(finished: Run) -> None:
 def test_an_undeclared_loss_is_a_loss_in_async_mode_too(finished: Run) -> None:
     for store in finished.stores:
         finished.cut(store, 3)
-    assert "LOST" in finished.kinds(synchronous=False)
+    assert "LOST" in finished.kinds(mode=Mode.A0)
 
 
 def test_a_declared_loss_is_counted_in_async_mode(finished: Run) -> None:
     finished.set_aside(finished.stores[1], 3)
     for store in finished.stores:
         finished.cut(store, 3)
-    verdict = finished.judge(synchronous=False)
+    verdict = finished.judge(mode=Mode.A0)
     assert not [text for text in verdict.problems if not text.startswith("FILES")]
     assert (verdict.lost, verdict.lost_bytes, verdict.cuts, verdict.cut_records) == (3, 600, 1, 3)
+
+
+def overlap(run: Run, count: int) -> None:
+    """The last messages of the log were acknowledged by an old master, beside what a newer one acknowledged."""
+    first = run.sends[0]
+    newer = first._replace(epoch=2, broker="b:1", ended_ns=first.ended_ns)
+    run.sends = [*run.sends, newer]
+    for at in range(len(run.sends) - 1 - count):
+        run.sends[at] = run.sends[at]._replace(epoch=-1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gone", "kinds"),
+    [
+        pytest.param(Mode.A0, True, set(), id="A0, declared and gone"),
+        pytest.param(Mode.A0, False, {"OLD"}, id="A0, still there"),
+        pytest.param(Mode.S0, True, {"OLD", "LOST"}, id="S0"),
+    ],
+)
+def test_what_an_old_master_acknowledged_is_excused_in_async_mode_when_it_was_given_up(
+    finished: Run, mode: Mode, gone: bool, kinds: set[str]
+) -> None:
+    finished.set_aside(finished.stores[1], 5)
+    if gone:
+        for store in finished.stores:
+            finished.cut(store, 5)
+    overlap(finished, 5)
+    assert finished.kinds(mode=mode) & {"OLD", "LOST", "HIDDEN"} == kinds
+
+
+def test_an_old_master_that_gave_nothing_up_is_found_in_async_mode_too(finished: Run) -> None:
+    overlap(finished, 5)
+    assert "OLD" in finished.kinds(mode=Mode.A0)
 
 
 def test_what_was_set_aside_is_lost_all_the_same_in_sync_mode(finished: Run) -> None:
@@ -265,3 +320,148 @@ def test_a_journal_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_missing_journal_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(HistoryMissing, match="no history"):
         list(read_sends(tmp_path / "none"))
+
+
+def given(send: Send) -> Delivered:
+    return Delivered(send.topic, send.queue_id, send.queue_offset, send.unique_id, 0, send.ended_ns)
+
+
+def test_a_group_that_was_given_everything_is_told_so(finished: Run) -> None:
+    finished.delivered = [given(each) for each in finished.sends]
+    finished.delivered += finished.delivered[:7]  # at least once
+    verdict = finished.judge()
+    assert verdict.problems == []
+    assert (verdict.delivered, verdict.undelivered) == (COUNT, 0)
+
+
+@pytest.mark.parametrize("skipped", [0, 57, COUNT - 1])
+def test_a_message_that_the_group_was_never_given_is_found(finished: Run, skipped: int) -> None:
+    finished.delivered = [given(each) for each in finished.sends if each != finished.sends[skipped]]
+    verdict = finished.judge()
+    (problem,) = verdict.problems
+    assert problem.startswith(f"SKIPPED {finished.sends[skipped].unique_id} ")
+    assert (verdict.delivered, verdict.undelivered) == (COUNT - 1, 1)
+
+
+def test_a_message_whose_outcome_is_unknown_must_be_delivered_when_it_is_there(
+    finished: Run,
+) -> None:
+    finished.delivered = [given(each) for each in finished.sends[1:]]
+    finished.sends[0] = finished.sends[0]._replace(outcome=INFO)
+    assert finished.kinds() == {"SKIPPED"}
+
+
+def test_a_group_that_read_nothing_is_no_success(finished: Run) -> None:
+    finished.delivered = []
+    assert finished.judge().undelivered == COUNT
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [(Mode.S0, {"LOST", "VANISHED"}), (Mode.A0, set())])
+def test_what_was_delivered_and_then_cut_is_excused_where_the_loss_was_declared(
+    finished: Run, mode: Mode, kinds: set[str]
+) -> None:
+    finished.delivered = [given(each) for each in finished.sends]
+    finished.set_aside(finished.stores[1], 5)
+    for store in finished.stores:
+        finished.cut(store, 5)
+    assert finished.kinds(mode=mode) - {"FILES"} == kinds
+
+
+def test_a_delayed_message_that_never_came_to_its_topic_is_found(finished: Run) -> None:
+    finished.delivered = [given(each) for each in finished.sends]
+    parked = send(COUNT + 1, topic=DELAYED_TOPIC, queue_offset=0, offset=17)
+    finished.sends.append(parked)
+    (problem,) = finished.judge().problems
+    assert problem.startswith("UNDELIVERED ")
+    assert parked.unique_id in problem
+
+
+@pytest.mark.parametrize("outcome", [OK, INFO])
+def test_a_journal_knows_what_is_still_to_be_delivered(tmp_path: Path, outcome: str) -> None:
+    one, two = send(1, outcome=outcome), send(2)
+    with Journal(tmp_path / "journal") as journal:
+        journal.expected = frozenset({TOPIC})
+        journal.send(send(3, topic="Unread"))
+        journal.send(one)
+        journal.delivered(given(two))  # before its acknowledgement is heard
+        journal.send(two)
+        assert journal.undelivered == ({one.unique_id} if outcome == OK else set())
+        journal.delivered(given(one))
+        assert journal.undelivered == set()
+
+
+@pytest.fixture
+def given_up(finished: Run) -> Run:
+    """A classic pair: its last five messages were the old master's alone, and a person had them cut."""
+    finished.elected = False
+    finished.delivered = [given(each) for each in finished.sends]
+    finished.sends[-5:] = [
+        each._replace(outcome=INFO, code=11, epoch=-1) for each in finished.sends[-5:]
+    ]
+    finished.set_aside(finished.stores[1], 5)
+    for store in finished.stores:
+        finished.cut(store, 5)
+    return finished
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_a_person_gave_up_may_be_missing_where_nobody_had_acknowledged_it(
+    given_up: Run, mode: Mode
+) -> None:
+    assert given_up.kinds(mode=mode) <= {"FILES"}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_a_person_gave_up_and_was_acknowledged_is_lost_in_every_mode(
+    given_up: Run, mode: Mode
+) -> None:
+    given_up.sends[-1] = given_up.sends[-1]._replace(outcome=OK, code=0)
+    assert given_up.kinds(mode=mode) - {"FILES"} == {"LOST", "VANISHED"}
+
+
+def test_a_store_that_a_person_moved_away_is_what_he_gave_up(
+    finished: Run, written: tuple[Path, list[Send]]
+) -> None:
+    finished.elected = False
+    finished.seen = [Seen(TOPIC, 0, COUNT // 2 - 1, (finished.sends[-2].unique_id,), "a:1", 9)]
+    for at in (-1, -2):
+        finished.sends[at] = finished.sends[at]._replace(outcome=INFO, code=11, epoch=-1)
+    for store in finished.stores:
+        finished.cut(store, 2)
+    finished.events = [{"how": "seeded", "since_ns": 1, "away": str(written[0])}]
+    assert finished.kinds() <= {"FILES"}
+
+
+def test_what_vanished_and_no_person_gave_up_is_found_in_a_classic_pair(finished: Run) -> None:
+    finished.elected = False
+    finished.delivered = [given(each) for each in finished.sends]
+    for at in (-1, -2):
+        finished.sends[at] = finished.sends[at]._replace(outcome=INFO, code=11, epoch=-1)
+    for store in finished.stores:
+        finished.cut(store, 2)
+    assert finished.kinds() - {"FILES"} == {"VANISHED"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "everywhere", "kinds"),
+    [
+        pytest.param(Mode.S0, True, {"GHOST"}, id="S0"),
+        pytest.param(Mode.S0, False, set(), id="S0, told that a slave may not have it"),
+        pytest.param(Mode.A0, True, set(), id="A0"),
+    ],
+)
+def test_a_deleted_topic_that_a_new_master_still_has_is_found_where_the_deletion_was_waited_for(
+    finished: Run, mode: Mode, everywhere: bool, kinds: set[str]
+) -> None:
+    lives = [
+        send(COUNT + at, topic=CHURN_TOPIC, queue_id=0, lane=1 + at // 2, queue_offset=at)
+        for at in range(4)
+    ]
+    elected_ns = lives[2].ended_ns
+    finished.sends += [each._replace(epoch=1 + at // 2) for at, each in enumerate(lives)]
+    with Journal(finished.journal) as journal:
+        journal.event(DELETED_EVENT, life=1, everywhere=everywhere, at_ns=elected_ns - 3)
+        for each in finished.sends:
+            journal.send(each)
+    problems = judge(finished.journal, finished.stores, mode=mode, consumed=False).problems
+    assert {each.split()[0] for each in problems} - {"EPOCH"} == kinds

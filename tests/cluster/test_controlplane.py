@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cluster import controlanswers as answers
@@ -412,3 +413,64 @@ def record_of(
 def fixed(body: bytes) -> bytes:
     """Java's {1:"x"} as JSON."""
     return body.replace(b"{1:", b'{"1":')
+
+
+# --- who may know by which numbers replicas prove who they are ---
+
+HA = e.Member("[fe80::1%eth0]:10911", "ha.example:10912")
+
+
+def view_of_record() -> GroupView:
+    """B, replica 2, is the master."""
+    return msgspec.structs.replace(RECORD, members={**MEMBERS, 3: HA}).view()
+
+
+def asked_by(replica: int, incarnation: int) -> Command:
+    beat = e.Heartbeat(3, "ctl-a", replica, incarnation, 6, leading=True)
+    command = plane.encode_heartbeat(beat, "c", B)
+    if not incarnation:
+        del command.ext["incarnation"]  # type: ignore[union-attr]
+    return command
+
+
+def test_a_master_of_ours_learns_which_replicas_are_registered() -> None:
+    # INV-44
+    effect = e.AnswerHeartbeat(3, "ctl-a", 2, 6, True, True, view_of_record())
+    answer = wired(answers.answer_heartbeat(asked_by(2, 22), effect), False)
+    found = answers.read_heartbeat_answer(answer)
+    assert found is not None and found.view == view_of_record()
+    assert [(each.replica, each.incarnation) for each in found.view.registered or ()] == [
+        (1, 11), (2, 22), (3, 0),
+    ]  # fmt: skip
+    notice = wired(answers.encode_role_notice(view_of_record(), for_master=True), False)
+    assert answers.read_role_notice(notice).view == view_of_record()
+
+
+@pytest.mark.parametrize(("replica", "incarnation"), [(1, 11), (2, 0)])
+def test_nobody_else_learns_by_which_numbers_replicas_prove_who_they_are(
+    replica: int, incarnation: int
+) -> None:
+    # INV-44: a slave need not know, and a stock broker proves nothing
+    effect = e.AnswerHeartbeat(3, "ctl-a", replica, 6, True, False, view_of_record())
+    answer = answers.answer_heartbeat(asked_by(replica, incarnation), effect)
+    assert "registeredReplicas" not in (answer.ext or {})
+    record = msgspec.structs.replace(RECORD, members={**MEMBERS, 3: HA})
+    everybodys = e.Answer(9, records=(record,))
+    asked = plane.encode_replica_info(e.ReplicaInfo(9, "ctl-a"))
+    for answering in (
+        answers.answer_replica_info,
+        answers.answer_elect_master,
+        answers.answer_alter_sync_set,
+        answers.answer_sync_state_data,
+        lambda command, found: answers.answer_register_broker(command, found, TIMES),
+    ):
+        shown = bytes(answering(asked, everybodys).encode())
+        assert b"registeredReplicas" not in shown and b"incarnation" not in shown
+
+
+def test_a_list_of_replicas_that_cannot_be_read_is_said_so() -> None:
+    notice = answers.encode_role_notice(view_of_record(), for_master=True)
+    for text in ("1", "1,2,3,4,5", "x,1", "1,2;;3"):
+        notice.ext["registeredReplicas"] = text  # type: ignore[index]
+        with pytest.raises(HeaderProblem):
+            answers.read_role_notice(notice)

@@ -53,6 +53,9 @@ OPENS = [
     for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
 ] + ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
 
+# A stock server makes two RSA keys at each start, 3 s of a core, for TLS that nobody here speaks to it.
+SERVER = ["-Dtls.server.mode=disabled"]
+
 LOGBACK = """<configuration><appender name="F" class="{prefix}ch.qos.logback.core.FileAppender">
 <file>{log}</file><encoder><pattern>%d %p %t %logger{{0}} - %m%n</pattern></encoder></appender>
 <root level="WARN"><appender-ref ref="F"/></root></configuration>
@@ -175,7 +178,7 @@ class JavaNameServer(ServerProcess):
             f"Java name server {version}",
             java_command(
                 version, "org.apache.rocketmq.namesrv.NamesrvStartup", home, "-c", str(settings),
-                heap_mb=192,
+                heap_mb=192, options=SERVER,
             ),
             directory / "java-namesrv.log",
             java_env(home),
@@ -225,7 +228,7 @@ class JavaBroker(ServerProcess):
             f"Java broker {version}",
             java_command(
                 version, "org.apache.rocketmq.broker.BrokerStartup", home, *arguments, heap_mb=512,
-                options=["-XX:MaxDirectMemorySize=512m"],
+                options=[*SERVER, "-XX:MaxDirectMemorySize=512m"],
             ),
             directory / f"java-{name}.log",
             java_env(home),

@@ -60,8 +60,9 @@ def make_member(
 
 
 def make_controlled(
-    kind: str, directory: Path, name_servers: str, name: str, number: int, controller: str
-) -> AnyBroker:
+    kind: str, directory: Path, name_servers: str, name: str, number: int, controller: str,
+    **more: object,
+) -> AnyBroker:  # fmt: skip
     """One replica of a group that a controller watches over, not started."""
     place = directory / f"{name}-{number}"
     settings = {
@@ -72,6 +73,7 @@ def make_controlled(
         "controllerAddr": controller,
         "allAckInSyncStateSet": "true",
         "storePathEpochFile": place / "store" / "epochFileCheckpoint",
+        **more,
     }
     if kind == OURS:
         return Broker(place, name_servers, name=name, cluster=CLUSTER, settings=settings)

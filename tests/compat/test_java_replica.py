@@ -58,8 +58,8 @@ def in_sync(master: AnyBroker) -> bool:
 
 @pytest.mark.parametrize(
     ("controller", "first", "second"),
-    [(OURS, OURS, VERSION), (VERSION, VERSION, OURS)],
-    ids=["stock-joins-ours", "ours-joins-stock"],
+    [(OURS, OURS, VERSION), (VERSION, VERSION, OURS), (OURS, VERSION, OURS)],
+    ids=["stock-joins-ours", "ours-joins-stock", "ours-joins-stock-under-ours"],
 )
 def test_either_follows_the_other_and_takes_over_from_it(
     java: None, tmp_path: Path, controller: str, first: str, second: str

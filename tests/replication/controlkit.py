@@ -31,7 +31,7 @@ class Bench:
         self.durable: dict[str, GroupRecord] = {}
         for replica in range(1, replicas + 1):
             self.step(ApplyBrokerId(0, "c", "a", replica, f"code{replica}"))
-            self.register(replica, mode=mode)
+            self.register(replica, mode=mode, lineage=(10 + replica,))
         self.step(ElectMaster(0, "c", "a", 1))
         self.beat(1, leading=True)
         if replicas > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from controlkit import Bench, kinds, told
 
@@ -12,6 +13,7 @@ from replication.election import (
     Answer,
     AnswerHeartbeat,
     ApplyBrokerId,
+    AskToSwitch,
     CleanBrokerData,
     Code,
     ControllerCore,
@@ -62,6 +64,8 @@ def test_a_second_process_with_one_identity_is_refused_while_the_first_lives() -
     bench.beat(2)
     assert bench.register(2, incarnation=99).code is Code.BROKER_ID_INVALID
     bench.now_ms = 700
+    assert bench.register(2, incarnation=99).code is Code.BROKER_ID_INVALID, "it may be a stranger"
+    bench.now_ms = 2_300
     assert bench.register(2, incarnation=99).code is Code.SUCCESS
 
 
@@ -75,7 +79,7 @@ def test_set_changes_are_checked_in_rocketmqs_order() -> None:
     assert bench.alter(frozenset({1, 2}), master=7).code is Code.ALTER_SYNC_STATE_SET_FAILED
     assert bench.alter(frozenset({1}), master=2, epoch=9).code is Code.INVALID_MASTER
     assert bench.alter(frozenset({1}), epoch=9, number=9).code is Code.FENCED_MASTER_EPOCH
-    assert bench.alter(frozenset({1, 7}), number=9).code is Code.FENCED_SYNC_STATE_SET_EPOCH
+    assert bench.alter(frozenset({1, 7}), number=1).code is Code.FENCED_SYNC_STATE_SET_EPOCH
     assert bench.alter(frozenset({2, 7})).code is Code.INVALID_REPLICAS
     assert bench.alter(frozenset({2})).code is Code.ALTER_SYNC_STATE_SET_FAILED
     shrunk = bench.alter(frozenset({1}))
@@ -86,6 +90,36 @@ def test_set_changes_are_checked_in_rocketmqs_order() -> None:
     )
     bench.now_ms = 10_000
     assert bench.alter(frozenset({1, 2})).code is Code.BROKER_NOT_ALIVE
+
+
+def test_a_controller_that_was_given_an_older_state_learns_the_set_from_its_master() -> None:
+    """Only it gives numbers: a master that knows a higher one acknowledges by a set that is forgotten here."""
+    bench = Bench()
+    kept = bench.record
+    assert bench.alter(frozenset({1})).code is Code.SUCCESS
+    number = bench.record.set_number
+    bench.core.groups["a"].record = kept
+    told = bench.alter(frozenset({1}), number=number)
+    assert (told.code, told.records[0].sync_set) == (Code.SUCCESS, (1,))
+    assert bench.record.set_number == number + 1
+    assert bench.alter(frozenset({1, 2}), number=number).code is Code.FENCED_SYNC_STATE_SET_EPOCH
+    assert bench.alter(frozenset({1, 2})).code is Code.SUCCESS
+
+
+def test_a_forgotten_set_is_told_again_though_it_looks_the_same() -> None:
+    bench = Bench()
+    number = bench.record.set_number + 4
+    assert bench.alter(frozenset({1, 2}), number=number).code is Code.SUCCESS
+    assert bench.record.set_number == number + 1
+
+
+def test_a_stock_master_with_another_number_is_fenced_as_it_is_used_to() -> None:
+    bench = Bench()
+    record = bench.record
+    master = msgspec.structs.replace(record.members[1], incarnation=0)
+    members = {**record.members, 1: master}
+    bench.core.groups["a"].record = msgspec.structs.replace(record, members=members)
+    assert bench.alter(frozenset({1}), number=9).code is Code.FENCED_SYNC_STATE_SET_EPOCH
 
 
 def test_reaffirming_a_set_changes_its_number_only() -> None:
@@ -293,10 +327,18 @@ def test_the_other_ways_to_one_copy_are_said_too() -> None:
     bench = Bench(replicas=3)
     effects = bench.step(CleanBrokerData(0, "c", "a", (3,), living_too=True))
     assert [(each.kind, each.text) for each in told(effects)] == [
-        (Kind.WHOLE, "set [1, 2, 3] -> [1, 2], number 3: replicas [3] were cleaned")
+        (Kind.CLEANED, "replicas [3], alive of them [3], master 1: the others stay"),
+        (Kind.WHOLE, "set [1, 2, 3] -> [1, 2], number 3: replicas [3] were cleaned"),
     ]
     effects = bench.step(CleanBrokerData(0, "c", "a", (2,), living_too=True))
-    assert kinds(effects) == [Kind.SET_CHANGED], "1 is all there is now"
+    assert kinds(effects) == [Kind.CLEANED, Kind.SET_CHANGED], "1 is all there is now"
+    effects = bench.step(CleanBrokerData(0, "c", "a", living_too=True))
+    assert [(each.kind, each.text) for each in told(effects)] == [
+        (
+            Kind.CLEANED,
+            "replicas [1], alive of them [1], master 1: with them the whole group",
+        )
+    ]
 
 
 def test_a_group_of_one_replica_is_no_news() -> None:
@@ -480,3 +522,18 @@ def test_an_absurd_epoch_is_not_topped() -> None:
     bench.step(Heartbeat(12, "a", 2, 12, epoch=(1 << 31) - 1))
     unclean = ElectMaster(3, "c", "a", 2, designated=True, unclean=True)
     assert bench.answer(unclean).code is Code.ELECT_MASTER_FAILED
+
+
+def test_a_full_master_is_followed_only_by_who_says_that_its_disk_has_space() -> None:
+    for space in (False, True):
+        bench = Bench()
+        bench.step(Heartbeat(12, "a", 2, 12, 9, 1, streaming=True, space=space))
+        effects = bench.step(ElectMaster(7, "c", "a", 2, designated=True, spacious=True))
+        asked = [each for each in effects if isinstance(each, AskToSwitch)]
+        refused = [each for each in effects if isinstance(each, Answer)]
+        assert bool(asked) is space and bool(refused) is not space
+        for answer in refused:
+            assert answer.code is Code.ELECT_MASTER_FAILED and "space" in answer.remark
+        if refused:  # who only stops hands over to it all the same
+            again = bench.step(ElectMaster(8, "c", "a", 2, designated=True))
+            assert [each for each in again if isinstance(each, AskToSwitch)]

@@ -17,7 +17,7 @@ def core() -> MasterCore:
     """A synchronous master whose log is known up to 100, with a slave that holds all of that."""
     rules = StreamRules(copies_wanted=2)
     core = MasterCore(0, Mode.S0, rules, controlled=False, end=100, flushed=60)
-    core.step(SlaveGreeted(CONNECTION, -1), 0)
+    core.step(SlaveGreeted(CONNECTION, -1, compared=100), 0)
     core.step(Reported(CONNECTION, 100, None, None, 100, 100), 0)
     assert core.acknowledged == 100
     return core

@@ -44,12 +44,15 @@ class MasterMachine(RuleBasedStateMachine):
 
     def feed(self, event: m.Event) -> None:
         leased = self.now_ms < self.core.lease_until_ms or isinstance(event, m.LeaseRenewed)
+        mode_waits = self.mode.waits_for_slaves
         for effect in self.core.step(event, self.now_ms):
             if isinstance(effect, m.Propose):
                 assert effect.number == self.number
                 self.possible.add(effect.members)
             elif isinstance(effect, m.Confirmed | m.Acknowledge):
-                assert leased, "without a lease nothing is confirmed or acknowledged"
+                # INV-23: nobody who may be elected lacks it, or nobody is elected, or that is the lesser danger
+                asked = mode_waits and any(len(members) > 1 for members in self.possible)
+                assert leased or asked or self.mode is Mode.A0, "by its own word alone"
                 end = effect.offset if isinstance(effect, m.Confirmed) else effect.end
                 self.check_held(end)
                 if isinstance(effect, m.Acknowledge):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +14,12 @@ import pytest
 from pairkit import Net, Replica
 from timekit import HandClock
 
+from replication.epochs import EpochHistory
 from replication.frames import Dialect
+from replication.keeping import EpochFile
 from replication.masterevents import Flushed
 from replication.replica import Role
-from replication.slave import SlaveState
+from replication.slave import DispatchBroken, SlaveState
 from storage import inspect_store, setaside
 
 DIALECTS: dict[str, dict[str, Any]] = {
@@ -396,3 +399,64 @@ async def test_frames_that_come_while_an_effect_is_under_way_wait_in_order(
             await asyncio.sleep(0)
         assert held > 0
         assert slave.log_bytes() == master.log_bytes()
+
+
+async def test_no_room_for_the_epoch_file_ends_nothing_and_the_stream_goes_on_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave whose disk is full hears of a reign that it cannot note: it appends nothing of it."""
+    full = [False]
+    save = EpochFile.save
+
+    def saved(self: EpochFile, history: EpochHistory) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(self, history)
+
+    monkeypatch.setattr(EpochFile, "save", saved)
+    async with pair(tmp_path) as (net, master, slave):
+        full[0] = True
+        slave.follow(master, 1)
+        await net.settle()
+        master.put(10)
+        for _ in range(3):
+            await net.settle()
+            await asyncio.sleep(0.05)
+            slave.check()
+            assert slave.store.end == 0 and slave.core.slave.history.entries == ()
+            slave.tick(2000)
+        full[0] = False
+        for _ in range(20):
+            slave.tick(2000)
+            await net.settle()
+            await asyncio.sleep(0.02)
+        assert slave.log_bytes() == master.log_bytes() != b""
+        assert slave.core.slave.history == master.core.slave.history
+
+
+async def test_a_slave_whose_dispatch_breaks_reports_nothing_more_in_this_life(
+    tmp_path: Path,
+) -> None:
+    """INV-36: what cannot be served is no copy, so nobody may count it as one."""
+    async with pair(tmp_path) as (net, master, slave):
+        slave.follow(master, 1)
+        master.put(10)
+        await net.settle()
+        reign = master.core.master
+        assert reign is not None and reign.slaves[2].received == master.store.end
+        slave.feed.feed(DispatchBroken("no sound record at 100"))
+        await net.settle()
+        assert slave.core.slave.state is SlaveState.STOPPED and reign.slaves == {}
+        assert slave.alarms == ["no sound record at 100"]
+        held = slave.store.end
+        master.put(10)
+        for _ in range(5):
+            slave.tick(5_000)
+            await net.settle()
+        slave.follow(master, 2)  # whoever reigns
+        await net.settle()
+        assert slave.store.end == held and reign.slaves == {}
+        await slave.restart()  # recovery cuts what is damaged; here nothing is
+        slave.follow(master, 2)
+        await net.settle()
+        assert slave.core.slave.broken == ""

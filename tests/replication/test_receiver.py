@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from timekit import HandClock
 
+from replication.comparing import Finding, Verdict
 from replication.config import StreamRules
 from replication.feed import Feed
 from replication.frames import Dialect, Transfer, encode_master_frame
@@ -84,8 +85,18 @@ class Slave:
         for effect in (Confirmed, Alarm):
             self.feed.register(effect, self.effects.append)
         self.receiver = Receiver(
-            self.feed, self.store, self.clock, durable=durable, dial=self._dial
+            self.feed,
+            self.store,
+            self.clock,
+            durable=durable,
+            dial=self._dial,
+            compare=self._compare,
         )
+        self.compared = 0
+
+    async def _compare(self) -> Finding:
+        self.compared += 1
+        return Finding(Verdict.SAME)
 
     async def _dial(self, host: str, port: int, make: Callable[[], Link]) -> None:
         self.dialled.append((host, port))
@@ -104,7 +115,8 @@ class Slave:
         else:
             self.clock.ms += 2000
             self.feed.tick()
-        await asyncio.sleep(0)
+        for _ in range(3):  # the connect, the comparison, and what both lead to
+            await asyncio.sleep(0)
 
     @property
     def link(self) -> Link:
@@ -485,3 +497,32 @@ async def test_an_address_that_is_none_is_refused(address: str) -> None:
 def test_addresses_of_both_families_are_understood() -> None:
     assert parse_address("127.0.0.1:10912") == ("127.0.0.1", 10912)
     assert parse_address("[::1]:10912") == ("::1", 10912)
+
+
+# -- one log or two ----------------------------------------------------------------------------------
+
+
+async def test_a_comparison_that_outlives_its_connection_is_let_go_on() -> None:
+    """It may be cutting our log, and a master hangs up on who says nothing for 20 s."""
+    store = MemoryStore()
+    store.data += bytes(100)
+    slave = Slave(store)
+    may_end, begun = asyncio.Event(), []
+
+    async def compare() -> Finding:
+        begun.append(len(slave.links))
+        await may_end.wait()
+        return Finding(Verdict.SAME)
+
+    slave.receiver._compare = compare
+    for _ in range(3):
+        await slave.connect()
+        assert begun == [1]
+        if len(slave.links) < 3:
+            slave.link.connection_lost(None)
+    may_end.set()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    slave.check()
+    assert begun == [1, 3] and slave.core.streaming
+    assert slave.wire.reports == [100]

@@ -152,7 +152,8 @@ def test_a_fast_slave_is_not_held_up_by_a_slow_one() -> None:
     [
         ((501,), "beyond our end 500"),
         ((0, 501), "beyond our end 500"),
-        ((-1,), "reports position -1"),
+        ((-1,), "shows a pass that this process did not give"),
+        ((0, -1), "reports position -1"),
         ((int.from_bytes(b"GET / HT", "big"),), "beyond our end 500"),
         ((100, 50), "reports 50 after 100"),
         ((0, 501, 500), "beyond our end 500"),

@@ -20,7 +20,8 @@ from replication import election as e
 from replication import masterevents as m
 from replication import replica as r
 from replication import slave as s
-from replication.config import LeaseTimes, Mode, StreamRules
+from replication.comparing import Verdict
+from replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
 from replication.election import ControllerCore, GroupRecord, GroupView
 from replication.epochs import Epoch, EpochHistory
 from replication.master import MasterCore
@@ -66,6 +67,7 @@ def parsed(text: str) -> Any:
         "none": None,
         "none_": NotImplemented,
         "no_epochs": EpochHistory(),
+        **{each.value: each for each in Verdict},
     }
     return constants.get(text, text)
 
@@ -110,6 +112,7 @@ def line_of(effect: Any) -> str:
     return "  " + " ".join([snake(type(effect).__name__), *fields])
 
 
+RULE_NAMES = ("copies_min", "copies_wanted", "all_in_set", "lease_policy", "uncompared_followed")
 RULES = StreamRules(lost_grace_ms=200, catch_up_ms_max=1500, slave_timeout_ms=2000)
 
 
@@ -117,21 +120,21 @@ def core_of(kind: str, fields: dict[str, Any]) -> tuple[Any, dict[str, type]]:
     mode = Mode(fields.pop("mode", "S0"))
     if kind == "master":
         fields.setdefault("lease_until_ms", 1_000_000)
+        if "lease_policy" in fields:
+            fields["lease_policy"] = LeasePolicy(fields["lease_policy"])
         rules = msgspec.structs.replace(
             RULES,
-            **{
-                n: fields.pop(n)
-                for n in ("copies_min", "copies_wanted", "all_in_set")
-                if n in fields
-            },
+            **{n: fields.pop(n) for n in RULE_NAMES if n in fields},
         )
         return MasterCore(replica=1, mode=mode, rules=rules, **fields), events_of(m)
     if kind == "slave":
         return SlaveCore(rules=RULES, **fields), events_of(m, s)
     if kind == "replica":
+        end = fields.pop("end", 0)
         slave = SlaveCore(
-            rules=RULES, history=fields.pop("history", EpochHistory()), end=fields.pop("end", 0)
-        )
+            rules=RULES, history=fields.pop("history", EpochHistory()), end=end, flushed=end,
+            durable=mode.waits_for_disk,
+        )  # fmt: skip
         core = ReplicaCore(1, 77, mode, LeaseTimes(), RULES, slave, **fields)
         return core, events_of(m, s, r)
     assert kind == "controller"

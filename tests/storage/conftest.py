@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from platterkit import Platter
 
 import storage.record
 import storage.tail
@@ -88,6 +89,12 @@ def refuse_writes() -> Callable[[Segment], None]:
         os.close(full)
 
     return refuse
+
+
+@pytest.fixture
+def platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platter:
+    """What would survive a power cut of the files below tmp_path, from now on."""
+    return Platter(tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=GOLDEN_NAMES)

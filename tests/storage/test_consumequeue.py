@@ -302,8 +302,8 @@ def test_cache_leaves_room_for_other_descriptors() -> None:
 
 def test_names_that_are_no_directories_get_no_queue(queues: ConsumeQueues) -> None:
     for topic in (b"../x", b"a/b", b"", b".", b"..", b"nul\0", b"\xff\xfe", b"x" * 256):
-        assert queues.find_end(topic, 0) is None
-    assert queues.find_end(b"fine", -1) is None
+        assert queues.find_end(topic, 0, 0) is None
+    assert queues.find_end(b"fine", -1, 0) is None
     assert queues.topics() == []
     with pytest.raises(ValueError, match="no queue"):
         queues.make("../x", 0)

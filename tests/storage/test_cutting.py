@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from platterkit import Platter
 
 from replication.keeping import cut_log
 from storage import (
@@ -168,6 +170,91 @@ def test_a_crash_at_any_step_leaves_the_old_end_or_the_new_one(
                     assert store.store_ms("T", queue_id, queue_offset) > 0
         report = inspect_store(root)
         assert report.sound, (name, list(report.lines()))
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_a_power_cut_after_a_cut_brings_back_none_of_what_was_flushed_before(
+    tmp_path: Path, platter: Platter, boundary: bool
+) -> None:
+    """INV-40: with the new end, in the middle of a file or where one begins."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    with open_store(config_of(tmp_path / "store"), FakeClock(), boot) as store:
+        offsets = put(store, 60)
+        settled(store)
+        ends = [*offsets[20:40], *(segment.start for segment in store.log.run.segments[1:2])]
+        end = ends[-1] if boundary else ends[0]
+        store.truncate(end)
+        assert store.flushed == end
+        store.close(clean=False)
+    platter.cut_power()
+    boot.write_text("two")
+    with open_store(config_of(tmp_path / "store"), FakeClock(), boot) as store:
+        assert store.end == end
+
+
+@pytest.mark.parametrize("kept", [0, 7])
+def test_what_recovery_cuts_off_is_gone_for_good(
+    tmp_path: Path, platter: Platter, kept: int
+) -> None:
+    """INV-40, INV-9: zeros behind the end are on the disk before the first append, also when
+    nothing of the last file is left."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    config = config_of(tmp_path / "store")
+    with open_store(config, FakeClock(), boot) as store:
+        offsets = put(store, 15)
+        settled(store)
+        path = store.log.run.segments[0].path
+        store.close(clean=False)
+    boot.write_text("two")
+    damaged = bytearray(path.read_bytes())
+    damaged[offsets[kept] + 90] ^= 1
+    path.write_bytes(damaged)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    with open_store(config, FakeClock(), boot) as store:
+        assert store.end == offsets[kept]
+        store.close(clean=False)
+    platter.cut_power()
+    assert not any(path.read_bytes()[offsets[kept] :])
+
+
+def test_a_queue_that_is_cut_empty_stays_so(tmp_path: Path, platter: Platter) -> None:
+    """INV-40, found by chaos.powercut: nothing was left to flush, so its zeros were not either, and
+    after a clean stop the entry was believed."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    with open_store(config_of(tmp_path / "store"), FakeClock(), boot) as store:
+        put(store, 6)
+        settled(store)
+        store.truncate(0)
+        store.put(Draft("T", 2, b"another, and longer" * 20, b""))
+    platter.cut_power()
+    for name in ("abort", "bootid", "flushmode"):
+        assert not (tmp_path / "store" / name).exists(), "it was stopped in order"
+    boot.write_text("two")
+    with open_store(config_of(tmp_path / "store"), FakeClock(), boot) as store:
+        assert [store.max_offset("T", queue_id) for queue_id in range(3)] == [0, 0, 1]
+    report = inspect_store(tmp_path / "store")
+    assert report.sound, list(report.lines())
+
+
+def test_a_cut_whose_sync_could_not_be_tried_is_synced_by_the_next_flush(
+    opened: MessageStore, platter: Platter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # INV-40
+    offsets = put(opened, 12)
+    settled(opened)
+    cut = Cut(opened, offsets[5])
+    cut.prepare()
+    cut.make()
+    cut.end()
+    path = opened.log.run.segments[0].path
+    assert opened.flush_log(4) == offsets[5]
+    opened.close(clean=False)
+    platter.cut_power()
+    assert not any(path.read_bytes()[offsets[5] :])
 
 
 def test_nothing_vouches_for_what_is_being_cut(opened: MessageStore, tmp_path: Path) -> None:

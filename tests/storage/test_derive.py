@@ -65,9 +65,10 @@ class Sink:
         self.loops = loops
         self.ends: dict[bytes, dict[int, Any]] = {}
         self.queues: dict[tuple[bytes, int], SlowQueue] = {}
+        self.deleted_below: dict[bytes, int] = {}
 
-    def find_end(self, topic: bytes, queue_id: int) -> Any:
-        if b"/" in topic:
+    def find_end(self, topic: bytes, queue_id: int, physical_offset: int) -> Any:
+        if b"/" in topic or physical_offset < self.deleted_below.get(topic, 0):
             return None
         queue = SlowQueue(topic.decode("utf-8", "replace"), queue_id, self.loops)
         self.queues[topic, queue_id] = queue
@@ -120,7 +121,7 @@ def run(
     indexer = Indexer(loops) if index else None
     arrivals: list[Any] = []
     if refuses and sink is not None:
-        queue = sink.find_end(b"T", 0).queue
+        queue = sink.find_end(b"T", 0, LOG_OFFSET).queue
         queue.refuses = True
     derived = loops.derive(
         memoryview(segment), 0, end, LOG_OFFSET, sink, indexer, LEVELS, arrivals, records_max

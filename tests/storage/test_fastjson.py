@@ -37,6 +37,11 @@ json_values = st.recursive(
         ('{x:"\\ud800"}', {"x": "\ufffd"}),
         ("\ufeff{1:1}", {"1": 1}),
         (b'{"a":1,"a":2}', {"a": 2}),
+        ('{"a":[{"b":[1]},{"c":{"$ref":"$.a[0].b"}}]}', {"a": [{"b": [1]}, {"c": [1]}]}),
+        ("{,x:1,,y:[,1,,],}", {"x": 1, "y": [1]}),
+        ("/*a**/[1/* b */,//c\n2]//d", [1, 2]),
+        ("[+5,1.,-2.,NULL,Null]", [5, 1.0, -2.0, None, None]),
+        ('"\\0\\1\\7"', "\0\1\7"),
     ],
 )  # fmt: skip
 def test_dialect_is_read(text: str | bytes, value: Any) -> None:
@@ -47,10 +52,10 @@ def test_dialect_is_read(text: str | bytes, value: Any) -> None:
     "text",
     [
         "", " ", "{", "[1", "{1}", "{1:}", '{"a" 1}', "[1 2]", '"open', '"\\q"', '"\\u12"', "tru", "nulll", "NaN",
-        "[Infinity]", "-", "1.", "1e999", "{} {}", "]", "[" * 65 + "]" * 65, "{a:" * 65, "9223372036854775808",
+        "[Infinity]", "-", ".1", "1e999", "{} {}", "]", "[" * 65 + "]" * 65, "{a:" * 65, "9223372036854775808",
         "-9223372036854775809", "1" * 5000, "[" * 100_000, '{"$ref":"$"}', '{"a":{"$ref":"$"}}',
         '{"a":{"b":{"$ref":".."}}}', '{"a":{"$ref":"$.b"},"b":1}', '{"a":{"$ref":"$[0]"}}', '{"a":{"$ref":"$."}}',
-        "\udcff", b"\xff", '{,}', "[,]", "{'a':'b\"}",
+        "\udcff", b"\xff", "/* 1", "{{{1:1}:1}:1}", "[1 /]", "True", "{'a':'b\"}",
     ],
 )  # fmt: skip
 def test_broken_text_is_a_value_error(text: str | bytes) -> None:
@@ -65,6 +70,25 @@ def test_references_cannot_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(ValueError, match="more than 10000 values"):
         fastjson.loads("{" + doubled + "}")
+
+
+def test_a_key_in_a_key_in_a_key_cannot_blow_up() -> None:
+    with pytest.raises(ValueError, match="no object as a key within such a key"):
+        fastjson.loads("{" * 60 + "1:1" + "}:1" * 59 + "}")
+
+
+def test_references_cannot_repeat_texts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastjson, "REPEATED_CHARACTERS_MAX", 10_000)
+    repeated = ",".join(['{"$ref":"$.a"}'] * 11)
+    with pytest.raises(ValueError, match="repeat more than 10000 characters"):
+        fastjson.loads('{"a":"' + "x" * 1000 + '","b":[' + repeated + "]}")
+
+
+def test_exact_numbers_keep_how_they_are_written() -> None:
+    read = fastjson.loads("[1.50,5e3,1e-8,7,123456789012345678901234567890]", exact_numbers=True)
+    assert [str(each) for each in read] == [
+        "1.50", "5E+3", "1E-8", "7", "123456789012345678901234567890",
+    ]  # fmt: skip
 
 
 def test_size_limit_is_named() -> None:

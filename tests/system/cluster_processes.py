@@ -99,12 +99,19 @@ def registered(name_server: str, broker_name: str, broker_id: int = 0) -> bool:
         code, _, body = ask(name_server, GET_CLUSTER, timeout_s=1)
     except (OSError, ValueError):
         return False
-    if code != 0:
-        return False
-    # Stock name servers do not quote numbers that are keys.
+    return code == 0 and str(broker_id) in _members(body, broker_name)
+
+
+def registered_at(name_server: str, broker_name: str, broker_id: int = 0) -> str:
+    """host:port that this member of the broker group told the name server. KeyError when it told none."""
+    return _members(ask(name_server, GET_CLUSTER)[2], broker_name)[str(broker_id)]
+
+
+def _members(body: bytes, broker_name: str) -> dict[str, str]:
+    """id -> address. Stock name servers do not quote numbers that are keys."""
     found = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
-    members = found["brokerAddrTable"].get(broker_name, {}).get("brokerAddrs", {})
-    return str(broker_id) in members
+    members: dict[str, str] = found["brokerAddrTable"].get(broker_name, {}).get("brokerAddrs", {})
+    return members
 
 
 def routed(name_server: str, topic: str) -> bool:
@@ -225,6 +232,7 @@ class NameServer(ServerProcess):
         path = write_settings(
             directory / "namesrv.conf",
             {
+                "bindAddress": LOOPBACK,
                 "listenPort": self.port,
                 "kvConfigPath": directory / "kvConfig.json",
                 **(settings or {}),

@@ -29,6 +29,7 @@ from replication import election as e
 TIMES = LeaseTimes()
 GROUP = "a"
 ASK_MS = 3_000
+END = 100  # of every log, and all of it confirmed
 
 
 class Controller(ServerProcess):
@@ -182,6 +183,7 @@ class FakeBroker:
                 "S0",
                 False,
                 self.view.epoch,
+                END,
             )
             answer = answers.read_register_answer(
                 await self.ask(plane.encode_register_broker(register, TIMES, 0)), TIMES
@@ -202,7 +204,7 @@ class FakeBroker:
     async def _beat(self) -> None:
         now = asyncio.get_running_loop().time()
         beat = e.Heartbeat(
-            0, GROUP, self.replica, self.process, next(self._numbers), self.view.epoch, 100, 100,
+            0, GROUP, self.replica, self.process, next(self._numbers), self.view.epoch, END, END,
             self.master, self.streaming and not self.master,
         )  # fmt: skip
         answer = await self.ask(plane.encode_heartbeat(beat, "c", self.address))

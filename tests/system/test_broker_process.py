@@ -166,7 +166,7 @@ def test_a_store_is_opened_by_one_broker_only(tmp_path: Path) -> None:
         ("mappedFileSizeCommitLog", "-1", "above 0"),
         ("flushDiskType", "SOMETIMES", "ASYNC_FLUSH, SYNC_FLUSH"),
         ("brokerName", "../../x", "letters, digits"),
-        ("bindAddress", "0.0.0.0", "--insecure"),
+        ("aclEnable", "true", "--insecure"),
     ],
 )
 def test_a_bad_setting_stops_the_start_and_is_named(

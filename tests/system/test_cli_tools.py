@@ -105,6 +105,69 @@ def test_tail_stops_at_a_time_and_shows_large_compressed_bodies_as_sent(name_ser
     assert f"({len(body)} bytes)" in hidden
 
 
+def sending(name_server: str, topic: str, **more: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tandemmq", "send", topic, "-n", name_server]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        command, env=python_env(), **{"stdin": subprocess.PIPE, **pipes, **more}
+    )
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_line_is_sent_when_it_is_there_and_a_signal_loses_none(
+    name_server: str, end: signal.Signals
+) -> None:
+    topic = f"Lines{end.name}"
+    with sending(name_server, topic) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"SEND_OK"), "while the pipe is open"
+        wait_readable(name_server, topic, 1)
+        process.stdin.write(b"".join(b"%d\n" % n for n in range(2_000)) + b"not ended")
+        process.stdin.flush()
+        os.read(process.stdout.fileno(), 1)
+        process.send_signal(end)
+        still_open, process.stdin = process.stdin, None
+        _, err = process.communicate(timeout=20)
+        still_open.close()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert b"2001 messages sent" in err and b"a last line of 9 bytes that was not ended" in err
+    bodies = [each["body"] for each in everything(name_server, topic)]
+    assert sorted(bodies) == sorted(["first", *map(str, range(2_000))])
+    assert b"Traceback" not in err
+
+
+def test_what_was_not_sent_is_said(name_server: str) -> None:
+    done = tandem(name_server, "send", "Unsent", "--queue", "broker-a:99", stdin=b"a\nb\nc\n")
+    assert done.code == ExitCode.FAILED
+    assert "0 messages sent; not sent, or their fate unknown: 3 more" in done.err
+
+
+def test_a_send_says_that_it_makes_the_topic(name_server: str) -> None:
+    done = tandem(name_server, "send", "BrandNew", "x")
+    assert (done.code, "no topic BrandNew is there yet" in done.err) == (0, True)
+    wait_readable(name_server, "BrandNew", 1)
+    assert tandem(name_server, "send", "BrandNew", "x").err == ""
+
+
+def test_on_a_terminal_a_send_prompts(name_server: str) -> None:
+    ours, theirs = pty.openpty()
+    with sending(name_server, "Typed", stdin=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while b"> " not in seen:
+            seen += os.read(ours, 1_000)
+        assert b"one message a line; Ctrl-D ends" in seen
+        os.write(ours, b"typed\n")
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"SEND_OK")
+        os.write(ours, b"\x04")
+        assert process.wait(20) == 0
+    os.close(ours)
+    wait_readable(name_server, "Typed", 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -228,3 +291,104 @@ def test_bash_completes_commands_options_and_choices(name_server: str, tmp_path:
     assert completed("tandem", "local", "sta") == {"start", "status"}
     assert completed("tandem", "tail", "T", "--body", "h") == {"hex"}
     assert completed("tandem", "completion", "") >= {"bash", "zsh", "fish"}
+
+
+def test_names_are_completed_by_asking(
+    name_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well(name_server, "send", "Named", "x")
+    monkeypatch.setenv("NAMESRV_ADDR", name_server)
+    assert "Named" in run("complete", "topics").out.split()
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    asked = run("complete", "groups")
+    assert (asked.code, asked.out, asked.err) == (0, "", "")
+    for shell, lines in {
+        "bash": ['[ "$previous" != "${path##* }" ] || words="$words $(tandem complete topics 2>/dev/null)"',
+                 '-g) words="$(tandem complete groups 2>/dev/null)" ;;'],
+        "zsh": ["compadd -- $(tandem complete processes 2>/dev/null)"],
+        "fish": ["-f -a '(tandem complete processes 2>/dev/null)'"],
+    }.items():  # fmt: skip
+        script = well(name_server, "completion", shell)
+        assert all(line in script for line in lines), shell
+    bash = tmp_path / "tandem.bash"
+    bash.write_text(well(name_server, "completion", "bash"))
+    called = subprocess.run(
+        ["bash", "-c", f'tandem() {{ echo "asked-$2"; }}; source "{bash}"; COMP_WORDS=(tandem tail a); '
+         'COMP_CWORD=2; _tandem; printf "%s\\n" "${COMPREPLY[@]}"'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert called.stdout.split() == ["asked-topics"]
+
+
+def test_messages_of_many_queues_are_shown_by_time(name_server: str) -> None:
+    for number in range(12):
+        well(name_server, "send", "Ordered", str(number), "--queue", f"broker-a:{number % 4}")
+    wait_readable(name_server, "Ordered", 12)
+    assert [each["body"] for each in everything(name_server, "Ordered")] == [
+        str(n) for n in range(12)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sned", "T", "x"], "there is no command 'sned'; did you mean send?"),
+        (["local", "stauts"], "there is no action 'stauts'; did you mean status?"),
+        (["tail", "T", "--form", "first"], "there is no option --form; did you mean --from?"),
+        (["send", "--tga", "A"], "there is no option --tga; did you mean --tag?"),
+        (["send", "T", "a", "b"], "too many words: b"),
+        (["send", "T", "x", "--delay-level", "99"], "a level is no number of seconds"),
+        (["send", "T", "x", "--tag", "a b"], "tags must be one word"),
+        (["admin", "clusterlst"], "did you mean clusterList?"),
+        (["admin", "topicList", "--jsn"], "there is no option --jsn; did you mean --json?"),
+        (["local", "status", "--dir", "/nowhere"], "tandem local up --dir /nowhere"),
+    ],
+)
+def test_wrong_words_are_named(words: list[str], said: str) -> None:
+    done = run(*words)
+    assert done.code in (ExitCode.USAGE, ExitCode.NOT_RUNNING, ExitCode.FAILED)
+    assert said in done.err and "Traceback" not in done.err
+
+
+def test_a_body_may_follow_the_options(name_server: str) -> None:
+    well(name_server, "send", "Behind", "--tag", "A", "the body")
+    wait_readable(name_server, "Behind", 1)
+    assert [each["body"] for each in everything(name_server, "Behind")] == ["the body"]
+
+
+def test_bare_and_version() -> None:
+    assert "tandem local up --mode sync" in run().out
+    assert run("--version").out.startswith("tandem 0.")
+
+
+def test_who_was_not_reached_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    (tmp_path / "tandem-data").mkdir()
+    members = [{"name": "namesrv", "port": 1}, {"name": "broker-a", "port": 11}]
+    (tmp_path / "tandem-data" / "cluster.json").write_text(json.dumps({"members": members}))
+    done = run("send", "T", "x")
+    assert done.code == ExitCode.UNREACHABLE
+    assert "connect to 127.0.0.1:1 failed" in done.err, "of the cluster that was started here"
+    assert done.err.count("Is it running") + done.err.count("tandem local up") == 1
+
+
+def test_a_group_that_never_consumed_has_no_progress(name_server: str) -> None:
+    done = tandem(name_server, "admin", "consumerProgress", "-g", "nosuch")
+    assert done.code in (ExitCode.NOT_FOUND, ExitCode.UNREACHABLE) and done.err.count("\n") == 1
+
+
+def test_a_full_output_device_is_said() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tandemmq", "completion", "bash"], stdout=full, stderr=subprocess.PIPE,
+            env=python_env(), check=False,
+        )  # fmt: skip
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr == b"tandem: the output cannot be written: No space left on device\n"
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("local", "up", "--dir", tmp_path / "file" / "below")
+    assert (done.code, done.err.count("\n")) == (ExitCode.STORE_UNUSABLE, 1), done.err

@@ -276,7 +276,7 @@ async def test_name_server_that_is_away_or_silent_is_named(way: str) -> None:
             problem = await failure(producer.send(Message("T", b"x")))
         assert isinstance(problem, NoNameServer)
         assert address in str(problem)
-        assert "is one running?" in str(problem)
+        assert "Is one running there" in str(problem)
 
 
 async def test_broker_whose_address_leads_nowhere_is_named() -> None:

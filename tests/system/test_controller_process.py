@@ -10,6 +10,7 @@ import signal
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,17 @@ async def test_a_silent_master_is_replaced_when_its_lease_is_over_and_not_before
         await until(lambda: two.master, WAIT_S + 3, "2 took over")
         assert asyncio.get_running_loop().time() - asked_s > WAIT_S
         assert two.view.epoch == 2
+
+
+async def test_who_cleans_a_living_group_leaves_a_line(controller: Controller) -> None:
+    async with pair(controller.address):
+        ext = {"brokerName": "a", "clusterName": "c", "isCleanLivingBroker": "true"}
+        frame = json_frame(RequestCode.CLEAN_BROKER_DATA, ext)
+        with Wire(controller.address) as wire:
+            answer = await asyncio.to_thread(wire.request, frame)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        (line,) = (each for each in controller.output().splitlines() if "forgotten on" in each)
+        assert "WARNING" in line and "alive of them [1, 2], master 1" in line
 
 
 async def test_one_witness_does_not_depose_a_master(controller: Controller) -> None:
@@ -176,7 +188,10 @@ async def test_a_name_server_embeds_a_controller_when_told_to(tmp_path: Path) ->
     with NameServer(tmp_path, settings) as names:
         names.start()
         async with pair(address) as (one, two):
-            assert one.view == two.view
+            assert two.view == replace(one.view, registered=None), (
+                "only a master learns its replicas"
+            )
+            assert [each.replica for each in one.view.registered or ()] == [1, 2]
             body = await asyncio.to_thread(fetched, f"http://{LOOPBACK}:{port}/metrics")
             for line in (
                 'tandem_controller_epoch{broker="a",',

@@ -35,7 +35,7 @@ def small_disk(directory: Path, mib: int) -> Iterator[Path]:
     """A file system of a few MiB that knows fallocate. Skips where it cannot be had."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(directory)],
         check=False, capture_output=True, text=True,
@@ -144,6 +144,26 @@ def test_full_disk_refuses_sends_serves_readers_and_recovers(
         assert broker.stop() == 0
         broker.start()
         assert load.acknowledged.items() <= bodies(broker.address, "T").items()
+
+
+def test_a_disk_that_fills_up_right_after_the_start_is_cleaned_at_once(tmp_path: Path) -> None:
+    """Files go when queues are known to be on the disk; that was first looked at a minute after the start."""
+    with (
+        small_disk(tmp_path / "disk", 32) as disk,
+        broker_on(disk, tmp_path, diskSpaceCleanForciblyRatio=60, diskMaxUsedSpaceRatio=50) as broker,
+    ):  # fmt: skip
+        broker.start()
+        began = time.monotonic()
+        with producing(broker.address, "T", body=b"x" * 40_000) as load:
+            wait_until(
+                lambda: len(load.acknowledged) * 40_000 > 60 * MIB or load.problem, 40, "it goes on"
+            )
+            assert load.problem is None
+            print(
+                f"{time.monotonic() - began:.1f} s for twice the disk, refused {len(load.refused)}"
+            )
+        assert broker.stop() == 0
+        assert broker.output().count("next segment not made yet") <= 3
 
 
 def test_kill_on_a_full_disk_loses_nothing_and_the_start_says_what_it_needs(tmp_path: Path) -> None:

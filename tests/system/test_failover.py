@@ -3,148 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from steady_sends import (
+    QUEUES,
+    TOPIC,
+    Steady,
+    eventually,
+    group_of,
+    one_send,
+    roles,
+    sending,
+    state,
+    writable,
+)
+from test_disk_full import fill, small_disk
 
-from chaos.groups import Group, GroupPlan, GroupView, Replica
+from chaos.groups import Group, GroupPlan, Replica
 from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from replication import LeaseTimes
-from storage import fastjson
-from tandemmq import ClientError, Message, Producer, SendStatus
+from tandemmq import Message, SendStatus
 
 pytestmark = pytest.mark.system
-
-TOPIC = "Failover"
-PROBED = "Probed"
-QUEUES = 4
-LANES = 8
-
-
-@dataclass(slots=True)
-class Steady:
-    """Lanes that send one message after the other, and what came of each."""
-
-    producer: Producer
-    acknowledged: list[tuple[float, str]] = field(default_factory=list)  # when, message id
-    failed: list[tuple[float, str]] = field(default_factory=list)  # when, why
-    unsafe: list[str] = field(default_factory=list)
-
-    async def lane(self, number: int) -> None:
-        for count in itertools.count():
-            try:
-                body = f"{number}-{count}".encode()
-                result = await self.producer.send(Message(TOPIC, body, tags="t"))
-            except ClientError as problem:
-                self.failed.append((time.monotonic(), str(problem)))
-                await asyncio.sleep(0.002)
-                continue
-            if result.status is SendStatus.SEND_OK:
-                self.acknowledged.append((time.monotonic(), result.message_id))
-            else:
-                self.unsafe.append(result.message_id)
-            await asyncio.sleep(0.002)
-
-    def first_after(self, when: float) -> float | None:
-        """Seconds from `when` until the first acknowledgement behind it."""
-        return next((at - when for at, _ in self.acknowledged if at > when), None)
-
-    def pause_after(self, when: float, until: float) -> float:
-        """The longest time without an acknowledgement in between, in seconds."""
-        times = [when, *(at for at, _ in self.acknowledged if when < at < until), until]
-        return max(later - earlier for earlier, later in itertools.pairwise(times))
-
-
-@asynccontextmanager
-async def group_of(directory: Path, plan: GroupPlan) -> AsyncIterator[Group]:
-    async with Group(directory, plan) as group:
-        await group.start()
-        await group.create_topic(TOPIC, QUEUES)
-        yield group
-
-
-@asynccontextmanager
-async def sending(group: Group, *, retries: int = 0) -> AsyncIterator[Steady]:
-    """retries 0: each message is sent once, so it may be in the log once at most."""
-    async with Producer(
-        "PG", namesrv=group.name_server_address, retries=retries, timeout_ms=15_000
-    ) as producer:
-        steady = Steady(producer)
-        await eventually(lambda: routed(group), 10, "no route")
-        lanes = [asyncio.create_task(steady.lane(number)) for number in range(LANES)]
-        try:
-            await eventually(lambda: done(len(steady.acknowledged) > 50), 10, "nothing is sent")
-            yield steady
-        finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
-
-
-async def done(holds: bool) -> bool:
-    return holds
-
-
-async def routed(group: Group) -> bool:
-    addresses = await group.addresses(TOPIC)
-    return addresses is not None and 0 in addresses
-
-
-async def eventually(
-    holds: Callable[[], object], within_s: float, what: str, *, every_s: float = 0.005
-) -> None:
-    deadline = time.monotonic() + within_s
-    while True:
-        found = holds()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        await asyncio.sleep(every_s)
-
-
-async def roles(group: Group) -> tuple[Replica, Replica, GroupView]:
-    """Master and slave of a whole group."""
-    view = await group.whole()
-    assert view.master is not None
-    master = group.replica_at(view.master)
-    (slave,) = (each for each in group.replicas if each is not master)
-    return master, slave, view
-
-
-async def state(group: Group, replica: Replica) -> dict[str, str]:
-    """A broker's runtime table."""
-    ask = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
-    answer = await group.pool.request(replica.address, ask, 3_000)
-    table = fastjson.loads(bytes(answer.body or b"{}"))["table"]
-    return {str(key): str(value) for key, value in table.items()}
-
-
-def one_send() -> Command:
-    ext = {
-        "a": "PG", "b": PROBED, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0",
-        "i": "", "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    return Command(RequestCode.SEND_MESSAGE_V2, ext, b"probe")
-
-
-async def writable(group: Group, replica: Replica) -> float:
-    """Send to this one replica, as fast as it answers, until it takes a message; when that was."""
-    deadline = time.monotonic() + 10
-    while True:
-        answer = await group.pool.request(replica.address, one_send(), 3_000)
-        if answer.code == ResponseCode.SUCCESS:
-            return time.monotonic()
-        assert time.monotonic() < deadline, f"not writable: {answer.code} {answer.remark}"
-        await asyncio.sleep(0.002)
 
 
 async def stopped(group: Group) -> list[ReplicaLog]:
@@ -222,6 +108,56 @@ async def test_a_frozen_master_is_replaced_by_its_lease_and_acknowledges_nothing
         check_kept(group, logs, steady)
 
 
+async def test_a_group_goes_on_while_its_controller_is_dead(tmp_path: Path) -> None:
+    # INV-23: its name server and controller are killed under load, stay away for four leases, and come back
+    async with group_of(tmp_path, GroupPlan()) as group:
+        master, _, before = await roles(group)
+        async with sending(group) as steady:
+            await group.name_server.kill()
+            killed = time.monotonic()
+            await asyncio.sleep(4 * LeaseTimes().lease_ms / 1000)
+            back = time.monotonic()
+            group.name_server.launch()
+            _, _, after = await roles(group)
+            await asyncio.sleep(1)
+            pause_s = steady.pause_after(killed, time.monotonic())
+            print(f"nothing acknowledged for {pause_s * 1000:.0f} ms at most")
+            assert (steady.failed, steady.unsafe) == ([], [])
+            assert pause_s < 1
+            assert len([at for at, _ in steady.acknowledged if killed + 2.5 < at < back]) > 100
+            assert (after.master, after.epoch) == (master.address, before.epoch)
+        logs = await stopped(group)
+        check_kept(group, logs, steady)
+
+
+async def test_what_waits_at_a_demotion_is_called_stored_and_its_fate_unknown(
+    tmp_path: Path,
+) -> None:
+    # INV-7: some of it may be in the next master's log, so "not stored" would be a lie
+    plan = GroupPlan(settings={"slaveTimeout": 20_000, "haMaxTimeSlaveNotCatchup": 20_000})
+    async with group_of(tmp_path, plan) as group:
+        master, slave, _ = await roles(group)
+        assert (await group.pool.request(master.address, one_send(), 3_000)).code == 0
+        await slave.pause()
+        channel = await group.pool.get(master.address)
+        pending = [channel.request_nowait(one_send(), 30_000) for _ in range(20)]
+        await asyncio.sleep(0.3)
+        assert not any(each.done() for each in pending)
+        await master.pause()
+        await (
+            slave.kill()
+        )  # and what lay unread in its sockets: else it had them, and they were acknowledged
+        slave.launch()
+        await writable(group, slave)
+        await master.resume()
+        answers = await asyncio.gather(*pending)
+        print(Counter(f"{each.code} {each.remark}" for each in answers))
+        for answer in answers:
+            assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert (answer.remark or "").startswith("stored, fate unknown")
+            assert (answer.ext or {})["msgId"] and (answer.ext or {})["copies"] == "1"
+
+
 async def switched_over(group: Group, successor: int) -> float:
     """Hand over; when it was asked for. A slave that is too slow is asked again: nobody noticed."""
     ext = {
@@ -270,6 +206,8 @@ async def test_a_master_that_is_told_to_stop_hands_over_first(
             asked = time.monotonic()
             await master.terminate()
             assert master.code == 0, master.tail()
+            assert "handing over before the stop" in master.tail()
+            assert "no successor serves yet" not in master.tail()
             await eventually(lambda: steady.first_after(time.monotonic() - 0.1), 5, "no send")
             pause_s = steady.pause_after(asked, time.monotonic())
             print(f"nothing acknowledged for {pause_s * 1000:.0f} ms while the master stopped")
@@ -279,6 +217,45 @@ async def test_a_master_that_is_told_to_stop_hands_over_first(
             assert after.master == slave.address
         logs = await stopped(group)
         check_kept(group, logs, steady)
+
+
+async def test_a_master_with_a_full_disk_hands_over_to_who_has_space_and_two_do_not_take_turns(
+    tmp_path: Path,
+) -> None:
+    plan = GroupPlan(settings={"cleanResourceInterval": 300})
+    async with Group(tmp_path, plan) as group:
+        with small_disk(group.replicas[0].store, 32), small_disk(group.replicas[1].store, 32):
+            await group.start()
+            await group.create_topic(TOPIC, QUEUES)
+            master, slave, before = await roles(group)
+            async with sending(group) as steady:
+                fill(master.store)
+                full = time.monotonic()
+                await eventually(lambda: routed_to(group, slave), 10, "nobody takes over")
+                print(f"handed over after {time.monotonic() - full:.1f} s")
+                behind = time.monotonic()
+                await eventually(lambda: steady.first_after(behind), 5, "no send")
+            assert "no space on this disk, asking to hand over" in master.tail()
+            fill(slave.store)
+            await asyncio.sleep(10)
+            after = await group.view()
+            assert after is not None
+            assert (after.master, after.epoch) == (slave.address, before.epoch + 1)
+            (master.store / "filler").unlink()
+            (slave.store / "filler").unlink()
+            await eventually(lambda: whole_again(group), 20, "not whole")
+            logs = await stopped(group)
+            check_kept(group, logs, steady)
+            await group.close()
+
+
+async def routed_to(group: Group, replica: Replica) -> bool:
+    return ((await group.addresses(TOPIC)) or {}).get(0) == replica.address
+
+
+async def whole_again(group: Group) -> bool:
+    view = await group.view()
+    return view is not None and len(view.in_sync) == len(group.replicas)
 
 
 async def test_a_frozen_slave_stalls_senders_once_leaves_the_set_and_comes_back(

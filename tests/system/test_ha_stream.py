@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 import uvloop
 
+from replication.comparing import Finding, Verdict
 from replication.config import Mode, StreamRules
 from replication.feed import Feed
 from replication.master import MasterCore
@@ -94,6 +95,11 @@ async def put_messages(store: MessageStore, count: int, rng: random.Random) -> N
         pass
 
 
+async def taken_for_ours(*where: object) -> Finding:
+    """The logs are one: how that is found is not these tests' subject."""
+    return Finding(Verdict.SAME)
+
+
 class Master:
     """A store that is served to slaves."""
 
@@ -107,7 +113,13 @@ class Master:
         clock = clock or SystemClock()
         self.feed = Feed(self.core, clock)
         self.feed.register(Acknowledge, self._note)
-        self.sender = Sender(self.feed, store.log, clock, segment_bytes=store.config.segment_bytes)
+        self.sender = Sender(
+            self.feed,
+            store.log,
+            clock,
+            segment_bytes=store.config.segment_bytes,
+            examine=taken_for_ours,
+        )
         store.on_append = self.sender.wake
         self.address = ""
 
@@ -188,7 +200,7 @@ async def following(
     clock = FastClock(20)
     feed = Feed(core, clock)
     plain = {} if cuts is None else {"dial": cuts.dial}
-    receiver = Receiver(feed, store, clock, **plain)
+    receiver = Receiver(feed, store, clock, compare=taken_for_ours, **plain)
     store.on_append = store.dispatch
     receiver.follow(address)
     async with beside(feed.run()), beside(receiver.run()):
@@ -399,6 +411,26 @@ def test_a_crowd_at_the_port_is_refused_and_room_is_given_again(
                     finally:
                         writer.close()
                 assert head == bytes(8) + store.end.to_bytes(4, "big")
+
+    on_loop(main)
+
+
+def test_a_silent_crowd_keeps_no_slave_out(tmp_path: Path, on_loop: Callable[[Main], None]) -> None:
+    async def main() -> None:
+        with open_store(config_of(tmp_path)) as store:
+            store.put(draft_of(random.Random(1), "topic", 0, 10))
+            async with asyncio.timeout(20), Master(store).serving() as address:
+                host, _, port = address.rpartition(":")
+                crowd = [
+                    await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)
+                ]
+                await asyncio.sleep(1.2)
+                reader, late = await asyncio.open_connection(host, int(port))
+                late.write(bytes(8))
+                assert await reader.readexactly(8) == bytes(8)
+                assert await crowd[0][0].read() == b"", "the first of the crowd made room"
+                for writer in (late, *(writer for _, writer in crowd)):
+                    writer.close()
 
     on_loop(main)
 

@@ -58,7 +58,7 @@ NAME_SERVER_CODES_BY_BROKER = {
 #: what a broker writes sooner or later, whatever comes in
 ORDINARY_FILES = re.compile(
     r"checkpoint|queuestate|consumequeue|index(/\d{17})?|commitlog/\d{20}"
-    r"|config/(consumerOffset|delayOffset|subscriptionGroup|topics)\.json"
+    r"|config/(consumerOffset|delayOffset|deletedTopics|subscriptionGroup|topics)\.json"
     r"|consumequeue/(%RETRY%Known|%DLQ%Known|Known|SCHEDULE_TOPIC_XXXX)(/\d+(/\d{20})?)?"
 )
 
@@ -235,6 +235,10 @@ def test_a_thousand_hostile_names_through_every_code_change_nothing(
     } - stored
     odd = [path for path in new if not ORDINARY_FILES.fullmatch(path)]
     assert not odd, "only its own files"
+    # Requests with the bad name elsewhere delete the topic that is there.
+    deleted = broker.store / "config" / "deletedTopics.json"
+    if deleted.exists():
+        assert set(json.loads(deleted.read_text())["deletedTopics"]) <= {"Known"}
     assert memory_bytes(broker) - memory < 60 << 20
     written = broker.output().splitlines()[lines:]
     assert len(written) < 100 + 10 * (time.monotonic() - began), written[-20:]

@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cluster_processes import wait_until
 from command_line import run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
+from cluster.httplog import ODD_LOG_S
 from cluster.remoting.tls import self_signed_pem
 
 pytestmark = pytest.mark.system
@@ -329,3 +331,39 @@ def encrypted_health(broker: HttpBroker, trusting: ssl.SSLContext) -> bool:
         return False
     finally:
         connection.close()
+
+
+MALFORMED = [
+    b"GET / HTTP/1.1\r\nHost: x\r\nbad header of %s\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"%s" * 1_000 + b"\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %s\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n",
+    b"GET /" + b"%s" * 2_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/9.%s\r\n\r\n",
+    b"\x16\x03\x01%s",
+]
+
+
+def test_malformed_requests_leave_one_line_and_not_what_they_said(broker: HttpBroker) -> None:
+    before = len(broker.output())
+    content = b"what-a-stranger-said"
+
+    def a_line_came() -> bool:
+        for form in MALFORMED * 20:
+            with (
+                socket.create_connection(("127.0.0.1", broker.http_port), timeout=5) as sock,
+                suppress(ConnectionError),  # refused before all of it was read
+            ):
+                sock.sendall(form.replace(b"%s", content))
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(65_536):
+                    pass
+        return "malformed HTTP request refused" in broker.output()[before:]
+
+    # Requests of the tests before may have used up the line of these ten seconds.
+    wait_until(a_line_came, ODD_LOG_S + 5, "a line about them")
+    assert broker.get("/healthz")[0] == 200
+    said = broker.output()[before:]
+    assert "what-a-stranger-said" not in said and "Traceback" not in said
+    assert said.count("malformed HTTP request refused") <= 3
+    assert len(said) < 2_000, said

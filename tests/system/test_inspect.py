@@ -31,8 +31,8 @@ def test_sequence_id_and_reigns_are_shown_beside_the_log(store: Path) -> None:
     end = next(word for word in lines[2].split() if word.startswith("end=")).removeprefix("end=")
     assert lines[3:6] == [
         f"sequence id epoch=2 offset={end}",
-        "reign epoch=1 from=0 to=7555",
-        f"reign epoch=2 from=7555 to={end}",
+        "written in epoch=1 from=0 to=7555",
+        f"written in epoch=2 from=7555 to={end}",
     ]
     assert json.loads(run("inspect", store, "--json").out)["reigns"] == [[1, 0], [2, 7555]]
 
@@ -48,7 +48,7 @@ def test_damaged_epoch_file_is_a_problem_and_no_fresh_store(store: Path) -> None
 def test_damaged_epoch_file_gives_way_to_the_one_before(store: Path) -> None:
     (store / "epochFileCheckpoint").write_text("nonsense\n")
     shown = run("inspect", store)
-    assert shown.code == 0 and "reign epoch=1 from=0" in shown.out
+    assert shown.code == 0 and "written in epoch=1 from=0" in shown.out
 
 
 def test_what_was_set_aside_is_listed_and_can_be_read(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from cluster.config import read_properties
 from tandemmq import local_layout as layouts
 from tandemmq.exits import CommandFailed, ExitCode
-from tandemmq.local_layout import Layout, open_layout, open_or_create
+from tandemmq.local_layout import LOOPBACK, Layout, open_layout, open_or_create
+from tandemmq.local_processes import says_no_address
 
 Taken = Callable[..., None]
 
@@ -28,6 +29,18 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 
 def created(directory: Path, mode: str | None = None) -> Layout:
     return open_or_create(directory, mode, None, None)
+
+
+@pytest.mark.parametrize("mode", [None, "sync"])
+def test_every_process_stays_on_loopback(tmp_path: Path, taken: Taken, mode: str | None) -> None:
+    layout = created(tmp_path, mode)
+    for member in layout.members:
+        file = layout.config_file(member)
+        settings = read_properties(file)
+        said = settings.get("bindAddress") or settings.get("brokerIP1")
+        assert said == LOOPBACK and not says_no_address(file)
+        file.write_text("listenPort=9876\n")  # as a release wrote it that listened there without it
+        assert says_no_address(file)
 
 
 def test_without_a_mode_there_are_two_masters_alone(tmp_path: Path, taken: Taken) -> None:

@@ -126,8 +126,8 @@ async def test_roles_epochs_offsets_lag_and_set_are_in_one_table(
     ]
     assert lines[5] == ["broker-b-1", "slave", "1", "0", "0", "70", "no", B1, "104", "running"]
     text = to_text(status)
-    assert "broker-a: broker-a-0 leads epoch 3; in sync (set 7): broker-a-0, broker-a-1" in text
-    assert "broker-b: broker-b-0 leads epoch 3; in sync (set 7): broker-b-0" in text
+    assert "broker-a: broker-a-0 leads epoch 3; in sync: broker-a-0, broker-a-1" in text
+    assert "broker-b: broker-b-0 leads epoch 3; in sync: broker-b-0" in text
 
 
 async def test_json_has_what_the_table_has(

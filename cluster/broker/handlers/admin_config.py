@@ -12,6 +12,7 @@ from collections.abc import Callable
 from cluster.broker.config import BrokerConfig, change_settings
 from cluster.broker.handlers.requests import Refused, dumps, refusing
 from cluster.broker.members import Peer
+from cluster.broker.shown import shown_settings
 from cluster.broker.versions import DataVersion
 from cluster.config import ConfigError, edit_properties_file, format_properties, parse_properties
 from cluster.logs import once_per
@@ -45,7 +46,7 @@ class ConfigAdminHandlers:
         }
 
     def handle_get_broker_config(self, command: Command, connection: Peer) -> Command:
-        text = format_properties(self._config.to_properties())
+        text = format_properties(shown_settings(self._config))
         version = dumps(self._version.to_json()).decode()
         return command.reply(ext={"version": version}, body=text.encode("utf-8"))
 

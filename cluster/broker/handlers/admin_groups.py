@@ -18,6 +18,7 @@ from cluster.broker.handlers.requests import (
 )
 from cluster.broker.members import ConsumerMembers, Member, Peer, ProducerMembers
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.tablereaders import TableReaders
 from cluster.remoting.codes import LANGUAGE_NAMES, VERSION_V3_1_8, RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
@@ -87,6 +88,7 @@ class GroupAdminHandlers:
         offsets: OffsetTable,
         consumers: ConsumerMembers,
         producers: ProducerMembers,
+        readers: TableReaders,
     ) -> None:
         self._config = config
         self._store = store
@@ -94,6 +96,7 @@ class GroupAdminHandlers:
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers
+        self._readers = readers
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -132,7 +135,7 @@ class GroupAdminHandlers:
         group = await read_body(GroupConfig, command)
         check_group(group.group_name)
         await self._groups.put(group)
-        return command.reply()
+        return command.reply(remark=await self._readers.share())
 
     async def handle_update_and_create_subscriptiongroup_list(
         self, command: Command, connection: Peer
@@ -141,7 +144,7 @@ class GroupAdminHandlers:
         for group in groups:
             check_group(group.group_name)
         await self._groups.put(*groups)
-        return command.reply()
+        return command.reply(remark=await self._readers.share())
 
     async def handle_get_subscriptiongroup_config(
         self, command: Command, connection: Peer
@@ -164,7 +167,7 @@ class GroupAdminHandlers:
         if header.clean_offset or header.remove_offset:
             self._offsets.forget_group(header.group_name)
             await self._offsets.file.saved()
-        return command.reply()
+        return command.reply(remark=await self._readers.share())
 
     async def handle_update_and_get_group_forbidden(
         self, command: Command, connection: Peer
@@ -172,11 +175,14 @@ class GroupAdminHandlers:
         header = ForbiddenHeader.of(command)
         check_group(header.group)
         check_topic(header.topic)
+        remark = None
         if header.readable is not None:
             await self._groups.set_readable(header.group, header.topic, header.readable)
+            remark = await self._readers.share()
         readable = not self._groups.read_forbidden(header.group, header.topic)
         return command.reply(
-            body=dumps({"group": header.group, "readable": readable, "topic": header.topic})
+            remark=remark,
+            body=dumps({"group": header.group, "readable": readable, "topic": header.topic}),
         )
 
     # -- members -----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from cluster.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
 from cluster.remoting.errors import RemotingError
-from cluster.remoting.headers import Header
+from cluster.remoting.headers import Header, Int64
 from storage import Clock, MessageStore
 
 #: a client must be this new to be sent elsewhere or asked where it is
@@ -85,7 +85,7 @@ class StatusHeader(Header):
 class StatusBody(msgspec.Struct):
     """What a client answers to GET_CONSUMER_STATUS_FROM_CLIENT; keys are queues as JSON text."""
 
-    messageQueueTable: dict[str, int] | None = None
+    messageQueueTable: dict[str, Int64] | None = None
 
 
 class CloneHeader(Header):

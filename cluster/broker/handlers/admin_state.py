@@ -6,6 +6,7 @@ from typing import Any
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.delay import DelaySchedule
+from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from cluster.broker.handlers.requests import Refused, check_topic, dumps, refusing
 from cluster.broker.jobs import Retention
 from cluster.broker.members import Peer
@@ -100,10 +101,14 @@ class StateAdminHandlers:
         return command.reply(body=dumps(body))
 
     def handle_clean_expired_consumequeue(self, command: Command, connection: Peer) -> Command:
-        self._store.clean_expired_queues()
+        # What parks messages has its progress elsewhere: behind it, a new queue would be passed over.
+        self._store.clean_expired_queues(self._topics.is_system)
         return command.reply()
 
     def handle_clean_unused_topic(self, command: Command, connection: Peer) -> Command:
+        if self._topics.following:
+            # a slave knows topics later than their messages
+            return command.reply(remark=LEFT_TO_MASTER)
         self._store.clean_unused_topics(set(self._topics) | self._topics.system_topics)
         return command.reply()
 

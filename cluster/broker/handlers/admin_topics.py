@@ -8,6 +8,7 @@ import msgspec
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.errors import InvalidParameter
+from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from cluster.broker.handlers.requests import (
     Refused,
     check_topic,
@@ -19,7 +20,9 @@ from cluster.broker.handlers.requests import (
 )
 from cluster.broker.members import Peer
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.savedfile import SavedFile
 from cluster.broker.stats import BrokerStats
+from cluster.broker.tablereaders import TableReaders
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -34,6 +37,14 @@ _CHOICES: Final = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+#: values that other brokers serve: taken without what they stand for, they would promise it
+NOT_SERVED: Final = {
+    ("queue.type", "BatchCQ"): "queues whose entries are whole batches are not served here",
+    (
+        "cleanup.policy",
+        "COMPACTION",
+    ): "topics that keep the last message of each key are not served here",
 }
 _FIXED_ONCE_MADE: Final = ("queue.type", "cleanup.policy")
 _RESERVE_TIME: Final = "reserve.time"
@@ -59,12 +70,16 @@ class TopicAdminHandlers:
         topics: TopicTable,
         offsets: OffsetTable,
         stats: BrokerStats,
+        deletions: SavedFile,
+        readers: TableReaders,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
+        self._deletions = deletions
+        self._readers = readers
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -94,7 +109,7 @@ class TopicAdminHandlers:
         )
         self._check(wanted)
         await self._topics.put(wanted)
-        return command.reply()
+        return command.reply(remark=await self._readers.share())
 
     async def handle_update_and_create_topic_list(
         self, command: Command, connection: Peer
@@ -108,7 +123,7 @@ class TopicAdminHandlers:
             topic.attributes = self._attributes(topic.topic_name, changes)
             self._check(topic)
         await self._topics.put(*wanted)
-        return command.reply()
+        return command.reply(remark=await self._readers.share())
 
     def _check(self, topic: TopicConfig) -> None:
         check_topic(topic.topic_name)
@@ -151,6 +166,9 @@ class TopicAdminHandlers:
                 found.pop(key, None)
             elif not _allowed(key, value):
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"value is not in range: {key}={value}")
+            elif (key, value) in NOT_SERVED and found.get(key) != value:
+                why = NOT_SERVED[key, value]
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{key}={value}: {why}")
             else:
                 found[key] = value
         return found
@@ -160,12 +178,16 @@ class TopicAdminHandlers:
         check_topic(topic)
         if self._config.system_topics_protected and self._topics.is_system(topic):
             raise InvalidParameter(f"The topic[{topic}] is conflict with system topic.")
-        await self._topics.delete(topic)
-        self._offsets.forget_topic(topic)
-        await self._offsets.file.saved()
-        self._stats.forget_topic(topic)
+        if self._topics.following:
+            return command.reply(remark=LEFT_TO_MASTER)  # tools tell every member
+        # In one step: what is sent from now on belongs to the topic's next life.
+        self._topics.forget(topic)
         self._store.delete_topic(topic)
-        return command.reply()
+        self._offsets.forget_topic(topic)
+        self._stats.forget_topic(topic)
+        for file in (self._deletions, self._topics.file, self._offsets.file):
+            await file.saved()
+        return command.reply(remark=await self._readers.share())
 
     def handle_get_topic_config(self, command: Command, connection: Peer) -> Command:
         name = TopicHeader.of(command).topic

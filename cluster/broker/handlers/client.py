@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -34,6 +34,7 @@ from cluster.broker.members import (
 from cluster.broker.subscriptions import Subscription, SubscriptionData
 from cluster.broker.topics import TopicTable
 from cluster.logs import once_per
+from cluster.remoting import bodies
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
@@ -49,17 +50,32 @@ ENTRIES_MAX: Final = 20_000  # groups and subscriptions of one heartbeat: 0.2 s 
 ENTRIES_AT_ONCE: Final = 200  # of a large heartbeat, before other clients have their turn
 
 
+ConsumeType = Annotated[str, bodies.enum_of("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")]
+MessageModel = Annotated[str, bodies.enum_of("BROADCASTING", "CLUSTERING")]
+ConsumeFrom = Annotated[
+    str,
+    bodies.enum_of(
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+]
+
+
 class ProducerData(msgspec.Struct, rename="camel"):
     group_name: str = ""
 
 
 class ConsumerData(msgspec.Struct, rename="camel"):
     group_name: str = ""
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: ConsumeType = "CONSUME_PASSIVELY"
+    message_model: MessageModel = "CLUSTERING"
+    consume_from_where: ConsumeFrom = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[SubscriptionData] | None = None
-    unit_mode: bool | None = None
+    unit_mode: bool = False
 
 
 class HeartbeatData(msgspec.Struct):
@@ -201,7 +217,7 @@ class ClientHandlers:
     def _take_consumer(
         self, command: Command, connection: Peer, client_id: str, data: ConsumerData
     ) -> None:
-        consume_type = data.consume_type.upper()
+        consume_type = data.consume_type
         if self._config.pull_consumers_rejected and consume_type == CONSUME_ACTIVELY:
             return
         group = self._groups.find(data.group_name)
@@ -224,8 +240,8 @@ class ClientHandlers:
             Heartbeat(
                 self._member(command, connection, client_id),
                 consume_type,
-                data.message_model.upper(),
-                data.consume_from_where.upper(),
+                data.message_model,
+                data.consume_from_where,
                 subscriptions,
             ),
         )

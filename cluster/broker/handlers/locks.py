@@ -20,6 +20,7 @@ from cluster.broker.members import Peer
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
+from cluster.remoting.headers import Int32
 from storage import Clock
 
 QUEUES_MAX: Final = 20_000  # of one request
@@ -28,7 +29,7 @@ QUEUES_MAX: Final = 20_000  # of one request
 class QueueOnWire(msgspec.Struct, rename="camel"):
     topic: str = ""
     broker_name: str = ""
-    queue_id: int = 0
+    queue_id: Int32 = 0
 
 
 class LockBody(msgspec.Struct, rename="camel"):

@@ -29,6 +29,9 @@ REMARKS: Final[Mapping[int, str]] = {
     RequestCode.CLONE_GROUP_OFFSET: "Can not clone offset in slave broker",
 }
 
+#: of a slave's success for a deletion: whoever asked nobody else has deleted nothing
+LEFT_TO_MASTER: Final = "nothing was deleted: a slave follows its master's deletions"
+
 
 def guarded(table: Mapping[int, Handler], standing: Standing) -> dict[int, Handler]:
     """The same handlers; those of REMARKS answer SYSTEM_ERROR while the broker is a slave.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from cluster.broker.cuts import Cuts
 from cluster.broker.errors import InvalidParameter
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.requests import Refused, check_group, check_topic, refusing
@@ -29,12 +30,18 @@ class OffsetHandlers:
     """Source: RocketMQ's ConsumerManageProcessor, AdminBrokerProcessor."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, groups: GroupTable, offsets: OffsetTable
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        cuts: Cuts,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._cuts = cuts
         self._hot_bytes = MEMORY_BYTES * store.config.hot_memory_percent // 100
 
     def table(self) -> dict[int, Handler]:
@@ -112,15 +119,20 @@ class OffsetHandlers:
         ):
             return command.reply(remark="Offset has been previously reset")
         place = header.consumer_group, header.topic, header.queue_id
+        if self._cuts.concerns(header.topic) and self._cuts.beyond(
+            *place, header.commit_offset, connection
+        ):
+            return command.reply(remark="Offset is of before a loss, the reader is moved")
         if not header.only_forward or self._offsets.committed(*place) < header.commit_offset:
             self._offsets.commit(*place, header.commit_offset)
         return command.reply()
 
     def handle_get_max_offset(self, command: Command, connection: Peer) -> Command:
         header = self._queue(command)
-        return command.reply(
-            ext={"offset": str(self._store.max_offset(header.topic, header.queue_id))}
-        )
+        offset = self._store.max_offset(header.topic, header.queue_id)
+        if self._cuts.concerns(header.topic):
+            self._cuts.told(header.topic, header.queue_id, offset, connection)
+        return command.reply(ext={"offset": str(offset)})
 
     def handle_get_min_offset(self, command: Command, connection: Peer) -> Command:
         header = self._queue(command)
@@ -135,6 +147,8 @@ class OffsetHandlers:
         offset = self._store.offset_by_time(
             header.topic, header.queue_id, header.timestamp, upper=upper
         )
+        if self._cuts.concerns(header.topic):
+            self._cuts.told(header.topic, header.queue_id, offset, connection)
         return command.reply(ext={"offset": str(offset)})
 
     def handle_get_earliest_msg_storetime(self, command: Command, connection: Peer) -> Command:

@@ -9,6 +9,7 @@ from typing import Final
 
 from cluster.broker import names
 from cluster.broker.config import BrokerConfig
+from cluster.broker.cuts import ASK_MASTER, Cuts
 from cluster.broker.errors import (
     BrokerBusy,
     FilterNotServed,
@@ -78,6 +79,7 @@ class PullHandler:
         members: ConsumerMembers,
         stats: BrokerStats,
         slave_reads: SlaveReads,
+        cuts: Cuts,
         clock: Clock,
         *,
         held_max: int = HELD_PULLS_MAX,
@@ -90,6 +92,7 @@ class PullHandler:
         self._members = members
         self._stats = stats
         self._slave_reads = slave_reads
+        self._cuts = cuts
         self._clock = clock
         self.held = HeldPulls(self._answer_held, store.max_offset, clock, held_max)
 
@@ -123,7 +126,8 @@ class PullHandler:
     ) -> Command | None:
         group, topic = self._admitted(request, header, connection)
         codes = self._tag_codes(header, group, connection)
-        found = self._read(header, codes)
+        began_ms = self._clock.monotonic_ms()
+        found = self._read(header, codes, connection)
         reader = (connection.id, header.topic, header.queue_id)
         stays = self._slave_reads.stays(found.status)
         if stays:
@@ -132,9 +136,7 @@ class PullHandler:
             header.consumer_group, header.topic, header.queue_id, found.next_offset
         )
         if first and header.sys_flag & COMMIT_OFFSET:
-            self._offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
+            self._commit(header, connection)
         code = CODES[found.status]
         if found.status in _EMPTY_QUEUE and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -145,11 +147,17 @@ class PullHandler:
         if code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
             self._hold(request, header, connection, codes)
             return None
+        if self._cuts.active and self._cuts.stays(header.consumer_group):
+            suggested = group.broker_id
+        else:
+            suggested = self._slave_reads.next_broker(group, reader, found)
+        if suggested and self._cuts.concerns(header.topic):
+            self._cuts.sent_away(header.consumer_group, header.topic, header.queue_id, connection)
         answer = request.reply(
             code,
             found.status.name,
             {
-                "suggestWhichBrokerId": str(self._slave_reads.next_broker(group, reader, found)),
+                "suggestWhichBrokerId": str(suggested),
                 "groupSysFlag": str(group.group_sys_flag),
                 "nextBeginOffset": str(found.next_offset),
                 "maxOffset": str(found.max_offset),
@@ -160,7 +168,14 @@ class PullHandler:
         if code != ResponseCode.SUCCESS:
             self._stats.missed()
             return answer
-        self._stats.pulled(header.consumer_group, header.topic, found.count, found.bytes)
+        self._stats.pulled(
+            header.consumer_group,
+            header.topic,
+            found.count,
+            found.bytes,
+            header.queue_id,
+            self._clock.monotonic_ms() - began_ms,
+        )
         if not request.oneway:
             # One copy of the records and one write for all answers of a chunk: 32 writes of slices
             # cost ten times as much.
@@ -264,17 +279,44 @@ class PullHandler:
     # -- reading and waiting
     # ----------------------------------------------------------------------------------
 
-    def _read(self, header: PullHeader, codes: TagCodes) -> GetResult:
-        if self._config.server_side_reset:
-            reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
-            if reset is not None:
-                return GetResult(
-                    GetStatus.OFFSET_RESET,
-                    reset,
-                    self._store.min_offset(header.topic, header.queue_id),
-                    self._store.max_offset(header.topic, header.queue_id),
-                )
-        return self._store.get(
+    def _read(self, header: PullHeader, codes: TagCodes, connection: Connection) -> GetResult:
+        """What the store has; a reset, or a cut, moves the reader instead."""
+        place = header.consumer_group, header.topic, header.queue_id
+        moved = self._offsets.take_reset(*place) if self._config.server_side_reset else None
+        if not (self._cuts.active and self._cuts.concerns(header.topic)):
+            return self._stored(header, codes) if moved is None else self._moved(header, moved)
+        if moved is None:
+            moved = self._cuts.target(*place, header.queue_offset, connection)
+            if moved == ASK_MASTER:
+                return self._elsewhere(header)
+        found = self._stored(header, codes) if moved is None else self._moved(header, moved)
+        self._cuts.gave(*place, found.next_offset, connection)
+        return found
+
+    def _commit(self, header: PullHeader, connection: Connection) -> None:
+        place = header.consumer_group, header.topic, header.queue_id
+        concerned = self._cuts.active and self._cuts.concerns(header.topic)
+        if not (concerned and self._cuts.beyond(*place, header.commit_offset, connection)):
+            self._offsets.commit(*place, header.commit_offset)
+
+    def _moved(self, header: PullHeader, offset: int) -> GetResult:
+        return GetResult(
+            GetStatus.OFFSET_RESET,
+            offset,
+            self._store.min_offset(header.topic, header.queue_id),
+            self._store.max_offset(header.topic, header.queue_id),
+        )
+
+    def _elsewhere(self, header: PullHeader) -> GetResult:
+        """As if we had nothing there: the reader keeps its position and asks the master (SlaveReads.stays)."""
+        found = self._moved(header, header.queue_offset)
+        found.status = GetStatus.OFFSET_OVERFLOW_BADLY
+        return found
+
+    def _stored(self, header: PullHeader, codes: TagCodes) -> GetResult:
+        """A reader of what is in the log and not confirmed here yet waits for it: a new master is told how far the
+        one before it had shown its log only by its first slave or lease. Moved, it would drop what it has (INV-42)."""
+        found = self._store.get(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -282,6 +324,11 @@ class PullHandler:
             BYTES_MAX,
             codes,
         )
+        offset = header.queue_offset
+        beyond = found.status is GetStatus.OFFSET_OVERFLOW_BADLY
+        if beyond and offset <= self._store.next_offset(header.topic, header.queue_id):
+            found.status, found.next_offset = GetStatus.OFFSET_OVERFLOW_ONE, offset
+        return found
 
     def _hold(
         self, request: Command, header: PullHeader, connection: Connection, codes: TagCodes

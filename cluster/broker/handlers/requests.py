@@ -11,9 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from cluster.broker import names, replies
+from cluster.remoting import bodies
 from cluster.remoting.codes import ResponseCode
 from cluster.remoting.command import Command
 from storage import fastjson
@@ -73,12 +72,8 @@ async def read_body(kind: type[Arguments], command: Command) -> Arguments:
 def parse_body(kind: type[Arguments], body: bytes | memoryview) -> Arguments:
     """As read_body, here and now."""
     try:
-        return msgspec.json.decode(body, type=kind, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # not standard JSON, or not quite of this shape: let the tolerant reader judge
-    try:
-        return msgspec.convert(fastjson.loads(body), kind, strict=False)
-    except ValueError as problem:
+        return bodies.read(kind, body)
+    except bodies.BodyUnreadable as problem:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"body cannot be read: {problem}") from None
 
 

@@ -8,6 +8,7 @@ hands and must give the same answers and the same bytes
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
@@ -41,6 +42,7 @@ from storage import (
     BatchItem,
     Clock,
     Draft,
+    FlushFailed,
     MessageIllegal,
     MessageStore,
     SysFlag,
@@ -49,6 +51,8 @@ from storage import (
     offset_message_id,
     split_batch,
 )
+
+log = logging.getLogger(__name__)
 
 TOPIC_UNIT: Final = 1  # topicSysFlag bits of topics made by a send in unit mode
 TOPIC_UNIT_SUBSCRIPTION: Final = 2
@@ -147,6 +151,11 @@ class SendHandler:
             answer = send(request, header, topic, connection)
             told = self._topics.announced() if made and answer is not None else None
             return answer if told is None or answer is None else _after(told, answer)
+        except FlushFailed as error:
+            # The write failed, and what of it the log has is not known: neither stored nor refused.
+            # The process ends now, and the connection with it.
+            log.error("send not answered: its write failed why=%s", error)
+            return None
         except RequestMalformed as error:  # where RocketMQ fails with an exception, without marks
             return refusal(request, error)
         except REFUSALS as error:

@@ -24,6 +24,7 @@ from cluster.remoting.connection import Connection, Handler
 from cluster.remoting.headers import SendBackHeader
 from storage import (
     Draft,
+    FlushFailed,
     MessageStore,
     Record,
     StorageError,
@@ -95,9 +96,13 @@ class SendBackHandler:
             return refusal(request, error)
         try:
             placed = self._store.put(draft)
+        except FlushFailed:
+            return None  # what the log has of it is not known; the process ends now
         except StorageError as error:  # whatever it is, RocketMQ says SYSTEM_ERROR here
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        self._stats.sent_back(header.group, record.topic)
+        # a second one comes from the retry topic: counted is the topic it was sent to
+        sent_to = record.property_map.get(messages.RETRY_TOPIC, record.topic)
+        self._stats.sent_back(header.group, sent_to)
         answer = request.reply()
         if self._standing.holds_answers and not request.oneway:
             # RocketMQ answers at once. The consumer commits its progress on this answer, so we wait

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cluster.broker.delay import DelaySchedule
 from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.requests import dumps, refusing
+from cluster.broker.handlers.requests import Refused, dumps, refusing
 from cluster.broker.members import Peer
-from cluster.broker.metasync import STAMP, UNCHANGED
+from cluster.broker.metasync import CHANGES, HOLD, READER, STAMP, UNCHANGED
 from cluster.broker.offsets import OffsetTable
+from cluster.broker.resting import RESTS_ON, Resting
 from cluster.broker.savedfile import SavedFile
+from cluster.broker.tablereaders import HOLD_MS, TableReaders
 from cluster.broker.topics import TopicTable
-from cluster.remoting.codes import RequestCode
+from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
 from cluster.remoting.connection import Handler
+from storage import MessageStore
 
 
 class TableHandlers:
     """Answers of one body each; masters and slaves give them alike.
 
+    A table of progress says up to where in the log it rests, and a slave of ours looks at that
+    (INV-41). Who does not, waits until those who follow have the log up to there.
+
     Paging fields are ignored: an answer without a total is taken as complete by every caller. A
     slave of ours names the state of the table that it has, and gets no body when that is still the
-    state: it may ask often. Source: RocketMQ's AdminBrokerProcessor.
+    state: it may ask often. One that says who it is gets of topics and groups only what changed, may
+    have its question wait for the next change, and tells with it what it has (INV-43).
+    Source: RocketMQ's AdminBrokerProcessor.
     """
 
     def __init__(
-        self, topics: TopicTable, groups: GroupTable, offsets: OffsetTable, schedule: DelaySchedule
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        schedule: DelaySchedule,
+        store: MessageStore,
+        readers: TableReaders,
+        resting: Resting,
     ) -> None:
+        self._store = store
+        self._readers = readers
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._schedule = schedule
+        self._resting = resting
         self._life = secrets.token_hex(4)  # generations are counted from each start anew
 
     def table(self) -> dict[int, Handler]:
@@ -49,31 +67,108 @@ class TableHandlers:
             ),
         }
 
-    def handle_get_all_topic_config(self, command: Command, connection: Peer) -> Command:
-        return self._answer(command, self._topics.file, self._topic_tree)
+    def handle_get_all_topic_config(
+        self, command: Command, connection: Peer
+    ) -> Command | Awaitable[Command]:
+        return self._follow(command, self._topics.file, self._topic_tree)
 
-    def _topic_tree(self) -> dict[str, Any]:
+    def _topic_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
+        if names is not None:
+            found = {name: t.to_json() for name in names if (t := self._topics.get(name))}
+            tree: dict[str, Any] = {
+                "dataVersion": self._topics.version.to_json(),
+                "gone": sorted(names - found.keys() - {""}),
+                "logStart": self._store.log.start,
+                "topicConfigTable": found,
+            }
+            return {**tree, **self._deletions()} if "" in names else tree
+        ours = STAMP in (command.ext or {})
         return {
             **self._topics.to_json(),
+            **(self._deletions() if ours else {}),
             "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
 
-    def handle_get_all_consumer_offset(self, command: Command, connection: Peer) -> Command:
-        return self._answer(command, self._offsets.file, self._offsets.shared_json)
+    async def handle_get_all_consumer_offset(self, command: Command, connection: Peer) -> Command:
+        return await self._progress(command, self._offsets.file, self._offsets.shared_json)
 
-    def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
-        return self._answer(command, self._schedule.file, self._schedule.to_json)
+    async def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
+        return await self._progress(command, self._schedule.file, self._schedule.to_json)
+
+    def _deletions(self) -> dict[str, Any]:
+        """Ours, and for slaves of ours only: see storage.tombstones."""
+        store = self._store
+        return {"deletedTopics": store.tombstones.all(), "logStart": store.log.start}
 
     def handle_get_all_subscriptiongroup_config(
         self, command: Command, connection: Peer
-    ) -> Command:
-        return self._answer(command, self._groups.file, self._groups.to_json)
+    ) -> Command | Awaitable[Command]:
+        return self._follow(command, self._groups.file, self._group_tree)
+
+    def _group_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
+        if names is None:
+            return self._groups.to_json()
+        return self._groups.some_json(names)
 
     def handle_get_all_message_request_mode(self, command: Command, connection: Peer) -> Command:
         """Every group pulls: there is no POP to be switched to."""
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
+
+    async def _progress(
+        self, command: Command, file: SavedFile, tree: Callable[[], dict[str, Any]]
+    ) -> Command:
+        end = self._resting.end
+        answer = self._answer(command, file, tree)
+        if STAMP in (command.ext or {}):
+            answer.ext = {**(answer.ext or {}), RESTS_ON: str(end)}
+        elif not await self._resting.shared(end):
+            raise Refused(ResponseCode.SYSTEM_BUSY, "the log is not confirmed up to this progress")
+        return answer
+
+    def _follow(
+        self, command: Command, file: SavedFile, tree: Callable[..., dict[str, Any]]
+    ) -> Command | Awaitable[Command]:
+        """Of topics and groups: what changed since the asker's last answer, as soon as something has."""
+        ext = command.ext or {}
+        life, _, counted = ext.get(STAMP, "").partition("-")
+        reader = ext.get(READER, "")
+        if STAMP not in ext or not reader.isdigit():
+            return self._answer(command, file, lambda: tree(command))
+        generation = int(counted) if life == self._life and counted.isdigit() else -1
+        self._readers.has(int(reader), command.code, generation)
+        if HOLD in ext and generation == file.generation:
+            return self._held(command, file, tree, generation)
+        return self._changes(command, file, tree, generation)
+
+    async def _held(
+        self,
+        command: Command,
+        file: SavedFile,
+        tree: Callable[..., dict[str, Any]],
+        generation: int,
+    ) -> Command:
+        await file.newer(generation, HOLD_MS)
+        return self._changes(command, file, tree, generation)
+
+    def _changes(
+        self,
+        command: Command,
+        file: SavedFile,
+        tree: Callable[..., dict[str, Any]],
+        generation: int,
+    ) -> Command:
+        names = file.changed_since(generation)
+        if names is None:
+            answer = self._answer(command, file, lambda: tree(command))
+            assert answer.ext is not None  # the asker named a stamp
+            answer.ext[HOLD] = "true"
+            return answer
+        stamp = {STAMP: f"{self._life}-{file.generation}", HOLD: "true"}
+        if generation == file.generation:
+            return command.reply(ext={**stamp, UNCHANGED: "true"})
+        return command.reply(ext={**stamp, CHANGES: "true"}, body=dumps(tree(command, names)))
 
     def _answer(
         self, command: Command, file: SavedFile, tree: Callable[[], dict[str, Any]]

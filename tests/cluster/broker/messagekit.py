@@ -10,16 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from senderkit import take_on_trust
+
 from cluster.broker.acks import Acks
 from cluster.broker.admission import Admission
 from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
 from cluster.broker.config import BrokerConfig, Role
+from cluster.broker.cuts import Cuts
 from cluster.broker.delay import DelayLevels, DelaySchedule
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.pull import PullHandler
 from cluster.broker.handlers.query import QueryHandler
 from cluster.broker.handlers.send import SendHandler
 from cluster.broker.handlers.sendback import SendBackHandler
+from cluster.broker.lives import Lives
 from cluster.broker.locks import QueueLocks
 from cluster.broker.members import ConsumerMembers
 from cluster.broker.messages import UniqueIds
@@ -29,6 +33,7 @@ from cluster.broker.standing import Standing
 from cluster.broker.stats import BrokerStats
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
+from cluster.remoting.errors import ConnectFailed
 from storage import MessageStore, Record, StorageConfig, decode, open_store, pack_host
 
 STORE_HOST = pack_host("10.9.9.1", 29911)
@@ -160,6 +165,16 @@ def send_ext(topic: str = "T", properties: str | None = None, **fields: str) -> 
     return ext
 
 
+class Unreachable:
+    """Other brokers and name servers, of which none answers."""
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        raise ConnectFailed(address, "nobody is there")
+
+    async def close(self) -> None:
+        pass
+
+
 class Kit:
     """The parts of a broker that handle messages."""
 
@@ -213,6 +228,7 @@ class Kit:
             self.members,
             self.stats,
             SlaveReads(config, store, self.standing, clock),
+            Cuts(path / "queueCuts.json", self.offsets, self.members, Lives(store, clock), clock),
             clock,
         )
         self.queries = QueryHandler(config, store)
@@ -234,8 +250,19 @@ class Kit:
                 self.clock,
                 register_again=lambda: None,
                 flush=lambda end: None,
+                brokers=Unreachable(),
             )
-        return ClassicMaster(self.config, self.store, self.acks, self.clock, wake=lambda: None)
+        standing = ClassicMaster(
+            self.config,
+            self.store,
+            self.acks,
+            self.clock,
+            wake=lambda: None,
+            names=Unreachable(),
+            brokers=Unreachable(),
+        )
+        take_on_trust(standing.feed)
+        return standing
 
     def send_path(self, kind: Any, later: Callable[..., Any] | None = None) -> Any:
         """A send path of either kind over this broker's parts."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import msgspec
 import pytest
 from messagekit import FakeConnection
 from timekit import LoopClock
@@ -135,7 +136,9 @@ def _answer(future: asyncio.Future[Command], answer: Command) -> None:
 class MemoryController:
     """A controller whose records are durable at once.
 
+    delay_s how late it is with everything
     silent  it takes requests and answers none; leads: False answers that another one does
+    names_replicas  False: as a release from before it named them to the master
     """
 
     def __init__(self, address: str) -> None:
@@ -143,7 +146,9 @@ class MemoryController:
         self.core = ControllerCore(TIMES, start_ms=-100_000)
         self.channels: dict[int, MemoryChannel] = {}
         self.silent = False
+        self.delay_s = 0.0
         self.leads = True
+        self.names_replicas = True
         self.leader = address
         self.seen: list[e.Event] = []
         self.probes: list[e.Probe] = []
@@ -170,6 +175,13 @@ class MemoryController:
         self.feed(e.SessionClosed(session))
 
     def take(self, session: int, frame: bytes, future: asyncio.Future[Command] | None) -> None:
+        if self.delay_s:
+            later = asyncio.get_running_loop().call_later
+            later(self.delay_s, self._take, session, frame, future)
+        else:
+            self._take(session, frame, future)
+
+    def _take(self, session: int, frame: bytes, future: asyncio.Future[Command] | None) -> None:
         if self.silent:
             return
         command = Command.decode(frame)
@@ -204,6 +216,8 @@ class MemoryController:
                 return controlplane.read_alter_sync_set(command, request)
             case RequestCode.CONTROLLER_ELECT_MASTER:
                 return controlplane.read_elect_master(command, request)
+            case RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+                return controlplane.read_sync_state_data(command, request)
             case _:
                 raise AssertionError(command.code)
 
@@ -219,10 +233,13 @@ class MemoryController:
                 command, future = self._asked.pop(effect.request)
                 if future is not None:
                     _answer(future, self._written(command, effect))
-            case e.AnswerHeartbeat():
+            case e.AnswerHeartbeat() if effect.session in self._beats:
                 command, future = self._beats.pop(effect.session)
                 if future is not None:
-                    _answer(future, controlanswers.answer_heartbeat(command, effect))
+                    answer = controlanswers.answer_heartbeat(command, effect)
+                    if not self.names_replicas:
+                        (answer.ext or {}).pop("registeredReplicas", None)
+                    _answer(future, answer)
             case e.NotifyRole():
                 self._notify(effect.session, controlanswers.encode_role_notice(effect.view))
             case e.AskToSwitch():
@@ -248,6 +265,8 @@ class MemoryController:
                 return controlanswers.answer_register_broker(command, effect, TIMES)
             case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 return controlanswers.answer_alter_sync_set(command, effect)
+            case RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+                return controlanswers.answer_sync_state_data(command, effect)
             case _:
                 return controlanswers.answer_elect_master(command, effect)
 
@@ -339,7 +358,21 @@ async def joined(root: Path, **settings: str) -> AsyncIterator[Kit]:
 async def reigning(root: Path, **settings: str) -> AsyncIterator[Kit]:
     async with joined(root, **settings) as kit:
         await until(lambda: kit.replica.role is not Role.SLAVE, "no master")
+        await until(lambda: kit.replica.link.connected, "no controller")
+        await know(kit, 2, 3, 4)
         yield kit
+
+
+async def know(kit: Kit, *replicas: int) -> None:
+    """Others of the group, of incarnation 5, are registered too, and our master has heard of it."""
+    channel = kit.replica.link._channel
+    assert isinstance(channel, MemoryChannel)
+    (group,) = channel.controller.core.groups.values()
+    others = {each: e.Member(f"10.0.0.{each}:10911", "", "code", 5) for each in replicas}
+    group.record = msgspec.structs.replace(group.record, members={**group.record.members, **others})
+    master = kit.replica.core.master
+    assert master is not None
+    await until(lambda: len(master.registered or ()) > len(others), "did not hear of the others")
 
 
 def hold(kit: Kit, end: int) -> FakeConnection:

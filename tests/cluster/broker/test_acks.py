@@ -6,7 +6,10 @@ import pytest
 from messagekit import FakeClock, FakeConnection
 
 from cluster.broker.acks import (
+    DISK_UNKNOWN,
+    FATE_UNKNOWN,
     LEARNING_MS,
+    STOPPED_WAITING,
     UNKNOWN,
     UNSETTLED,
     Acks,
@@ -196,6 +199,29 @@ def test_when_a_reign_ends_everybody_who_waits_is_told() -> None:
     acks.give_up(Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0))
     assert [answer.code for answer in connection.take()] == [12, 12]
     assert not acks.waiting
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("why", [FATE_UNKNOWN, DISK_UNKNOWN, STOPPED_WAITING])
+def test_what_is_stored_and_dropped_is_called_stored_with_its_place_and_a_reason(
+    why: Overdue, binary: bool
+) -> None:
+    # INV-7: neither a success nor a refusal, which would say that nothing was stored
+    request = Command(310, opaque=-7, binary=binary)
+    ext = {"queueId": "1", "msgId": "AB", **UNSETTLED, "queueOffset": "5"}
+    plain, with_body = request.reply(ext=ext), request.reply(ext=ext, body=b"body")
+    connection, acks = FakeConnection(), Acks(FakeClock(), 2_000)
+    refused = request.reply(17, "no such topic")
+    acks.hold(100, connection, plain.encode() + refused.encode() + with_body.encode())
+    acks.give_up(why)
+    first, second, third = connection.take()
+    for answer, body in ((first, None), (third, b"body")):
+        assert answer.code in (10, 12) and answer.code == why.code
+        assert answer.remark is not None and answer.remark.startswith("stored, fate unknown: ")
+        assert answer.ext == {**ext, "epoch": "0" * 10, "copies": "1", "durable": "0"}
+        assert (answer.opaque, answer.binary, answer.body) == (-7, binary, body)
+    assert (second.code, second.remark) == (17, "no such topic")
+    assert acks.unsafe == {why.code: 2}
 
 
 def test_the_flush_job_is_called_whenever_an_answer_begins_to_wait() -> None:

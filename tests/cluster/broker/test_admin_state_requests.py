@@ -13,6 +13,7 @@ from brokerkit import Asker, MakeBroker
 
 from cluster.broker.runtime import duration_text, missing_entries, size_text
 from cluster.config import parse_properties
+from storage.consumequeue import ConsumeQueue
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
@@ -88,6 +89,30 @@ async def test_unused_topics_lose_their_queues(asker: Asker) -> None:
     asker.put("Forgotten")
     assert (await asker.ask(CLEAN_TOPICS)).code == 0
     assert asker.broker.store.topics() == ["Known"]
+
+
+async def test_the_queues_of_delay_levels_stay_when_all_their_messages_are_gone(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their offsets begin at 0 again, and the level's progress passes over what comes."""
+    store, schedule = asker.broker.store, asker.broker.schedule
+    park = ("SCHEDULE_TOPIC_XXXX", 0, b"later")
+    place = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    for _ in range(5):
+        asker.put(*park, **place)
+    asker.clock.advance(2_000)
+    schedule.step()
+    assert schedule.offsets[1] == 5
+    monkeypatch.setattr(ConsumeQueue, "expired", lambda queue, start: True)  # retention took them
+    assert (await asker.ask(306)).code == 0
+    schedule.step()
+    for _ in range(3):
+        asker.put(*park, **place)
+    schedule.step()
+    asker.clock.advance(2_000)
+    delivered = store.end
+    schedule.step()
+    assert schedule.offsets[1] == 8 and store.end > delivered
 
 
 async def test_maintenance_requests_succeed(asker: Asker) -> None:

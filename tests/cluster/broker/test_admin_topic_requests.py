@@ -101,6 +101,20 @@ async def test_some_attributes_cannot_change_once_made(asker: Asker) -> None:
     assert found.attributes == {"cleanup.policy": "DELETE", "message.type": "FIFO"}
 
 
+@pytest.mark.parametrize("attribute", ["queue.type=BatchCQ", "cleanup.policy=COMPACTION"])
+async def test_attributes_that_would_have_no_effect_are_refused_with_a_word(
+    attribute: str, asker: Asker
+) -> None:
+    answer = await asker.ask(UPDATE, **topic("T", attributes=f"+{attribute}"))
+    assert answer.code == SYSTEM_ERROR and f"{attribute}: " in (answer.remark or "")
+    assert "not served here" in (answer.remark or "")
+    key, value = attribute.split("=")
+    entry = {"topicName": "T", "perm": 6, "attributes": {key: value}}
+    answer = await asker.ask(UPDATE_LIST, {"topicConfigList": [entry]})
+    assert answer.code == SYSTEM_ERROR and "not served here" in (answer.remark or "")
+    assert "T" not in asker.broker.topics
+
+
 async def test_list_applies_what_differs_even_beside_what_does_not(asker: Asker) -> None:
     entry = {"topicName": "A", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
     await asker.ask(UPDATE_LIST, {"topicConfigList": [entry]})

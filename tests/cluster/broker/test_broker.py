@@ -7,7 +7,8 @@ import gc
 import pytest
 from brokerkit import Asker, MakeBroker
 
-from cluster.broker.broker import NOT_ON_FAST_PORT, packed_host
+from cluster.broker.broker import NOT_ON_FAST_PORT
+from cluster.broker.config import packed_host
 from cluster.broker.serving import first_of, settle_memory
 from cluster.remoting.codes import RequestCode
 from storage import FlushFailed, pack_host
@@ -16,7 +17,7 @@ from storage import FlushFailed, pack_host
 SERVED = {
     10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43, 45,
     46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 308, 309,
-    310, 314, 315, 316, 317, 320, 321, 328, 329, 343, 345, 351, 352, 353, 361, 402, 907,
+    310, 314, 315, 316, 317, 320, 321, 328, 329, 343, 345, 351, 352, 353, 361, 402, 907, 29010,
 }  # fmt: skip
 
 #: places that are kept: transactions, replies, POP and assignments, timers, access control

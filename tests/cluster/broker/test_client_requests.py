@@ -188,6 +188,20 @@ async def test_heartbeats_that_name_too_much_are_refused_whole(asker: Asker) -> 
     assert len(asker.broker.producers) == ENTRIES_MAX // 2
 
 
+async def test_the_heartbeat_of_the_client_in_c_plus_plus_is_understood(asker: Asker) -> None:
+    """As the one of 2019, inside PyPI's `rocketmq` 0.4.4, sends it: ordinals, a number as a text, a line feed."""
+    beat = (
+        b'{"clientID":"25958-127.0.0.1@ins","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"CID",'
+        b'"messageModel":0,"subscriptionDataSet":[{"subString":"*","subVersion":"1795369956255","topic":"T"}]}]}\n'
+    )
+    assert (await asker.ask(HEART_BEAT, beat)).code == SUCCESS
+    group = asker.broker.consumers.group("CID")
+    assert group is not None
+    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "BROADCASTING")
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert group.subscriptions["T"].sub_version == 1_795_369_956_255
+
+
 async def test_queues_with_impossible_names_and_too_many_of_them_are_not_locked(
     asker: Asker,
 ) -> None:

@@ -14,10 +14,11 @@ from cluster.broker.config import (
     BrokerConfig,
     Role,
     change_settings,
-    check_startable,
     ha_secret,
 )
+from cluster.broker.haport import door_of
 from cluster.broker.known_keys import WITHOUT_EFFECT
+from cluster.broker.startable import check_startable
 from cluster.config import ConfigError, keys_of, parse_properties
 from replication import LeaseTimes, Mode, StreamRules
 from storage import StorageConfig
@@ -86,11 +87,11 @@ def test_a_feature_that_is_switched_on_and_not_here_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        settings(aclEnable="false", enableLmq=" True", popPollingSize="2000")
-        settings(aclEnable="true", enableDLegerCommitLog="true")
+        settings(aclEnable="false", enableSlaveActingMaster=" True", popPollingSize="2000")
+        settings(duplicationEnable="true", enabledAppendPropCRC="true")
     assert [each.message for each in caplog.records] == [
-        "switched on, and not built yet, so without effect: enableLmq",
-        "switched on, and not built yet, so without effect: aclEnable enableDLegerCommitLog",
+        "switched on, and not built yet, so without effect: enableSlaveActingMaster",
+        "switched on, and not built yet, so without effect: duplicationEnable enabledAppendPropCRC",
     ]
 
 
@@ -166,6 +167,61 @@ def test_only_loopback_is_open_to_strangers_unless_insecure() -> None:
     )
     check_startable(insecure)
     assert insecure.bind_host == insecure.advertised_host == "192.0.2.7"
+
+
+ELSEWHERE = "192.0.2.77"  # of no machine that runs tests
+
+
+def from_file(**given: str) -> BrokerConfig:
+    """Settings of a file that RocketMQ would read too."""
+    return BrokerConfig.from_properties(given, as_rocketmq=True, environment={})
+
+
+def test_a_settings_file_that_names_no_address_is_served_as_by_rocketmq(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cluster.broker.config.local_address", lambda: "10.0.0.5")
+    monkeypatch.setattr("cluster.broker.startable.reached_at", lambda: ["10.0.0.5", "172.17.0.1"])
+    config = from_file()
+    assert (config.bind_host, config.advertised_host) == ("0.0.0.0", "10.0.0.5")
+    check_startable(config)
+    (said,) = caplog.messages
+    for part in (
+        "10.0.0.5, 172.17.0.1",
+        "10911",
+        "10909",
+        "without credentials",
+        "haAllowedAddresses",
+    ):
+        assert part in said
+    for key in ("bindAddress", "brokerIP1"):  # somebody said loopback
+        assert from_file(**{key: "127.0.0.1"}).bind_host == "127.0.0.1"
+    assert settings().bind_host == settings().advertised_host == "127.0.0.1"  # no file
+
+
+def test_a_wide_address_of_a_file_is_warned_of_and_not_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for given in ({"bindAddress": "0.0.0.0"}, {"brokerIP1": ELSEWHERE}):
+        caplog.clear()
+        check_startable(from_file(**given))
+        assert "without credentials" in caplog.text
+        with pytest.raises(ConfigError, match="--insecure"):
+            check_startable(settings(**given))
+    caplog.clear()
+    check_startable(from_file(**{"tls.server.mode": "enforcing"}))
+    assert not caplog.records
+
+
+def test_brokerip1_of_the_machine_around_a_container_is_told_and_all_of_ours_listened_on() -> None:
+    config = from_file(brokerIP1=ELSEWHERE)
+    assert (config.bind_host, config.advertised_host) == ("0.0.0.0", ELSEWHERE)
+
+
+def test_the_replication_port_of_a_wide_file_keeps_its_door() -> None:
+    """INV-44: RocketMQ's file opens the client ports to all, and the log to nobody."""
+    assert door_of(from_file()).refuse("10.0.0.9") is not None
+    assert door_of(from_file(haAllowedAddresses="10.0.0.0/24")).refuse("10.0.0.9") is None
 
 
 def test_metrics_page_is_for_this_machine_unless_insecure() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cluster.process import running
 from replication import election as e
 from replication import masterevents as m
 from replication import replica as r
+from replication.registered import KnownReplica
 
 __all__ = ["controllers"]
 
@@ -26,9 +28,13 @@ class Told:
 
     def __init__(self) -> None:
         self.events: list[r.Event] = []
+        self.replicas: tuple[KnownReplica, ...] | None = None
 
     def feed(self, event: r.Event) -> None:
         self.events.append(event)
+
+    def registered(self, replicas: tuple[KnownReplica, ...]) -> None:
+        self.replicas = replicas
 
     def of(self, kind: type[object]) -> list[r.Event]:
         return [event for event in self.events if type(event) is kind]
@@ -41,7 +47,7 @@ def beat(number: int = 1, *, leading: bool = False) -> r.SendHeartbeat:
 def link_of(root: Path, told: Told, incarnation: int = 77, **settings: str) -> ControllerLink:
     return ControllerLink(
         config_of(root, **settings), LoopClock(), random.Random(3), replica=1,
-        incarnation=incarnation, feed=told.feed,
+        incarnation=incarnation, feed=told.feed, registered=told.registered,
     )  # fmt: skip
 
 
@@ -106,18 +112,29 @@ def test_a_controller_that_leads_no_more_is_left(tmp_path: Path, controllers: Co
     run(main())
 
 
-def test_a_silent_controller_is_left_well_before_the_lease_is_over(
+def test_a_silent_controller_is_left_for_another_well_before_the_lease_is_over(
     tmp_path: Path, controllers: Controllers
 ) -> None:
+    """And kept while there is no other: it may be slow, and what it says still counts."""
+
     async def main() -> None:
         controller = controllers.add()
         told = Told()
         link = link_of(tmp_path, told)
         async with connected(link):
-            began = asyncio.get_running_loop().time()
             controller.silent = True
+            await asyncio.sleep(5)
+            assert link.connected and not told.of(r.ControllerLost)
+            controller.silent = False
+            link.beat(beat())
+            await asyncio.sleep(2)
+            link.beat(beat())
+            controllers.add("c:2")
+            controller.silent = True
+            began = asyncio.get_running_loop().time()
             await until(lambda: told.of(r.ControllerLost), "a silent controller is kept")
             waited_s = asyncio.get_running_loop().time() - began
+            await until(lambda: link.address == "c:2", "nobody else is asked")
             assert waited_s * 1000 < 0.75 * link_of(tmp_path, told)._config.lease.lease_ms
 
     run(main())
@@ -187,11 +204,12 @@ def test_notices_of_the_controller_are_events(tmp_path: Path, controllers: Contr
             link.register(r.Register(False, 0, 0))
             await asyncio.sleep(0.001)
             (session,) = controller.channels
-            controller._perform(e.NotifyRole(session, "broker-a", 1, controller.record.view()))
+            view = replace(controller.record.view(), registered=None)  # for masters only
+            controller._perform(e.NotifyRole(session, "broker-a", 1, view))
             controller._perform(e.AskToSwitch(session, "broker-a", 1, 4, 2))
             await asyncio.sleep(0.001)
             assert told.events[-2:] == [
-                r.RoleNotified(controller.record.view()),
+                r.RoleNotified(view),
                 r.SwitchAsked(4, 2),
             ]
 
@@ -260,5 +278,37 @@ def test_the_second_process_under_one_id_ends(tmp_path: Path, controllers: Contr
                         await asyncio.sleep(0.3)
             assert told.of(r.Registered) == []
             assert first.connected
+
+    run(main())
+
+
+def test_a_controller_that_names_no_replicas_to_their_master_is_asked_who_they_are(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    # INV-44, under an older release of ours; a stock controller is asked in the same words
+    async def main() -> None:
+        controller = controllers.add()
+        controller.names_replicas = False
+        give_id(controller)
+        told = Told()
+        link = link_of(tmp_path, told)
+        async with connected(link):
+            link.register(r.Register(False, 0, 0))
+            await asyncio.sleep(0.001)
+            link.ask_for_election()
+            await until(lambda: told.of(r.RoleNotified), "nobody elected")
+            link.beat(beat(1))
+            await asyncio.sleep(0.001)
+            assert told.replicas is None, "a slave lets nobody in"
+            link.beat(beat(2, leading=True))
+            await until(lambda: told.replicas is not None, "not asked")
+            assert told.replicas == (KnownReplica(1, 0, ("127.0.0.1",)),)
+            link.beat(beat(3, leading=True))
+            await asyncio.sleep(0.001)
+            assert len(controller.events(e.SyncStateData)) == 1, "not with every heartbeat"
+            await asyncio.sleep(0.3)
+            link.beat(beat(4, leading=True))
+            await asyncio.sleep(0.001)
+            assert len(controller.events(e.SyncStateData)) == 2
 
     run(main())

@@ -11,6 +11,7 @@ import pytest
 from messagekit import UNIQUE, FakeClock, Kit, open_kit
 
 from cluster.broker.delay import DELIVERIES_PER_STEP, DelayLevels
+from cluster.broker.steadytime import BELIEVED_MS
 from storage import Draft, StoreNotWritable
 
 
@@ -29,7 +30,7 @@ def send_delayed(kit: Kit, level: int, body: bytes = b"later", queue: int = 2) -
 
 def step(kit: Kit) -> bool:
     kit.dispatch()
-    return kit.schedule.step(kit.clock.now_ms())
+    return kit.schedule.step()
 
 
 def bodies(kit: Kit, topic: str = "T") -> list[bytes]:
@@ -80,12 +81,140 @@ def test_messages_of_one_level_are_delivered_in_order_and_in_bounded_steps(kit: 
     assert bodies(kit) == [b"%d" % number for number in range(count)]
 
 
-def test_a_clock_that_went_back_does_not_hold_messages_for_ever(kit: Kit) -> None:
+def delay_of(kit: Kit, body: bytes) -> int:
+    """Steps on until a message is delivered; how long that took by the monotonic clock."""
+    began_ms = kit.clock.monotonic_ms()
+    while body not in bodies(kit):
+        kit.clock.pass_ms(100)
+        step(kit)
+        assert kit.clock.monotonic_ms() - began_ms < 3_700_000, "it is held for ever"
+    return kit.clock.monotonic_ms() - began_ms
+
+
+HOUR_MS = 3_600_000
+
+
+def test_a_clock_that_went_back_neither_holds_messages_nor_makes_them_immediate(kit: Kit) -> None:
+    step(kit)
     send_delayed(kit, 3)
-    kit.dispatch()
-    kit.clock.wall_ms -= 3_600_000
-    kit.schedule.step(kit.clock.now_ms())
-    assert bodies(kit) == [b"later"]
+    step(kit)
+    kit.clock.wall_ms -= HOUR_MS
+    assert delay_of(kit, b"later") == 10_000
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+def test_a_forward_step_that_is_taken_back_corrupts_no_delay(kit: Kit, levels: int) -> None:
+    """Store times never go back: for an hour they are ahead of what the clock says."""
+    delay_ms = kit.levels.delays_ms[levels - 1]
+    step(kit)
+    kit.clock.wall_ms += HOUR_MS
+    kit.store.put(Draft("T", 0, b"an hour ahead"))
+    step(kit)
+    kit.clock.pass_ms(2_000)
+    send_delayed(kit, levels, b"during")
+    step(kit)
+    kit.clock.wall_ms -= HOUR_MS
+    send_delayed(kit, levels, b"after")
+    step(kit)
+    assert delay_ms <= delay_of(kit, b"after") <= delay_ms + 100
+    assert b"during" in bodies(kit)
+    kit.clock.pass_ms(120_000)
+    step(kit)
+    send_delayed(kit, levels, b"later")
+    step(kit)
+    assert delay_ms <= delay_of(kit, b"later") <= delay_ms + 100
+
+
+def test_a_forward_step_makes_nothing_immediate_also_when_it_stays(kit: Kit) -> None:
+    """The clock was behind, and is right from now on."""
+    step(kit)
+    send_delayed(kit, 9, b"five minutes")
+    step(kit)
+    kit.clock.pass_ms(10_000)
+    kit.clock.wall_ms += HOUR_MS
+    assert delay_of(kit, b"five minutes") == 290_000
+    send_delayed(kit, 2, b"five seconds")
+    step(kit)
+    assert delay_of(kit, b"five seconds") == 5_000
+
+
+@pytest.mark.parametrize("back_ms", [5_000, 30_000, HOUR_MS])
+@pytest.mark.parametrize("after_ms", [3_000, 50_000, 70_000])
+def test_what_comes_while_a_clock_that_went_back_stands_still_is_not_immediate(
+    kit: Kit, back_ms: int, after_ms: int
+) -> None:
+    """Store times stand still then, so by them it came long ago."""
+    step(kit)
+    send_delayed(kit, 1)
+    kit.clock.wall_ms -= back_ms
+    for _ in range(after_ms // 100):
+        kit.clock.pass_ms(100)
+        step(kit)
+    send_delayed(kit, 3, b"after")  # the first of its level, too
+    assert 10_000 <= delay_of(kit, b"after") <= 10_200
+
+
+def test_a_step_back_that_is_taken_back_shortens_no_delay(kit: Kit) -> None:
+    step(kit)
+    send_delayed(kit, 1)
+    kit.clock.wall_ms -= 30_000
+    for _ in range(200):
+        kit.clock.pass_ms(100)
+        step(kit)
+    send_delayed(kit, 5, b"a minute")
+    step(kit)
+    kit.clock.wall_ms += 30_000
+    assert 60_000 <= delay_of(kit, b"a minute") <= 60_200
+
+
+def test_after_a_switchover_with_store_times_ahead_nothing_is_immediate(tmp_path: Path) -> None:
+    """What came before our reign waits for its delay at most, what comes in it for exactly that."""
+    clock = FakeClock()
+    with open_kit(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        clock.wall_ms += HOUR_MS
+        kit.store.put(Draft("T", 0, b"an hour ahead"))
+        clock.wall_ms -= HOUR_MS
+        send_delayed(kit, 3, b"before")
+        clock.pass_ms(3_000)
+    with open_kit(tmp_path, clock) as kit:
+        kit.schedule.load()
+        step(kit)
+        send_delayed(kit, 3, b"in our reign")
+        step(kit)
+        assert delay_of(kit, b"before") == 10_000
+        assert delay_of(kit, b"in our reign") <= 200
+
+
+def test_a_step_is_logged_with_what_follows(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    steady = kit.schedule.time
+    steady.look()
+    kit.clock.wall_ms += HOUR_MS
+    kit.store.put(Draft("T", 0, b"an hour ahead"))
+    for _ in range(3):
+        steady.look()
+    kit.clock.wall_ms -= HOUR_MS
+    steady.look()
+    kit.clock.pass_ms(BELIEVED_MS)
+    kit.clock.wall_ms += 999
+    steady.look()
+    assert [record.getMessage() for record in caplog.records if "clock" in record.getMessage()] == [
+        f"the clock stepped by {HOUR_MS} ms, delays are counted without that store_times_stand_still_ms=0",
+        f"the clock is right again store_times_stand_still_ms={HOUR_MS}",
+    ]
+    assert steady.steps == 1
+
+
+def test_a_change_of_levels_is_not_waited_out(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_kit(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        send_delayed(kit, 18)
+        kit.dispatch()
+    with open_kit(tmp_path, clock, storage={"delay_levels": "1s " * 17 + "7s"}) as kit:
+        kit.schedule.load()
+        step(kit)
+        assert delay_of(kit, b"later") == 7_000
 
 
 def test_a_refusing_store_is_tried_again_with_the_same_message(
@@ -151,7 +280,7 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected_on_load(tmp_path: P
         assert kit.schedule.offsets == {1: 1, 3: 0}
 
 
-async def test_the_loop_delivers_and_saves_its_progress(
+async def test_the_loop_delivers_when_it_is_time_and_leaves_saving_to_those_who_save(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send_delayed(kit, 2, b"later")
@@ -170,5 +299,7 @@ async def test_the_loop_delivers_and_saves_its_progress(
     with pytest.raises(asyncio.CancelledError):
         await kit.schedule.run()
     assert 5_000 <= delivered_at[0] <= 5_200
+    assert kit.schedule.file.unsaved
+    kit.schedule.file.save()
     saved = json.loads(kit.schedule.file.path.read_text())
     assert saved["offsetTable"]["2"] == 1

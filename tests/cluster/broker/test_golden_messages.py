@@ -70,7 +70,7 @@ class Replay:
         """Let it be the time of a line, and what is due happen: delayed messages, waiting pulls."""
         self.clock.advance(max(0, self.start_ms + int(line["t"]) - self.clock.wall_ms))
         self.dispatch()
-        self.broker.schedule.step(self.clock.now_ms())
+        self.broker.schedule.step()
         self.dispatch()
         self.collect()
 

@@ -33,7 +33,7 @@ def later_reign(kit: Kit) -> GroupView:
     )
 
 
-def test_who_waits_when_a_reign_ends_is_told_to_send_again(
+def test_who_waits_when_a_reign_ends_is_told_that_it_is_stored_and_no_more(
     tmp_path: Path, controllers: Controllers
 ) -> None:
     # INV-33
@@ -50,7 +50,7 @@ def test_who_waits_when_a_reign_ends_is_told_to_send_again(
             assert isinstance(kit.replica.refusal(), NotMaster), "at once"
             await turns()
             answer = answered(connection)
-            assert answer is not None and answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer is not None and answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
             assert kit.replica.core.role is ReplicaRole.FOLLOWING
             assert kit.replica.broker_id == 1 and kit.told[-1] == "SLAVE"
             assert Problem.FENCED in kit.store.flags.problems

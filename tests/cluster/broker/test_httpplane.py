@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.config import BrokerConfig, change_settings, check_startable, http_token
+from cluster.broker.config import BrokerConfig, change_settings, http_token
 from cluster.broker.httpplane import ByteRange, Pace, RangeProblem, parse_range
+from cluster.broker.startable import check_startable
 from cluster.config import ConfigError
 
 TOKEN = "a-token-of-some-length"

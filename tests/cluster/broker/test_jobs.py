@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from cluster.broker.jobs import (
 from cluster.broker.offsets import OffsetTable
 from cluster.process import running
 from cluster.remoting.command import Command
-from storage import Draft, FlushFailed, encode_properties, pack_host
+from storage import Draft, FlushFailed, StoreIsFull, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 
@@ -122,17 +123,18 @@ async def test_oneway_sends_are_flushed_though_nobody_waits(make_broker: MakeBro
         await until(lambda: asker.broker.store.flushed >= end)
 
 
-async def test_async_flush_comes_by_time(make_broker: MakeBroker) -> None:
-    asker = make_broker(flushIntervalCommitLog="1", flushCommitLogLeastPages="0")
+async def test_async_flush_comes_by_time_for_the_last_byte_too(make_broker: MakeBroker) -> None:
+    """What the last moment of ASYNC_FLUSH is: one message lies in memory no longer than many do."""
+    asker = make_broker(flushIntervalCommitLog="1")
     end = put(asker)
     async with job(asker.broker.log_flush.run):
         await until(lambda: asker.broker.store.flushed >= end)
 
 
-async def test_few_pages_wait_for_the_thorough_flush(
+async def test_few_pages_wait_for_the_thorough_flush_where_the_file_says_so(
     make_broker: MakeBroker, clock: TwoClocks
 ) -> None:
-    asker = make_broker(flushIntervalCommitLog="1")
+    asker = make_broker(flushIntervalCommitLog="1", flushCommitLogLeastPages="4")
     end = put(asker)
     flushes: list[int] = []
     store = asker.broker.store
@@ -189,6 +191,41 @@ async def test_next_segment_is_made_before_it_is_needed(asker: Asker) -> None:
         await until(lambda: not store.log.next_segment_needed())
 
 
+async def test_no_space_for_the_next_segment_is_said_once_and_tried_once_a_second(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = asker.broker.store
+    while not store.log.next_segment_needed():
+        put(asker)
+    tries: list[float] = []
+
+    def full() -> None:
+        tries.append(time.monotonic())
+        raise StoreIsFull("no space for the next file")
+
+    monkeypatch.setattr(store.log, "make_next_segment", full)
+    async with job(NextSegment(store).run):
+        await until(lambda: len(tries) == 3)
+    assert tries[2] - tries[0] > 1.5
+    assert caplog.text.count("next segment not made yet") == 1
+
+
+async def test_a_full_disk_is_cleaned_at_once_also_right_after_the_start(asker: Asker) -> None:
+    """What recovery found is not known to be on the disk yet; a file may not go before it is."""
+    store = asker.broker.store
+    while len(store.log.run.segments) < 3:
+        put(asker)
+    while store.dispatch():
+        pass
+    percent = [95, 95]
+    store.retention.usage = lambda path: (100, percent[0], 100 - percent[0])
+    assert store.durability.derived < store.log.run.segments[0].end
+    async with job(Retention(store).run):
+        await until(lambda: len(store.log.run.segments) == 1)
+        percent[0] = 50
+        await until(lambda: store.flags.writable)
+
+
 async def test_administrator_wakes_the_retention(asker: Asker) -> None:
     retention = Retention(asker.broker.store)
     passes: list[int] = []
@@ -222,7 +259,7 @@ async def test_progress_is_saved_by_time_and_an_error_is_not_the_end(
 
 async def test_rates_are_sampled_from_the_first_moment(asker: Asker) -> None:
     stats = asker.broker.stats
-    async with job(StatsSampling(stats, asker.clock).run):
+    async with job(StatsSampling(stats, asker.broker.put_sizes, asker.clock).run):
         await asyncio.sleep(0)
         put(asker)
         asker.clock.advance(1_000)

@@ -31,7 +31,7 @@ from storage import fastjson
 
 MASTER = "10.0.0.1:10911"
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
-TOPICS, OFFSETS, DELAYS, GROUPS, QUEUES = 21, 43, 45, 201, 202
+TOPICS, OFFSETS, DELAYS, GROUPS, QUEUES, RUNTIME = 21, 43, 45, 201, 202, 28
 
 
 class Link:
@@ -43,6 +43,7 @@ class Link:
         self.problem: RemotingError | None = None
         self.asked: list[int] = []
         self.asked_queues: list[str] = []
+        self.asked_ends = 0
         self.fails_on: dict[int, RemotingError] = {}
         self.bodies = 0
         self.before_answer: Callable[[], None] = lambda: None
@@ -51,7 +52,9 @@ class Link:
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         assert address == MASTER
-        if command.code == QUEUES:
+        if command.code == RUNTIME:
+            self.asked_ends += 1
+        elif command.code == QUEUES:
             self.asked_queues.append((command.ext or {})["topic"])
         else:
             self.asked.append(command.code)
@@ -89,8 +92,8 @@ class Pair:
         self.source: str | None = MASTER
         broker = slave.broker
         self.tables = Tables(
-            broker.topics, broker.groups, broker.offsets, broker.schedule, broker.forget_topic,
-            broker.stored_queues, broker.store.max_offset,
+            broker.topics, broker.deletions, broker.groups, broker.offsets, broker.schedule,
+            broker.forget_topic, broker.stored_queues, broker.store, lambda: 1,
         )  # fmt: skip
         self.starts = QueueStarts(broker.topics, broker.store)
         self.sync = TableSync(lambda: self.source, self.link, self.tables, clock, self.starts)

@@ -18,7 +18,13 @@ from brokerkit import TwoClocks
 
 from cluster.broker.classicgroup import ClassicMaster
 from cluster.broker.config import BrokerConfig
-from cluster.broker.registration import NameServerLink, Registration, registration
+from cluster.broker.registration import (
+    RETRY_MS_MAX,
+    NameServerLink,
+    Registration,
+    registration,
+    single_registrations,
+)
 from cluster.broker.standing import RoleChanges
 from cluster.broker.topics import TopicConfig, TopicTable
 from cluster.remoting.command import Command
@@ -100,6 +106,8 @@ class NameServer:
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         self.codes.append(command.code)
         answer = self.answer()
+        if command.code == 217:
+            await self.heard.put({str((command.ext or {})["topic"])})
         if command.code == 103:
             body = fastjson.loads(command.body or b"")
             await self.heard.put(set(body["topicConfigSerializeWrapper"]["topicConfigTable"]))
@@ -160,6 +168,25 @@ async def test_start_registers_everything_and_a_new_topic_only_itself(
         topics.create_for_send("Fresh", "TBW102", 4)
         assert await linked.server.next() == {"Fresh"}
         assert linked.link.registered
+
+
+async def test_a_new_topic_is_registered_by_a_request_of_its_own_where_that_is_set(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    single = msgspec.structs.replace(config, single_topics_registered=True)
+    async with Linked(single, topics) as linked:
+        assert await linked.server.next() == set(topics)
+        topics.create_for_send("Fresh", "TBW102", 4)
+        assert await linked.server.next() == {"Fresh"}
+        assert linked.server.codes == [103, 217]
+    (command,) = single_registrations(single, topics, ["Fresh", "gone"])
+    assert fastjson.loads(command.body or b"") == {
+        "queueDatas": [
+            {
+                "brokerName": config.name, "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 4,
+            }
+        ]
+    }  # fmt: skip
 
 
 async def test_who_waits_for_an_announcement_goes_on_when_the_name_server_knows(
@@ -224,6 +251,39 @@ async def test_dead_name_server_is_tried_again(config: BrokerConfig, topics: Top
             await linked.link.tried.wait()
         assert not linked.link.registered
         assert await linked.server.next() == set(topics)
+
+
+async def test_a_new_master_is_told_at_once_to_a_name_server_that_was_away(
+    config: BrokerConfig, topics: TopicTable
+) -> None:
+    tries: asyncio.Queue[None] = asyncio.Queue()
+
+    def away() -> Command:
+        tries.put_nowait(None)
+        raise ConnectFailed("ns:9876", "refused")
+
+    linked = Linked(config, topics)
+    linked.link._rng = Longest()
+    linked.link._failures = 20  # it was away for long
+    linked.server.answer = away
+    async with linked, asyncio.timeout(RETRY_MS_MAX / 1000):
+        await tries.get()
+        linked.link.topics_changed(["T"])
+        await asyncio.sleep(0.1)
+        assert tries.empty(), "a topic waits for the next try"
+        linked.link.role_changed()
+        await tries.get()
+        linked.server.answer = lambda: Command(0)
+        linked.link.role_changed()
+        assert await linked.server.heard.get() == set(topics)
+
+
+class Longest(random.Random):
+    """Always the longest pause."""
+
+    def randint(self, a: int, b: int) -> int:
+        assert b <= RETRY_MS_MAX
+        return b
 
 
 async def test_ordered_topics_of_the_answer_are_handed_on(

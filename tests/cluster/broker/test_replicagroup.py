@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from messagekit import FakeConnection
 from replicakit import (
@@ -106,6 +108,25 @@ def test_a_message_waits_for_the_slave_in_the_set_and_consumers_do_too(
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("role", "lossy_epoch", "lost"),
+    [("SYNC_MASTER", 0, False), ("SYNC_MASTER", 1, True), ("ASYNC_MASTER", 0, True)],
+)
+def test_a_reign_knows_whether_readers_may_have_been_given_more_than_it_has(
+    tmp_path: Path, controllers: Controllers, role: str, lossy_epoch: int, lost: bool
+) -> None:
+    """INV-42: nothing is confirmed in a synchronous mode that the set does not hold, unless that was declared."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path, brokerRole=role) as kit:
+            core = kit.replica.core
+            core.view = dataclasses.replace(core.view, lossy_epoch=lossy_epoch)
+            assert kit.replica.may_have_lost is lost
+
+    run(main())
+
+
 def test_too_few_replicas_in_the_set_refuse_before_the_append(
     tmp_path: Path, controllers: Controllers
 ) -> None:
@@ -159,14 +180,37 @@ def test_without_its_controller_a_master_refuses_when_the_lease_is_over(
     run(main())
 
 
-@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
-def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_renewed(
-    tmp_path: Path, controllers: Controllers, role: str
+def test_a_controller_that_is_slow_under_load_is_kept_and_its_answers_count(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    # INV-23: a lease counts from the sending, so a late answer is worth what is left
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path) as kit:
+            lease_ms = kit.config.lease.lease_ms
+            controller.delay_s = (lease_ms - 2 * kit.config.lease.heartbeat_ms) / 1000
+            connects = len(controllers.connects)
+            refused = 0
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                refused += kit.replica.refusal() is not None
+            assert refused == 0, "the lease ran out"
+            assert len(controllers.connects) - connects <= 2, "one look around, at both addresses"
+            assert kit.replica.link.connected
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"brokerRole": "SYNC_MASTER"}, {"brokerRole": "ASYNC_MASTER", "haLeasePolicy": "strict"}]
+)  # fmt: skip
+def test_a_process_that_stood_still_alone_acknowledges_nothing_until_its_lease_is_renewed(
+    tmp_path: Path, controllers: Controllers, settings: dict[str, str]
 ) -> None:
     # INV-23
     async def main() -> None:
         controller = controllers.add()
-        async with reigning(tmp_path, brokerRole=role) as kit:
+        async with reigning(tmp_path, **settings) as kit:
             controller.silent = True
             placed = kit.store.put(draft())
             cast(Any, asyncio.get_running_loop()).now_s += 30  # between the append and its answer
@@ -176,6 +220,46 @@ def test_a_process_that_stood_still_acknowledges_nothing_until_its_lease_is_rene
             assert kit.store.max_offset("T", 0) == 0
             controller.silent = False
             await until(lambda: answered(connection), "not acknowledged by the same master")
+
+    run(main())
+
+
+def test_an_asynchronous_master_goes_on_without_its_controller_unless_it_is_told_otherwise(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path, brokerRole="ASYNC_MASTER") as kit:
+            controller.silent = True
+            cast(Any, asyncio.get_running_loop()).now_s += 30
+            await turns()
+            assert kit.replica.refusal() is None
+            placed = kit.store.put(draft())
+            connection = hold(kit, placed.end)
+            await until(lambda: answered(connection), "it waits for a controller that is away")
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+def test_what_waits_when_a_reign_ends_is_called_stored_and_its_fate_unknown(
+    tmp_path: Path, controllers: Controllers, role: str
+) -> None:
+    # INV-7
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path, brokerRole=role, haLeasePolicy="strict") as kit:
+            controller.silent = True
+            placed = kit.store.put(draft())
+            cast(Any, asyncio.get_running_loop()).now_s += 30
+            connection = hold(kit, placed.end)
+            view = GroupView(2, 2, "10.0.0.2:10911", "10.0.0.2:10912", frozenset({2}), 4)
+            kit.replica.feed.feed(r.RoleNotified(view))
+            await turns()
+            answer = answered(connection)
+            assert answer is not None and answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert answer.remark and "stored, fate unknown" in answer.remark
+            assert (answer.ext or {})["epoch"] == "0000000001"
 
     run(main())
 
@@ -207,9 +291,39 @@ def test_an_answer_that_waits_too_long_says_for_what(
             placed = kit.store.put(draft())
             if flushed:
                 kit.store.flush_log()
+                kit.replica.flushed(placed.end)
             overdue = kit.replica.overdue(placed.end, waited_ms)
             assert (overdue.code if overdue else None) == code
             assert kit.acks.timeout_ms == 2_000
+
+    run(main())
+
+
+def test_a_slow_disk_of_the_master_is_never_called_a_slow_slave(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """A flush ends in a thread; the core hears of it in a later turn of the loop, and answers are looked at between."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
+            feed = kit.replica.feed
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
+            placed = kit.store.put(draft())
+            connection = hold(kit, placed.end)
+            await turns()
+            feed.feed(m.SlaveReported(7, placed.end, placed.end, 1, placed.end, kit.store.end))
+            kit.store.flush_log()  # in its thread; nobody was told yet
+            cast(Any, asyncio.get_running_loop()).now_s += 2.5
+            kit.acks.expire(kit.replica._clock.monotonic_ms())
+            await turns()
+            assert answered(connection) is None, "nobody is too slow yet"
+            feed.feed(r.HeartbeatAnswered(0, True, False, kit.replica.core.view))
+            kit.replica.flushed(placed.end)
+            await until(lambda: answered(connection), "not acknowledged")
+            answer = answered(connection)
+            assert answer is not None and answer.code == ResponseCode.SUCCESS
 
     run(main())
 
@@ -404,9 +518,32 @@ def test_with_a_synchronous_disk_a_power_cut_lost_nothing_that_was_reported(
     async def main() -> None:
         controllers.add()
         (tmp_path / "abort").write_text("1")
+        (tmp_path / "flushmode").write_text("1 SYNC_FLUSH")
         with open_kit(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
             await kit.join()
             assert not kit.replica.core.suspect
+            assert kit.replica.core.slave.durable
+
+    run(main())
+
+
+def test_a_power_cut_is_judged_by_how_the_replica_ran_and_not_by_its_new_broker_conf(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """INV-39: the rolling change from S0 to S1, and power fails before the restart that was meant."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            kit.store.put(draft())
+            abort, ran = ((tmp_path / name).read_bytes() for name in ("abort", "flushmode"))
+        (tmp_path / "abort").write_bytes(abort)
+        (tmp_path / "flushmode").write_bytes(ran)
+        (tmp_path / "bootid").write_text(f"{abort.decode()} some other boot")
+        controllers.at.clear()
+        with open_kit(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
+            await kit.join()
+            assert kit.replica.core.suspect
 
     run(main())
 
@@ -530,5 +667,31 @@ def test_an_alarm_is_kept_for_operators_and_named_once(
             assert len(kit.replica.alarms) == 1
             assert "its state was lost" in kit.replica.alarms[0]
         assert caplog.text.count("a person must act") == 1
+
+    run(main())
+
+
+def test_a_controller_that_comes_back_with_an_older_state_of_the_epoch_is_told_the_set(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """It would elect by a set that nobody acknowledges by, and fence every change of it for as long as we live."""
+
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path) as kit:
+            (group,) = controller.core.groups.values()
+            core = kit.replica.core.master
+            assert core is not None
+            older = group.record.set_number
+            group.record = msgspec.structs.replace(group.record, set_number=older + 4)
+            await until(lambda: core.number == older + 4, "it has not heard of the number")
+            group.record = msgspec.structs.replace(group.record, set_number=older)
+            await until(lambda: controller.record.set_number > older + 4, "not healed")
+            await until(lambda: core.number == controller.record.set_number, "not learned")
+            (alarm,) = kit.replica.alarms_now()
+            assert f"the controller knows set number {older} of epoch 1" in alarm
+            proposals = len(controller.events(e.AlterSyncSet))
+            await asyncio.sleep(2)
+            assert len(controller.events(e.AlterSyncSet)) == proposals, "said once"
 
     run(main())

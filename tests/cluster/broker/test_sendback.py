@@ -77,6 +77,12 @@ def test_origin_topic_and_id_are_those_of_the_first_try(kit: Kit) -> None:
     assert (found["DELAY"], found["REAL_TOPIC"], found["REAL_QID"]) == ("7", "%RETRY%G", "0")
 
 
+def test_a_second_send_back_counts_for_the_topic_that_the_message_was_sent_to(kit: Kit) -> None:
+    back(kit, stored(kit))
+    back(kit, stored(kit, 1, RETRY_TOPIC="First"))
+    assert kit.stats.values("SNDBCK_PUT_NUMS") == [("T@G", 1), ("First@G", 1)]
+
+
 def test_the_consumer_may_name_the_level_itself(kit: Kit) -> None:
     back(kit, stored(kit), level=1)
     assert last(kit).queue_id == 0

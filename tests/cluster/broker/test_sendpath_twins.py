@@ -481,6 +481,15 @@ def damaged(rng: random.Random, frame: bytes) -> bytes:
     return bytes(found)
 
 
+def lets_the_broker_choose(chunk: bytes) -> bool:
+    """Whether damage made the queue id negative: any queue will do."""
+    try:
+        found = Command.decode(memoryview(chunk)[: bytes_needed(chunk, 0, len(chunk))])
+        return int((found.ext or {}).get("e", 0)) < 0
+    except (PeerBrokeProtocol, ValueError):
+        return False
+
+
 @pytest.mark.fuzz
 def test_damaged_frames_end_alike(tmp_path: Path) -> None:
     seed = int(os.environ.get("TANDEM_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
@@ -499,6 +508,8 @@ def test_damaged_frames_end_alike(tmp_path: Path) -> None:
         trio = Trio(kits)
         for number in range(INPUTS):
             chunk = damaged(rng, rng.choice(sound)) + after
+            if lets_the_broker_choose(chunk):
+                continue  # each way draws its queue from a source of its own
             try:
                 trio.feed(chunk)
             except BaseException as problem:

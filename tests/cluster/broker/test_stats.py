@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from brokerkit import Asker
+
+from cluster.broker.putsizes import ENTRIES_MAX, Put
 from cluster.broker.stats import BrokerStats
 
 
@@ -95,3 +98,70 @@ def test_deleted_topic_is_not_counted_any_more() -> None:
     stats.forget_topic("T")
     assert stats.windows("GROUP_GET_NUMS", "T@G") is None
     assert stats.windows("GROUP_GET_NUMS", "Tail@G") is not None
+
+
+async def test_tools_are_shown_every_name_that_rocketmq_counts_by(asker: Asker) -> None:
+    broker = asker.broker
+    await asker.ask(17, topic="T", readQueueNums=2, writeQueueNums=2, perm=6)
+
+    def sample(after_ms: int) -> None:
+        asker.clock.advance(after_ms)
+        broker.stats.put(broker.put_sizes.look())
+        broker.stats.sample_windows(asker.clock.now_ms())
+
+    sample(0)
+    for number in range(6):
+        asker.put("T", number % 2, body=b"x" * 100)
+        asker.put("BenchmarkTest", 0)
+    broker.stats.pulled("G", "T", 6, 600, 1, 5)
+    broker.stats.pulled("G", "BenchmarkTest", 6, 60)
+    sample(10_000)
+    broker.stats.pulled("G", "T", 6, 600, 1, 7)
+    sample(10_000)
+
+    async def minute(name: str, key: str) -> dict[str, float]:
+        found = await asker.json(315, statsName=name, statsKey=key)
+        window: dict[str, float] = found["statsMinute"]
+        return window
+
+    size = await minute("TOPIC_PUT_SIZE", "T")
+    stored = sum(size for _, size, _ in _entries(asker, "T"))
+    assert size["sum"] == stored > 600 and size["avgpt"] == stored / 6
+    assert (await minute("TOPIC_PUT_LATENCY", "1@T"))["sum"] == 0, "nothing was waited for"
+    cluster = broker.config.cluster
+    assert (await minute("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", cluster))["sum"] == 6
+    assert (await minute("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", cluster))["sum"] == 6
+    assert (await minute("GROUP_GET_LATENCY", "1@T@G"))["avgpt"] == 7
+    broker.stats.forget_topic("T")
+    for name, key in (
+        ("TOPIC_PUT_SIZE", "T"),
+        ("TOPIC_PUT_LATENCY", "0@T"),
+        ("GROUP_GET_LATENCY", "1@T@G"),
+    ):
+        assert broker.stats.windows(name, key) is None
+
+
+def _entries(asker: Asker, topic: str) -> list[tuple[int, int, int]]:
+    return [
+        queue.entry(offset) or (0, 0, 0)
+        for queue in asker.broker.store.queues
+        if queue.topic == topic
+        for offset in range(queue.max_offset)
+    ]
+
+
+def test_large_bursts_are_measured_by_their_newest_messages(asker: Asker) -> None:
+    sizes = asker.broker.put_sizes
+    for _ in range(ENTRIES_MAX + 100):
+        asker.put("T", 0, body=b"x")
+    (put,) = sizes.look()
+    each = _entries(asker, "T")[0][1]
+    assert put == Put("T", 0, ENTRIES_MAX + 100, (ENTRIES_MAX + 100) * each, 0.0)
+    assert list(sizes.look()) == []
+
+
+async def test_a_put_takes_as_long_as_its_answer_was_held(asker: Asker) -> None:
+    asker.put("T", 0)
+    asker.broker.acks.waited = (200, 200 * 30)
+    (put,) = asker.broker.put_sizes.look()
+    assert put.wait_ms == 30

@@ -66,6 +66,7 @@ class FakeBroker:
         self.address = address
         self.queues: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.log_end = 0
         self.locks: dict[tuple[str, str, int], str] = {}
         self.members: dict[str, dict[FakeWire, str]] = defaultdict(dict)
         self.heartbeats: list[dict[str, Any]] = []
@@ -156,7 +157,8 @@ class FakeBroker:
     ) -> int:
         queue = self.queues[topic, queue_id]
         draft = Draft(topic, queue_id, body, properties, 0, sys_flag, 1, HOST, HOST)
-        queue.append(encode(draft, len(queue), 100 * len(queue), 1_000 + len(queue)))
+        queue.append(encode(draft, len(queue), self.log_end, 1_000 + len(queue)))
+        self.log_end += 100
         async with self._arrived:
             self._arrived.notify_all()
         return len(queue) - 1
@@ -211,6 +213,14 @@ class FakeBroker:
             "suggestWhichBrokerId": "0",
         }
         return command.reply(code, ext=fields, body=body or None)
+
+    async def handle_view_message_by_id(self, command: Command, wire: FakeWire) -> Command:
+        wanted = int(ext(command)["offset"])
+        for records in self.queues.values():
+            for record in records:
+                if int.from_bytes(record[28:36], "big") == wanted:
+                    return command.reply(body=bytes(record))
+        return command.reply(ResponseCode.SYSTEM_ERROR, "no message there")
 
     async def handle_query_consumer_offset(self, command: Command, wire: FakeWire) -> Command:
         offset = self.offsets.get(offset_key(command), 0 if self.young_topic_rule else None)

@@ -104,6 +104,24 @@ async def test_deleting_a_topic_reaches_masters_then_every_name_server(
     )
 
 
+async def test_what_a_master_remarks_on_a_change_it_made_is_kept(
+    admin: Admin, servers: Servers
+) -> None:
+    """Not all of its slaves have it: if it dies now, the change may be gone."""
+
+    def half_done(address: str, command: Command) -> Command:
+        return command.reply(remark="not known to have reached 2" if address == OTHER else None)
+
+    servers.answers[RequestCode.UPDATE_AND_CREATE_TOPIC] = half_done
+    await admin.create_topic("T")
+    assert admin.remarks == ((OTHER, "not known to have reached 2"),)
+    servers.answers[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = lambda _, command: command.reply(
+        body=b'{"groupList":[]}', remark="as ever"
+    )
+    await admin.topic_groups("T")
+    assert len(admin.remarks) == 1, "others chat"
+
+
 async def test_a_refusal_stops_the_rest_and_carries_code_and_words(
     admin: Admin, servers: Servers
 ) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport
 from timekit import run
 
 from cluster.client import (
     CacheLimits,
     ConsumeResult,
     MessageModel,
+    MessageQueue,
     MessageRefused,
     NoNameServer,
     PushConsumer,
     ReceivedMessage,
     StartFrom,
 )
-from cluster.remoting import RequestCode
+from cluster.client.rebalance import Allocation
+from cluster.remoting import Command, RequestCode
+from cluster.remoting.codes import ResponseCode
 
 Handler = Callable[[ReceivedMessage], Awaitable[ConsumeResult | None]]
 
@@ -368,6 +371,129 @@ def test_broker_that_was_away_is_read_again_when_it_is_back(cluster: FakeCluster
     run(main())
 
 
+def goes_away(cluster: FakeCluster, broker: FakeBroker) -> None:
+    """As with kill -9: the name server takes it out of the routes, others stay."""
+    broker.down = True
+    broker.members.clear()
+    for wire in cluster.wires:
+        if wire._address != broker.address:
+            continue
+        if isinstance(wire, MemoryTransport):
+            wire.lose()
+        else:
+            wire.closed = True
+    del cluster.topics["T"][broker.name]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_what_was_finished_is_not_read_again_when_its_broker_comes_back_with_an_older_position(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    one, two = cluster.add("broker-a", "T", 1), cluster.add("broker-b", "T", 1)
+
+    async def main() -> None:
+        inbox = Inbox()
+        async with consumer(inbox, start=StartFrom.FIRST, orderly=orderly) as running:
+            await one.fill("T", 0, [b"a%d" % n for n in range(100)])
+            await two.fill("T", 0, [b"b%d" % n for n in range(100)])
+            await inbox.wait(200)
+            await asyncio.sleep(60)
+            await one.fill("T", 0, [b"late%d" % n for n in range(10)])
+            await inbox.wait(210)
+            goes_away(cluster, one)  # before the position of the ten was committed
+            await asyncio.sleep(60)
+            assert {each.broker_name for each in running.assignment if each.topic == "T"} == {
+                "broker-b"
+            }
+            one.offsets["CG", "T", 0] = 30
+            one.locks.clear()
+            cluster.topics["T"]["broker-a"] = 1
+            one.down = False
+            await one.fill("T", 0, [b"after"])
+            await inbox.wait(211)
+            await asyncio.sleep(60)
+        bodies = [message.body for message in inbox.messages]
+        assert len(bodies) == len(set(bodies)) == 211
+        assert committed(one) == {0: 111}
+
+    run(main())
+
+
+def test_a_place_in_a_log_that_was_cut_meanwhile_is_not_believed(cluster: FakeCluster) -> None:
+    one = cluster.add("broker-a", "T", 1)
+    cluster.add("broker-b", "T", 1)
+
+    async def main() -> None:
+        inbox = Inbox()
+        async with consumer(inbox, start=StartFrom.FIRST):
+            await one.fill("T", 0, [b"a%d" % n for n in range(100)])
+            await inbox.wait(100)
+            goes_away(cluster, one)
+            await asyncio.sleep(60)
+            del one.queues["T", 0][50:]  # a power cut
+            one.log_end = 100 * 50
+            one.offsets["CG", "T", 0] = 40
+            await one.fill("T", 0, [b"new%d" % n for n in range(80)])
+            cluster.topics["T"]["broker-a"] = 1
+            one.down = False
+            await asyncio.sleep(60)
+        bodies = [message.body for message in inbox.messages]
+        assert bodies[100:] == [
+            *(b"a%d" % n for n in range(40, 50)),
+            *(b"new%d" % n for n in range(80)),
+        ]
+
+    run(main())
+
+
+def test_a_queue_that_another_member_had_meanwhile_begins_where_that_one_left_it(
+    cluster: FakeCluster,
+) -> None:
+    one = cluster.add("broker-a", "T", 1)
+    cluster.add("broker-b", "T", 1)
+
+    def of_broker(name: str, alone: bool) -> Allocation:
+        def allocate(
+            queues: Sequence[MessageQueue], client_ids: Sequence[str], own_id: str
+        ) -> Sequence[MessageQueue]:
+            if alone and len(client_ids) == 1:
+                return queues
+            return [queue for queue in queues if queue.broker_name == name]
+
+        return allocate
+
+    def keeps_no_position(command: Command) -> Command | None:
+        if command.code != RequestCode.UPDATE_CONSUMER_OFFSET:
+            return None
+        return command.reply()
+
+    async def main() -> None:
+        first, second = Inbox(), Inbox()
+        keeper = consumer(
+            first, start=StartFrom.FIRST, allocation=of_broker("broker-b", alone=True)
+        )
+        other = consumer(
+            second, start=StartFrom.FIRST, allocation=of_broker("broker-a", alone=False)
+        )
+        async with keeper:
+            await one.fill("T", 0, [b"a%d" % n for n in range(10)])
+            await first.wait(10)
+            goes_away(cluster, one)
+            await asyncio.sleep(60)
+            async with other:
+                cluster.topics["T"]["broker-a"] = 1
+                one.down = False
+                one.offsets["CG", "T", 0] = 5
+                assert await second.wait(5) == [b"a%d" % n for n in range(5, 10)]
+                await asyncio.sleep(60)
+                one.offsets["CG", "T", 0] = 7  # the group was set back
+                one.trouble = keeps_no_position
+            await asyncio.sleep(60)
+        assert [each.body for each in first.messages[10:]] == [b"a7", b"a8", b"a9"]
+
+    run(main())
+
+
 def test_position_that_the_broker_refuses_is_replaced_by_its_own(cluster: FakeCluster) -> None:
     broker = cluster.add("broker-a", "T", 1)
     broker.offsets["CG", "T", 0] = 500
@@ -496,6 +622,51 @@ def test_broadcasting_reads_every_queue_and_keeps_positions_in_a_file(
     stored = json.loads((tmp_path / "10.0.0.9@DEFAULT" / "CG" / "offsets.json").read_text())
     key = '{"brokerName":"broker-a","queueId":1,"topic":"T"}'
     assert stored["offsetTable"][key] == 2
+
+
+def test_broadcasting_reader_that_is_moved_back_drops_nothing_that_it_has_not_consumed(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """The broker knows how far it read, and not how far it came (INV-42)."""
+    broker = cluster.add("broker-a", "T", 1)
+    moved: list[str] = []
+
+    def behind_a_loss(command: Command) -> Command | None:
+        if command.code != RequestCode.PULL_MESSAGE or (command.ext or {})["queueOffset"] != "3":
+            return None
+        if moved:
+            return None
+        moved.append("once")
+        fields = {
+            "nextBeginOffset": "2", "minOffset": "0", "maxOffset": "3", "suggestWhichBrokerId": "0"
+        }  # fmt: skip
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, ext=fields)
+
+    async def main() -> None:
+        consumed: list[bytes] = []
+        may_go_on = asyncio.Event()
+
+        async def slowly(message: ReceivedMessage) -> None:
+            await may_go_on.wait()
+            consumed.append(message.body)
+
+        await broker.fill("T", 0, [b"0", b"1", b"2"])
+        broker.trouble = behind_a_loss
+        async with consumer(
+            slowly,
+            model=MessageModel.BROADCASTING,
+            offsets_dir=tmp_path,
+            start=StartFrom.FIRST,
+            concurrency=1,
+        ):
+            async with asyncio.timeout(10):
+                while not moved:  # noqa: ASYNC110 - the broker's side of it
+                    await asyncio.sleep(0.01)
+                may_go_on.set()
+                while not {b"0", b"1", b"2"} <= set(consumed):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    run(main())
 
 
 def test_failed_message_of_a_broadcasting_group_is_skipped(

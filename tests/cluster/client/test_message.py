@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from clientkit import received
+from msgspec.structs import replace
 
 from cluster.client.errors import MessageRefused
 from cluster.client.message import Message, MessageQueue, check_group, check_topic
@@ -70,13 +74,13 @@ def test_stored_properties_carry_tags_keys_delay_wait_and_unique_id() -> None:
 
 
 def test_keys_may_be_one_text_in_rocketmqs_spelling() -> None:
-    assert Message("T", b"x", keys="a b").keys == ("a", "b")
+    assert Message("T", b"x", keys=["a", "b"]).keys == ("a", "b")
     assert Message("T", b"x", keys="a").keys == ("a",)
 
 
-@pytest.mark.parametrize("keys", [["a b"], [""], ["a\tb"]])
+@pytest.mark.parametrize("keys", ["a b", ["a b"], [""], ["a\tb"], [17]])
 def test_a_key_with_a_blank_in_a_list_is_refused(keys: list[str]) -> None:
-    with pytest.raises(MessageRefused, match="one word"):
+    with pytest.raises(MessageRefused, match=r"one word|must be text"):
         Message("T", b"x", keys=keys)
 
 
@@ -101,3 +105,53 @@ def test_message_cannot_be_changed_after_it_was_made() -> None:
 def test_queues_sort_by_topic_then_broker_then_number() -> None:
     queues = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 10), MessageQueue("T", "a", 2)]
     assert [str(queue) for queue in sorted(queues)] == ["T@a:2", "T@a:10", "T@b:0"]
+
+
+@pytest.mark.parametrize("tags", ["a b", "a|b", "a || b", "a\tb", 17])
+def test_a_tag_that_no_expression_could_name_is_refused(tags: Any) -> None:
+    with pytest.raises(MessageRefused, match=r"^tags must be "):
+        Message("T", b"x", tags=tags)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"n": 17}, {17: "n"}, {"n": None}, {"n": b"x"}, ["n"], "n=17"]
+)
+def test_properties_that_are_no_texts_are_refused_by_name(properties: Any) -> None:
+    with pytest.raises(MessageRefused, match=r"propert.* must be "):
+        Message("T", b"x", properties=properties)
+
+
+def test_a_topic_that_is_no_text_is_refused() -> None:
+    with pytest.raises(MessageRefused, match="topic must be text"):
+        Message(17, b"x")  # type: ignore[arg-type]
+
+
+def test_a_delay_level_beyond_the_table_is_no_number_of_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Message("T", b"x", delay_level=18).delay_level == 18
+    with pytest.raises(MessageRefused, match=r"1 to 18, got 99.*no number of seconds"):
+        Message("T", b"x", delay_level=99)
+    monkeypatch.setattr(Message, "delay_level_max", 99)
+    assert Message("T", b"x", delay_level=99).delay_level == 99
+
+
+def test_a_received_message_is_sent_again_with_all_that_is_its_own() -> None:
+    dead = replace(
+        received(7, b"x"),
+        topic="%DLQ%G",
+        flag=5,
+        properties={
+            "TAGS": "a b", "KEYS": "k1 k2", "source": "shop", "UNIQ_KEY": "ID", "RETRY_TOPIC": "Orders",
+            "DLQ_ORIGIN_TOPIC": "Orders", "RECONSUME_TIME": "16", "TRACE_ON": "true",
+        },
+    )  # fmt: skip
+    again = Message.again(dead)
+    assert (again.topic, again.body, again.tags, again.keys) == (
+        "Orders",
+        b"x",
+        "a b",
+        ("k1", "k2"),
+    )
+    assert (dict(again.properties), again.flag) == ({"source": "shop"}, 5)
+    assert Message.again(dead, "Other").topic == "Other"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -24,6 +25,7 @@ from cluster.client import (
     Producer,
     SendFailed,
     SendStatus,
+    WrongLoop,
     by_key,
 )
 from cluster.remoting import Command, ConnectionLost, RequestCode, RequestTimedOut
@@ -161,6 +163,62 @@ def test_silent_broker_uses_up_the_time_and_not_more(cluster: FakeCluster) -> No
             return loop.time() - began
 
     assert 2.9 < run(main()) < 3.1
+
+
+def test_a_silent_broker_leaves_time_for_another(cluster: FakeCluster) -> None:
+    silent = cluster.add("broker-a", "T")
+    cluster.add("broker-b", "T")
+
+    async def hang(command: Command, wire: object) -> Command:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits that long")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with producing() as producer:
+            for number in range(8):  # so that the fast way is open
+                await producer.send(Message("T", b"%d" % number))
+            silent.handle_send_message_v2 = hang  # type: ignore[method-assign]
+            began = loop.time()
+            sends = [producer.send(Message("T", b"x")) for _ in range(12)]
+            results = await asyncio.gather(*sends)
+            assert {result.queue.broker_name for result in results} == {"broker-b"}
+            assert 1.5 <= loop.time() - began < 1.8
+            with pytest.raises(CallTimedOut):  # one attempt: nothing to divide
+                await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 0))
+            assert 4.5 <= loop.time() - began < 5
+
+    run(main())
+
+
+def test_each_advice_is_given_once(cluster: FakeCluster) -> None:
+    cluster.add("broker-a", "T").down = True
+
+    async def main() -> None:
+        async with producing() as producer:
+            await producer.send(Message("T", b"x"))
+
+    with pytest.raises(SendFailed) as caught:
+        run(main())
+    text = str(caught.value)
+    assert text.count("Is it running") == 1
+    assert text.endswith(caught.value.advice) and text.startswith(caught.value.said.rstrip("."))
+
+
+def test_a_send_from_elsewhere_than_the_producers_loop_is_refused_in_a_sentence(
+    cluster: FakeCluster,
+) -> None:
+    cluster.add("broker-a", "T")
+
+    async def main() -> None:
+        async with producing() as producer:
+            with ThreadPoolExecutor(1) as elsewhere:
+                sent = elsewhere.submit(producer.send, Message("T", b"x"))
+                with pytest.raises(WrongLoop, match="run_coroutine_threadsafe"):
+                    sent.result()
+            await producer.send(Message("T", b"x"))
+
+    run(main())
 
 
 @pytest.mark.parametrize("away", ["refuses", "is gone"])

@@ -116,3 +116,19 @@ def test_only_an_address_that_routes_once_named_can_leave_them() -> None:
     assert not table.left("10.0.0.9:9878")
     table.learn("T", parse_route(STANDARD))
     assert not table.left("10.0.0.2:10911")
+
+
+def test_a_new_topic_is_merged_without_looking_at_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten thousand topics took ten thousand squared steps: most of what statsAll did."""
+    table = BrokerTable()
+    with monkeypatch.context() as patched:
+        patched.setattr(BrokerTable, "_merge", lambda self: pytest.fail("all of them"))
+        for number in range(3):
+            route = parse_route(STANDARD.replace(b"10.0.0.3", b"10.0.0.%d" % (4 + number)))
+            assert table.learn(f"T{number}", route)
+    assert table.master("broker-a") == "10.0.0.6:10911"  # the last one's word
+    assert table.version == 3
+    table.forget("T2")
+    assert table.master("broker-a") == "10.0.0.5:10911"

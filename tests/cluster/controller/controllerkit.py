@@ -85,8 +85,9 @@ def told(change: tuple[str, GroupRecord | None]) -> str:
 class Line:
     """As much of a connection as a controller looks at; what it sends is written down."""
 
-    def __init__(self, number: int, lines: list[str]) -> None:
+    def __init__(self, number: int, lines: list[str], address: str = "127.0.0.1:50000") -> None:
         self.id = number
+        self.address = address
         self.closed = False
         self.sent: list[Command] = []
         self._lines = lines

@@ -336,3 +336,112 @@ async def test_heartbeats_of_stock_brokers_are_not_answered_and_not_remembered()
 async def test_an_address_that_is_none_does_not_refuse() -> None:
     assert not await refuses("nowhere")
     assert not await refuses("")
+
+
+async def test_a_refused_change_of_a_set_is_in_the_log_and_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stock master asks again with every report of its slave: 46,431 times and no line here, once."""
+    async with Table(at_once=True) as table:
+        for replica in (1, 2):
+            await table.ask(replica, apply(replica))
+            await table.ask(replica, register(replica))
+        await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
+        await table.ask(1, beat(1, epoch=1, leading=True))
+        alter = e.AlterSyncSet(0, "a", 1, 1, frozenset({1, 2}), 1, ((2, 99),))
+        for _ in range(1000):
+            answer = await table.answered(1, plane.encode_alter_sync_set(alter, 0))
+            assert answer.code == ResponseCode.CONTROLLER_INVALID_REPLICAS
+    said = [each.getMessage() for each in caplog.records if "not changed" in each.getMessage()]
+    assert said == [
+        "sync-state-set not changed broker=a master=1 code=2003 "
+        "why=replica 2 is another process by now suppressed=0"
+    ]
+
+
+# --- who is believed: INV-44 ---
+
+ELSEWHERE = "203.0.113.5:40000"
+
+
+async def answer_of(table: Table, session: int, command: Command) -> Command:
+    await table.ask(session, command)
+    return table.line(session).sent[-1]
+
+
+def by_operator() -> list[Command]:
+    elect = e.ElectMaster(0, "c", "a", 2, designated=True)
+    return [
+        plane.encode_clean_broker_data(e.CleanBrokerData(0, "c", "a", (), True), 0),
+        plane.encode_elect_master(elect, 0),
+        Command(RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true\n"),
+    ]
+
+
+async def test_strangers_from_elsewhere_stop_no_group_and_give_it_no_other_master(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Table(at_once=True) as table:
+        await table.ask(1, apply(1))
+        await table.ask(1, register(1))
+        table.line(2).address = ELSEWHERE
+        for command in by_operator():
+            with caplog.at_level(logging.WARNING):
+                answer = await answer_of(table, 2, command)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "controllerAllowedAddresses" in (answer.remark or "")
+            assert f"was not believed peer={ELSEWHERE}" in caplog.text
+        assert table.controller.reign is not None
+        assert list(table.controller.reign.core.groups) == ["a"]
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:9", "10.0.0.1:40000", "10.7.7.7:1"])
+async def test_an_operator_is_believed_here_on_hosts_of_replicas_and_where_we_were_told(
+    place: str,
+) -> None:
+    async with Table(at_once=True, controllerAllowedAddresses="10.7.7.0/24, 10.0.0.1") as table:
+        table.line(1).address = "10.0.0.1:50000"
+        await table.ask(1, apply(1))
+        await table.ask(1, register(1))
+        table.line(2).address = place
+        clean = by_operator()[0]
+        assert (await answer_of(table, 2, clean)).code == ResponseCode.SUCCESS
+
+
+async def test_a_replica_hands_over_on_its_own_connection() -> None:
+    async with Table(at_once=True) as table:
+        table.line(1).address = ELSEWHERE
+        await table.ask(1, apply(1))
+        await table.ask(1, register(1))
+        answer = await answer_of(table, 1, by_operator()[1])
+        assert answer.code != ResponseCode.NO_PERMISSION
+
+
+async def test_where_brokers_are_named_nobody_else_gets_an_id_or_registers() -> None:
+    async with Table(at_once=True, controllerAllowedAddresses="10.0.0.0/24") as table:
+        table.line(1).address = ELSEWHERE
+        for command in (apply(1), register(1)):
+            answer = await answer_of(table, 1, command)
+            assert answer.code == ResponseCode.NO_PERMISSION
+        table.line(2).address = "10.0.0.1:50000"
+        assert (await answer_of(table, 2, apply(1))).code == ResponseCode.SUCCESS
+
+
+async def test_routes_of_a_controlled_group_follow_the_master_that_the_controller_knows() -> None:
+    async with Table(at_once=True) as table:
+        refuse = table.controller.refuse_route
+        assert refuse("a", 0, "10.0.0.9:1", "10.0.0.9") is None, "not one of our groups"
+        for replica in (1, 2):
+            await table.ask(replica, apply(replica))
+            await table.ask(replica, register(replica))
+        await table.ask(1, plane.encode_elect_master(e.ElectMaster(0, "c", "a", 1), 0))
+        assert refuse("a", 0, "10.0.0.1:1", "10.0.0.1") is None
+        assert refuse("a", 1, "10.0.0.2:1", "10.0.0.2") is None
+        assert refuse("a", 3, "10.0.0.3:1", "10.0.0.3") is None, "it registers here next"
+        for address, host in (
+            ("203.0.113.5:1", "203.0.113.5"),  # a stranger
+            ("10.0.0.2:1", "10.0.0.2"),  # a replica that is not the master
+            ("10.0.0.1:1", "203.0.113.5"),  # somebody in the master's name
+        ):
+            assert refuse("a", 0, address, host) is not None
+        assert refuse("a", -1, "10.0.0.1:1", "203.0.113.5") is not None, "nor its goodbye"

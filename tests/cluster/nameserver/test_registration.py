@@ -103,7 +103,7 @@ def test_static_mappings_at_the_end_are_there_from_5_0_on() -> None:
         b"{",
         b"[]",
         b"7",
-        b'{"topicConfigSerializeWrapper":[]}',
+        b'{"topicConfigSerializeWrapper":[1]}',
         b'{"topicConfigSerializeWrapper":' * 5000,
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}',
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":4294967296}}}}',

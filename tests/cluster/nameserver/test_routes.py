@@ -141,6 +141,17 @@ def test_topics_missing_from_a_registration_stay_unless_told_otherwise() -> None
     assert list(table_with(asked(), fewer, topics_follow_registration=True)) == ["U", "V"]
 
 
+def test_a_registration_of_a_part_takes_no_topic_away() -> None:
+    """Of what changed, as brokers without enableSingleTopicRegister send it: nothing in it says that it is a part."""
+    whole = {name: TopicLine() for name in ("SELF_TEST_TOPIC", "BenchmarkTest", "T", "U")}
+    table = table_with(asked(topics=whole), topics_follow_registration=True)
+    table.register(asked(topics={"New": TopicLine()}, version=version(2)), 1, NOW)
+    assert list(table) == ["BenchmarkTest", "New", "SELF_TEST_TOPIC", "T", "U"]
+    del whole["T"]
+    table.register(asked(topics=whole, version=version(3)), 1, NOW)
+    assert list(table) == ["BenchmarkTest", "SELF_TEST_TOPIC", "U"]
+
+
 def test_a_slave_learns_where_its_master_is_and_does_not_touch_topics() -> None:
     table = table_with(asked())
     changed = {"T": TopicLine(99, 99, 6), "X": TopicLine()}

@@ -41,6 +41,7 @@ class Line:
 
     def __init__(self, number: int) -> None:
         self.id = number
+        self.address = "203.0.113.5:40000"
         self.closed = False
         self.close_reason = "closed by the peer"
 
@@ -512,6 +513,16 @@ def test_a_reachable_address_needs_tls_or_the_flag(host: str, tmp_path: Path) ->
         check_startable(NameServerConfig.from_properties(cannot, home=tmp_path))
 
 
+def test_a_settings_file_without_an_address_is_served_everywhere_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = NameServerConfig.from_properties({}, as_rocketmq=True, home=tmp_path)
+    assert config.bind_address == "0.0.0.0"
+    check_startable(config)
+    assert "without credentials" in caplog.text
+    assert NameServerConfig.from_properties({}, home=tmp_path).bind_address == "127.0.0.1"
+
+
 def test_every_handler_is_named_after_its_code() -> None:
     names = [name for name in vars(NameServer) if name.startswith("handle_")]
     assert len(names) == 23
@@ -528,5 +539,33 @@ async def test_serving_strangers_in_the_clear_is_said_at_the_start_and_every_hou
     reminder.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reminder
-    assert len([r for r in caplog.records if "without TLS" in r.getMessage()]) == lines
+    assert len([r for r in caplog.records if "without credentials" in r.getMessage()]) == lines
     assert INSECURE_REMINDER_S == 3600
+
+
+# ---- whom routes follow where a controller is near
+
+
+class Distrusting:
+    """As a controller that believes nobody but id 3."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, str, str]] = []
+
+    def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
+        self.asked.append((group, broker_id, address, host))
+        return None if broker_id == 3 else f"{address} is not the master of {group}"
+
+
+async def test_routes_of_a_controlled_group_do_not_follow_strangers(served: Served) -> None:
+    # INV-44
+    await served.register()
+    served.server.judge = judge = Distrusting()
+    refused = await served.register(2, brokerAddr="203.0.113.5:1")
+    assert (refused.code, refused.remark) == (1, "203.0.113.5:1 is not the master of broker-a")
+    assert judge.asked == [("broker-a", 0, "203.0.113.5:1", "203.0.113.5")]
+    goodbye = {"brokerName": "broker-a", "brokerAddr": ADDRESS, "clusterName": "C", "brokerId": "0"}
+    assert (await served.code(104, goodbye)).code == 1
+    assert (await served.register(3, brokerAddr="10.0.0.3:1", brokerId="3")).code == 0
+    route = json.loads((await served.code(105, {"topic": "T"})).body or b"")
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS, "3": "10.0.0.3:1"}

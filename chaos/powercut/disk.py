@@ -1,0 +1,314 @@
+"""A disk below one directory: what of the files there would survive a power cut right now.
+
+The real files are in the page cache, so to say; beside them this keeps what was synced. Rules, those of ext4, XFS and
+every other journal of metadata:
+
+* A file's bytes are on the disk once it was synced. Whatever was written since is there, or not, by the sector.
+* Names appear and go, and ftruncate takes effect, directory by directory, in the order of the calls or in none: see
+  Names. (A length that comes from writing is there or not, like the bytes.)
+* A name leads to what the disk has of that file, be it nothing (XFS after a rename without fsync).
+* Where the length of a file came from writing and its bytes did not arrive, there are zeros, or what other files had in
+  these blocks before (ext4 with data=writeback).
+
+Nothing of storage is replaced: writes through descriptors, mappings and compiled code all show in the files. Only calls
+that sync, or change names, are listened to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+SECTOR_BYTES: Final = 512
+PAGE_BYTES: Final = 4096
+CALLS: Final = (
+    "open",
+    "replace",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+)
+#: calls that take a name away from a file, and at which place of their arguments
+TAKES_NAME: Final = {"unlink": 0, "replace": 1, "rename": 1}
+
+DIRECTORY: Final = -1
+STALE: Final = (
+    b"\xda\xa3\x20\xa7stale blocks of a file that is gone " * 16
+)  # begins as a record may
+
+open_file: Final = os.open  # a Disk listens to these names of os, and uses the calls behind them
+write_file: Final = os.write
+close_file: Final = os.close
+read_file: Final = os.read
+make_directory: Final = os.mkdir
+
+Entry = tuple[int, int]  # inode, and the length that ftruncate gave it or DIRECTORY
+Listing = dict[str, Entry]
+Change = dict[str, Entry | None]  # of names, by one call; None: the name went
+
+
+class Names(enum.Enum):
+    """What is known of the names in a directory that was not synced since."""
+
+    IN_ORDER = (
+        "in order"  # up to any one of the changes: a journal of metadata, as ext4's and XFS's
+    )
+    ANY_ORDER = "in any order"  # each change came about or not: all that POSIX promises
+
+
+class _Directory:
+    """Names: those on the disk, each change since, and those of the last look."""
+
+    def __init__(self) -> None:
+        self.durable: Listing = {}
+        self.changes: list[Change] = []
+        self.seen: Listing = {}
+
+    def look(self, listing: Listing, *, one_call: bool) -> None:
+        """Note what changed since the last look. one_call: a single call did it, so it is there as a whole."""
+        if listing == self.seen:
+            return
+        change: Change = {name: None for name in self.seen if name not in listing}
+        for name, entry in listing.items():
+            if self.seen.get(name) != entry:
+                change[name] = entry
+        if one_call:
+            self.changes.append(change)
+        else:
+            self.changes += [{name: entry} for name, entry in change.items()]
+        self.seen = listing
+
+    def sync(self) -> None:
+        self.durable = self.seen
+        self.changes = []
+
+    def after(self, names: Names, careless: float, rng: random.Random) -> Listing:
+        """The names after a power cut. careless: how likely it is that all changes came about."""
+        if not self.changes or rng.random() < careless:
+            return self.seen
+        if names is Names.IN_ORDER:
+            kept = self.changes[: rng.randrange(len(self.changes) + 1)]
+        else:
+            share = rng.random()
+            kept = [change for change in self.changes if rng.random() < share]
+        listing = dict(self.durable)
+        for change in kept:
+            for name, entry in change.items():
+                if entry is None:
+                    listing.pop(name, None)
+                else:
+                    listing[name] = entry
+        return listing
+
+
+class Moment(NamedTuple):
+    """What one moment's files hold: the power may be cut there more than once."""
+
+    base: int  # inode
+    written: dict[int, bytes]
+
+
+class Disk:
+    """What is durable below `base`: all that is there when it is entered, and then what is synced. Listens while it is
+    entered. A second one may be entered from the first one's on_call, which hears nothing meanwhile.
+
+    on_call  called before each call that is listened to, and nowhere else: a good moment to cut the power
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.on_call: Callable[[], None] | None = None
+        self._synced: dict[int, bytes] = {}
+        self._nameless: dict[int, bytes] = {}  # what files held when they lost a name
+        self._lengths: dict[int, int] = {}
+        self._directories: dict[int, _Directory] = {}
+        self._calls: dict[str, Callable[..., Any]] = {}
+        self._deaf = False
+
+    def __enter__(self) -> Self:
+        self._deaf = False
+        self._look(one_call=True)
+        for directory in self._directories.values():
+            directory.sync()
+        self._synced.update(self.moment().written)
+        for name in CALLS:
+            self._calls[name] = getattr(os, name)
+            setattr(os, name, self._listening(name, self._calls[name]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        for name, call in self._calls.items():
+            setattr(os, name, call)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is called meanwhile is not heard: it is done to other files."""
+        before, self._deaf = self._deaf, True
+        try:
+            yield
+        finally:
+            self._deaf = before
+
+    def _listening(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        taken = TAKES_NAME.get(name)
+
+        @functools.wraps(call)
+        def listening(*arguments: Any, **options: Any) -> Any:
+            if self._deaf or (name == "open" and not arguments[1] & os.O_CREAT):
+                return call(*arguments, **options)
+            self._deaf = True
+            try:
+                self._look(one_call=False)
+                if self.on_call is not None:
+                    self.on_call()
+                if taken is not None:
+                    self._note_nameless(arguments[taken])
+                done = call(*arguments, **options)
+                if name in ("fsync", "fdatasync"):
+                    self._note_sync(arguments[0])
+                elif name == "ftruncate":
+                    self._lengths[os.fstat(arguments[0]).st_ino] = arguments[1]
+                self._look(one_call=True)
+                return done
+            finally:
+                self._deaf = False
+
+        return listening
+
+    def _note_sync(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            self._synced[found.st_ino] = content(f"/proc/self/fd/{descriptor}")
+        elif found.st_ino in self._directories:
+            self._look(one_call=False)
+            self._directories[found.st_ino].sync()
+
+    def _note_nameless(self, path: str | Path) -> None:
+        """The name may come back, and then leads to any of the bytes that were there."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return
+        if stat.S_ISREG(found.st_mode):
+            self._nameless[found.st_ino] = content(str(path))
+
+    def _look(self, *, one_call: bool) -> None:
+        """Note every directory whose names are others than at the last look."""
+        left = [str(self.base)]
+        while left:
+            directory = left.pop()
+            listing: Listing = {}
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    length = self._lengths.get(entry.inode(), 0)
+                    if entry.is_dir(follow_symlinks=False):
+                        length = DIRECTORY
+                        left.append(entry.path)
+                    listing[entry.name] = (entry.inode(), length)
+            known = self._directories.setdefault(os.stat(directory).st_ino, _Directory())
+            known.look(listing, one_call=one_call)
+
+    def moment(self) -> Moment:
+        """All that the files hold now."""
+        written = dict(self._nameless)
+        left = [str(self.base)]
+        while left:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    else:
+                        written[entry.inode()] = content(entry.path)
+        return Moment(os.stat(self.base).st_ino, written)
+
+    def cut_power(
+        self,
+        rng: random.Random,
+        target: Path,
+        moment: Moment | None = None,
+        names: Names = Names.IN_ORDER,
+    ) -> None:
+        """Make below `target`, a new directory, what the disk may have if power fails now."""
+        moment = moment or self.moment()
+        # how much of what was not asked for came about, and how blocks look that were never written
+        careless, unwritten = rng.random(), rng.choice((b"\0", b"\0", STALE))
+        chosen: dict[int, bytes] = {}
+        left = [(moment.base, str(target))]
+        while left:
+            directory, path = left.pop()
+            make_directory(path)
+            known = self._directories.get(directory)
+            listing = known.after(names, careless, rng) if known is not None else {}
+            for name, (inode, length) in listing.items():
+                if length == DIRECTORY:
+                    left.append((inode, f"{path}/{name}"))
+                    continue
+                if inode not in chosen:
+                    durable = self._synced.get(inode, b"").ljust(length, b"\0")
+                    fill = b"\0" if inode in self._lengths else unwritten
+                    written = moment.written.get(inode, durable)
+                    chosen[inode] = mixed(durable, written, rng, fill)
+                _write(f"{path}/{name}", chosen[inode])
+
+
+def content(path: str) -> bytes:
+    """Of a whole file."""
+    descriptor = open_file(path, os.O_RDONLY)
+    try:
+        pieces = []
+        while piece := read_file(descriptor, 1 << 20):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        close_file(descriptor)
+
+
+def _write(path: str, data: bytes) -> None:
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        while data:
+            data = data[write_file(descriptor, data) :]
+    finally:
+        close_file(descriptor)
+
+
+def mixed(durable: bytes, written: bytes, rng: random.Random, unwritten: bytes = b"\0") -> bytes:
+    """Some of the sectors that were written since the last sync, and one length or the other.
+
+    unwritten   what blocks that only the length covers are filled with, over and over
+    """
+    if durable == written:
+        return written
+    size = len(rng.choice((durable, written)))
+    style = rng.random()
+    reach = max(len(durable), len(written))
+    fill = (unwritten * (reach // len(unwritten) + 1))[:reach]
+    old = durable + fill[len(durable) :]
+    new = written.ljust(reach, b"\0")
+    if style < 0.2:
+        return old[:size]
+    if style < 0.35:
+        return new[:size]
+    unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
+    share = rng.random()
+    pieces = []
+    edge = rng.randrange(reach + 1)
+    for at in range(0, reach, unit):
+        fresh = at < edge if style < 0.6 else rng.random() < share
+        pieces.append((new if fresh else old)[at : at + unit])
+    return b"".join(pieces)[:size]

@@ -1,0 +1,367 @@
+"""What RocketMQ left in a store that nobody here goes on with: looked for before a broker serves it.
+
+Where messages or positions would be missing, or wait for ever, the start is refused with what to do about it; an
+operator who knows names it in startDespite. What is only not done any more is a warning. `tandem inspect` and `tandem
+check-config` say the same. Source: RocketMQ 5.3.3, its store, TimerMessageStore and TransactionalMessageServiceImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cluster.broker import names
+from cluster.broker.config import BrokerConfig, Role, packed_host
+from storage import (
+    CommitLog,
+    ConsumeQueue,
+    ConsumeQueues,
+    CorruptFile,
+    CorruptRecord,
+    MessageStore,
+    Record,
+    StorageConfig,
+    StorageError,
+    decode,
+    decode_properties,
+    jsonfile,
+    unpack_host,
+)
+
+log = logging.getLogger(__name__)
+
+MOVING: Final = "docs/howto/from-rocketmq.md"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+NAMED_MAX: Final = 5  # topics in one line
+
+_TIMER_CHECKPOINT: Final = struct.Struct(
+    ">4q"
+)  # read until ms, log flushed, queue offset, master's
+
+
+class LeftOpen(StorageError):
+    """RocketMQ left something in the store that would be lost or wait for ever here; the text says what to do."""
+
+
+class Found(NamedTuple):
+    """One thing that RocketMQ left in a store."""
+
+    text: str  # what it is, and what becomes of it
+    mend: str = ""  # what to do first; empty: nothing is lost, it is a warning
+    word: str = ""  # with which startDespite gives it up; empty: it cannot be
+
+    @property
+    def refusal(self) -> str:
+        """The sentence that stops a start."""
+        give_up = f", or give that up with startDespite={self.word}" if self.word else ""
+        return f"{self.text}. First {self.mend}{give_up}"
+
+
+# -- saying it ------------------------------------------------------------------------------
+
+
+def check_files(config: BrokerConfig) -> None:
+    """Before a store is opened. Raises LeftOpen, CorruptFile."""
+    _settle(in_files(Path(config.storage.root)), config)
+
+
+def check_messages(config: BrokerConfig, store: MessageStore) -> None:
+    """Of a store that is open and recovered. Raises LeftOpen, CorruptFile."""
+    _settle(in_messages(Path(config.storage.root), store.log, store.queues), config)
+    if text := other_address(config, store):
+        log.warning("%s", text)
+
+
+def other_address(config: BrokerConfig, store: MessageStore) -> str:
+    """What no longer works where the newest message was stored under another address than ours; empty where not.
+
+    Between replicas addresses differ by nature. Raises OSError.
+    """
+    if config.controller_mode or config.role is Role.SLAVE:
+        return ""
+    newest = max(store.queues, key=lambda queue: queue.physical_end, default=None)
+    entry = newest.entry(newest.max_offset - 1) if newest is not None else None
+    view = store.log.record_at(entry[0]) if entry is not None else None
+    if view is None:
+        return ""
+    with view:
+        host = decode(view, crc_checked=False).store_host
+    if host == packed_host(config):
+        return ""
+    ip, port = unpack_host(host)
+    return (
+        f"messages here were stored under {ip}:{port} and this broker is registered as {config.address}: mqadmin shows "
+        "those that were consumed as NOT_CONSUME_YET, and finds none by the message id that holds the address. "
+        f"brokerIP1={ip} with listenPort={port} keeps both, also where this machine listens on other addresses"
+    )
+
+
+def _settle(found: Iterable[Found], config: BrokerConfig) -> None:
+    """A warning for what is let be. A slave starts with everything: its master is the one to finish it."""
+    follows = config.controller_mode or config.role is Role.SLAVE
+    refused = []
+    for each in found:
+        if each.mend and not (each.word and (follows or each.word in config.despite)):
+            refused.append(each.refusal)
+        else:
+            log.warning("left by RocketMQ: %s", each.text)
+    if refused:
+        raise LeftOpen("left by RocketMQ: " + "; ".join(refused))
+
+
+def check_store(config: BrokerConfig) -> None:
+    """Of a store that is not open: both of the above, nothing is written. Raises StorageError, OSError."""
+    check_files(config)
+    _settle(_look_at_messages(config.storage), config)
+
+
+def look(config: StorageConfig) -> list[Found]:
+    """Everything that RocketMQ left in a store, served or not; reads only. Raises StorageError, OSError."""
+    return [*in_files(Path(config.root)), *_look_at_messages(config)]
+
+
+def _look_at_messages(config: StorageConfig) -> list[Found]:
+    log_ = CommitLog(config, read_only=True)
+    queues = ConsumeQueues(config, read_only=True)
+    try:
+        log_.load()
+        queues.load()
+        queues.start_at(log_.start)
+        for topic in (TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC):
+            for queue in queues.of_topic(topic):
+                queue.look()
+        return list(in_messages(Path(config.root), log_, queues))
+    finally:
+        queues.close()
+        log_.close()
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def in_files(root: Path) -> Iterator[Found]:
+    """What can be told without reading a message. Raises CorruptFile, OSError."""
+    config = root / "config"
+    tables = [
+        name
+        for name in ("topics", "subscriptionGroups", "consumerOffsets")
+        if _rocksdb(config / name)
+    ]
+    if tables:
+        yield Found(
+            f"{', '.join(tables)} are in RocksDB below {config}, which is not read here",
+            f"write them as JSON with RocketMQ's tool and move the directories away: {MOVING}, RocksDB",
+        )
+    if _rocksdb(config / "rdb"):
+        yield Found(
+            f"topics, groups and positions are in RocksDB of configManagerVersion=v2 at {config / 'rdb'}, which "
+            "is not read here",
+            f"have a slave of ours take them from the running broker: {MOVING}, RocksDB",
+        )
+    if _rocksdb(root / "consumequeue"):
+        yield Found(
+            f"{root / 'consumequeue'} holds queues in RocksDB: queues are derived from the log instead"
+        )
+    if ledgers := sorted(each.name for each in root.glob("dledger-*") if each.is_dir()):
+        yield Found(
+            f"{', '.join(ledgers)} in {root} is a log of enableDLegerCommitLog, which is not read here",
+            "let consumers finish it at RocketMQ while producers use a new broker, then start without the directory: "
+            f"{MOVING}, DLedger",
+        )
+    if extended := _entries(root / "consumequeue_ext"):
+        yield Found(
+            f"queues were written with enableConsumeQueueExt ({_named(extended)}): consumers that choose by tag would "
+            "miss messages",
+            f"remove {root / 'consumequeue'} and {root / 'consumequeue_ext'}: queues are derived from the log anew",
+        )
+    if mapping := _table(config / "topicQueueMapping.json", "topicQueueMappingInfoMap"):
+        yield Found(
+            f"static topics ({_named(mapping)}): which broker has which of their queues, at which offsets, is not "
+            "known here, and clients look for them under other names",
+            "have them consumed and deleted at RocketMQ",
+            "staticTopics",
+        )
+    if compacted := _entries(root / "compaction" / "compactionLog"):
+        yield Found(
+            f"compacted topics ({_named(compacted)}): what RocketMQ kept of them beside the log is not read here, and "
+            "messages go with fileReservedTime, also the last of a key",
+            "copy them to topics of another kind",
+            "compaction",
+        )
+    if batches := _entries(root / "batchconsumequeue"):
+        yield Found(
+            f"topics of queue.type=BatchCQ ({_named(batches)}): their queues count batches, here they count messages, "
+            "so positions in them mean others",
+            "have them consumed and deleted at RocketMQ",
+            "batchQueues",
+        )
+    if light := _table(config / "lmqConsumerOffset.json", "lmqOffsetTable"):
+        yield Found(
+            f"light queues with positions ({_named(light)}): they are not served here",
+            "keep their consumers at RocketMQ",
+            "lightQueues",
+        )
+    if (config / "tieredStoreMetadata.json").exists():
+        yield Found("a tiered store was in use: what is only there cannot be read here")
+    yield from _kinds_of_topics(
+        _table(config / "topics.json", "topicConfigTable"), {*compacted, *batches}
+    )
+
+
+_KINDS: Final = {"cleanup.policy": "COMPACTION", "queue.type": "BatchCQ"}
+
+
+def _kinds_of_topics(topics: dict[str, Any], told: set[str]) -> Iterator[Found]:
+    """Topics whose attributes ask for what is not done here, and of which nothing is stored in that way."""
+    without = []
+    for topic, config in topics.items():
+        attributes = (config or {}).get("attributes") or {}
+        found = [f"{key}={value}" for key, value in _KINDS.items() if attributes.get(key) == value]
+        if found and topic not in told:
+            without.append(f"{topic} ({', '.join(found)})")
+    if without:
+        yield Found(f"kept as ordinary topics here: {_named(without)}")
+
+
+def _rocksdb(directory: Path) -> bool:
+    return (directory / "CURRENT").is_file()
+
+
+def _entries(directory: Path) -> list[str]:
+    """Names of the directories in this one that hold anything."""
+    if not directory.is_dir():
+        return []
+    return sorted(
+        each.name for each in directory.iterdir() if each.is_dir() and any(each.iterdir())
+    )
+
+
+def _table(path: Path, member: str) -> dict[str, Any]:
+    found = (jsonfile.load(path) or {}).get(member)
+    return found if isinstance(found, dict) else {}
+
+
+def _named(topics: Iterable[str]) -> str:
+    listed = list(topics)
+    more = len(listed) - NAMED_MAX
+    return ", ".join(listed[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+# -- messages -------------------------------------------------------------------------------
+
+
+def in_messages(root: Path, log_: CommitLog, queues: ConsumeQueues) -> Iterator[Found]:
+    """Timers and transactions that wait. Reads every record of their topics. Raises CorruptFile, OSError."""
+    timers = waiting_timers(root, log_, queues.get(TIMER_TOPIC, 0))
+    if timers:
+        first = _instant(min(due_ms for _, due_ms in timers))
+        yield Found(
+            f"messages that wait for their delivery time ({_counted(topic for topic, _ in timers)}; the first is due "
+            f"{first}): nobody here delivers them",
+            "let RocketMQ deliver them",
+            "timers",
+        )
+    if halves := list(waiting_halves(root, log_, queues)):
+        yield Found(
+            f"half messages that wait for commit or rollback ({_counted(halves)}): transactions are not served here",
+            "stop their producers and let RocketMQ settle them",
+            "halves",
+        )
+
+
+def _counted(topics: Iterable[str]) -> str:
+    return _named(f"{topic}: {count}" for topic, count in Counter(topics).most_common())
+
+
+def _instant(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms after 1970"
+
+
+def waiting_timers(
+    root: Path, log_: CommitLog, queue: ConsumeQueue | None
+) -> list[tuple[str, int]]:
+    """(topic, due ms since 1970) of each message that the timer wheel has not delivered, nor deleted, yet.
+
+    A message that waits long is put again and again: it is told by its unique key.
+    """
+    if queue is None:
+        return []
+    delivered_ms, read_to = _timer_checkpoint(root / "config" / "timercheck")
+    waiting: dict[object, tuple[str, int]] = {}
+    deleted = set()
+    for queue_offset, record in _records(log_, queue, queue.min_offset):
+        properties = decode_properties(record.properties)
+        key = properties.get("UNIQ_KEY") or queue_offset
+        if "TIMER_DEL_UNIQKEY" in properties:
+            deleted.add(properties["TIMER_DEL_UNIQKEY"].rpartition("+")[2])
+            continue
+        due = properties.get("TIMER_OUT_MS", "")
+        due_ms = int(due) if due.isascii() and due.isdigit() else 0
+        if due_ms > delivered_ms or queue_offset >= read_to:
+            waiting[key] = properties.get("REAL_TOPIC", "?"), due_ms
+    return [each for key, each in waiting.items() if key not in deleted]
+
+
+def _timer_checkpoint(path: Path) -> tuple[int, int]:
+    """Until when (ms) timers were delivered, and to which queue offset they are on the wheel; 0, 0 without a file."""
+    try:
+        data = path.read_bytes()[: _TIMER_CHECKPOINT.size]
+    except FileNotFoundError:
+        return 0, 0
+    if len(data) < _TIMER_CHECKPOINT.size:
+        return 0, 0
+    delivered_ms, _, read_to, _ = _TIMER_CHECKPOINT.unpack(data)
+    return delivered_ms, read_to
+
+
+def waiting_halves(root: Path, log_: CommitLog, queues: ConsumeQueues) -> Iterator[str]:
+    """The topic of each half message that was neither committed nor rolled back.
+
+    Behind the progress of RocketMQ's own group, and in no operation message. One that was asked for was put again.
+    """
+    offsets = _table(root / "config" / "consumerOffset.json", "offsetTable")
+    for queue in queues.of_topic(names.HALF_TOPIC):
+        settled: set[int] = set()
+        operations = queues.get(names.OP_TOPIC, queue.queue_id)
+        if operations is not None:
+            begin = _progress(offsets, names.OP_TOPIC, queue.queue_id)
+            for _, record in _records(log_, operations, begin):
+                parts = record.body.decode("ascii", "replace").split(",")
+                settled.update(int(part) for part in parts if part.strip().isdigit())
+        begin = _progress(offsets, names.HALF_TOPIC, queue.queue_id)
+        for queue_offset, record in _records(log_, queue, begin):
+            if queue_offset not in settled:
+                yield decode_properties(record.properties).get("REAL_TOPIC", "?")
+
+
+def _progress(offsets: dict[str, Any], topic: str, queue_id: int) -> int:
+    """Where RocketMQ's transactions have come to in one of their queues."""
+    queues = offsets.get(f"{topic}@{TRANSACTION_GROUP}")
+    for key, offset in (queues if isinstance(queues, dict) else {}).items():
+        if str(key) == str(queue_id) and isinstance(offset, int):
+            return offset
+    return 0
+
+
+def _records(log_: CommitLog, queue: ConsumeQueue, begin: int) -> Iterator[tuple[int, Record]]:
+    """(queue offset, record) of what the queue has from here on; records that the log no longer has are passed over."""
+    for queue_offset in range(max(begin, queue.min_offset), queue.max_offset):
+        entry = queue.entry(queue_offset)
+        view = log_.record_at(entry[0]) if entry is not None else None
+        if view is None:
+            continue
+        with view:
+            try:
+                record = decode(view, crc_checked=False)
+            except CorruptRecord as problem:
+                raise CorruptFile(f"{queue!r} at {queue_offset}: {problem}") from problem
+        yield queue_offset, record

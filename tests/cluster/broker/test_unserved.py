@@ -1,0 +1,61 @@
+"""Settings of RocketMQ's that nobody here would keep stop a start, and are refused while a broker runs."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from cluster.broker.config import BrokerConfig, change_settings
+from cluster.broker.startable import check_startable
+from cluster.config import ConfigError
+
+ACCESS_CONTROL = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
+
+
+def settings(*, insecure: bool = False, **given: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(given, insecure=insecure, environment={})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "harmless"),
+    [
+        ("storeType", "defaultRocksDB", "default"),
+        ("configManagerVersion", "v2", "v1"),
+        ("enableDLegerCommitLog", "true", "false"),
+        ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore", ""),
+        ("readOnlyCommitLogStorePaths", "/old/commitlog", ""),
+        ("enableLmq", "true", "false"),
+        ("enableMultiDispatch", "True", "false"),
+    ],
+)
+def test_settings_that_change_what_is_stored_stop_the_start(
+    key: str, value: str, harmless: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_startable(settings(**{key: value}))
+    assert caught.value.key == key
+    check_startable(settings(**{key: harmless}))
+
+
+@pytest.mark.parametrize("key", ACCESS_CONTROL)
+def test_access_control_that_is_switched_on_stops_the_start_unless_insecure(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError, match="--insecure") as caught:
+        check_startable(settings(**{key: " True"}))
+    assert caught.value.key == key
+    check_startable(settings(**{key: "false"}))
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        check_startable(settings(insecure=True, **{key: "true"}))
+    assert key in caplog.text
+
+
+@pytest.mark.parametrize("key", [*ACCESS_CONTROL, "enableLmq"])
+def test_what_would_stop_the_next_start_is_not_set_while_a_broker_runs(key: str) -> None:
+    running = settings()
+    with pytest.raises(ConfigError, match=key):
+        change_settings(running, {key: "true"})
+    assert key not in running.kept
+    assert change_settings(running, {key: "false"}) == {key: "false"}

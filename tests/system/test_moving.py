@@ -1,0 +1,106 @@
+"""What RocketMQ leaves behind: a store or settings with which something would be missing are refused."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from cluster_processes import Broker, NameServer, ask, registered_at
+from command_line import run
+from raw_wire import lone_broker
+
+from cluster.addresses import reached_at
+from tandemmq.exits import ExitCode
+
+pytestmark = pytest.mark.system
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ROCKSDB = GOLDEN / "moved" / "533-rocksdb.tar.xz"
+GET_MAX = 30
+
+
+def unpacked(archive: Path, directory: Path) -> Path:
+    with tarfile.open(archive) as packed:
+        packed.extractall(directory, filter="data")
+    return directory / archive.name.removesuffix(".tar.xz")
+
+
+def golden(name: str, directory: Path) -> tuple[Path, dict[str, str]]:
+    """A golden store and the file sizes that it was made with."""
+    with (GOLDEN / "stores" / f"{name}.jsonl").open() as lines:
+        settings = json.loads(next(lines))["settings"]
+    sizes = {key: str(settings[key]) for key in SIZES if key in settings}
+    return unpacked(GOLDEN / "stores" / f"{name}.tar.xz", directory), sizes
+
+
+SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+
+
+def refused(path: Path, *parts: str, code: ExitCode) -> None:
+    """check-config and the start both end with this code and one line that holds these words."""
+    for command in (["check-config", path], ["broker", "-c", path]):
+        done = run(*command)
+        assert done.code == code, done.err
+        assert all(part in done.err for part in parts), done.err
+        assert "Traceback" not in done.err
+
+
+def test_rocksdb_in_the_settings_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"storePathRootDir={tmp_path}/store\nstoreType=defaultRocksDB\n")
+    refused(path, "storeType", "from-rocketmq.md", code=ExitCode.BAD_CONFIG)
+
+
+def test_access_control_in_the_settings_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"storePathRootDir={tmp_path}/store\nauthenticationEnabled=true\n")
+    refused(path, "authenticationEnabled", "--insecure", code=ExitCode.BAD_CONFIG)
+
+
+def test_a_store_whose_tables_are_in_rocksdb_is_not_served_without_them(tmp_path: Path) -> None:
+    store = unpacked(ROCKSDB, tmp_path)
+    path = tmp_path / "broker.conf"
+    path.write_text(f"storePathRootDir={store}\nlistenPort=0\n")
+    refused(path, "consumerOffsets", "RocksDB", "from-rocketmq.md", code=ExitCode.STORE_UNUSABLE)
+    shown = run("inspect", store)
+    assert shown.code == ExitCode.UNSOUND
+    assert "PROBLEM left by RocketMQ: topics" in shown.out
+
+
+def test_what_waits_in_a_store_is_named_and_served_only_despite_it(tmp_path: Path) -> None:
+    """533-kill9 of RocketMQ: three timers and a half message wait."""
+    store, sizes = golden("533-kill9", tmp_path)
+    broker = lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **sizes})
+    path = tmp_path / "broker-a.conf"
+    refused(path, "GoldTimer: 3", "GoldTrans: 1", code=ExitCode.STORE_UNUSABLE)
+    path.write_text(path.read_text() + "startDespite=timers,halves\n")
+    with broker:
+        broker.start()
+        assert ask(broker.address, GET_MAX, {"topic": "GoldTimer", "queueId": "0"})[0] == 0
+        lines = broker.output().splitlines()
+        warned = [line for line in lines if "left by RocketMQ" in line]
+        assert any("GoldTimer: 3" in line for line in warned)
+        assert any("GoldTrans: 1" in line for line in warned)
+        assert broker.stop() == 0
+
+
+def test_a_file_that_names_no_address_is_served_and_registered_as_by_rocketmq(
+    tmp_path: Path,
+) -> None:
+    if not reached_at():
+        pytest.skip("this machine has no address but loopback")
+    with NameServer(tmp_path) as names, Broker(tmp_path, names.start().address) as broker:
+        path = tmp_path / "broker-a.conf"
+        lines = [line for line in path.read_text().splitlines() if "brokerIP1" not in line]
+        path.write_text("\n".join(lines))
+        broker.start()
+        address = registered_at(names.address, "broker-a")
+        host, _, port = address.rpartition(":")
+        assert host in reached_at() and int(port) == broker.port
+        for reached in (address, broker.address):
+            assert ask(reached, GET_MAX, {"topic": "SELF_TEST_TOPIC", "queueId": "0"})[0] == 0
+        warned = [line for line in broker.output().splitlines() if "without credentials" in line]
+        assert len(warned) == 1 and host in warned[0]
+        assert broker.stop() == 0
