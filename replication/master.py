@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -102,6 +102,10 @@ class Slave:
     comparing: int = NEVER
 
 
+def _anybody(replica: int, incarnation: int) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class MasterCore:
     """One reign of one master.
@@ -114,6 +118,8 @@ class MasterCore:
                         its own word, or while the lease was valid, looked at then
     registered          INV-44: whom the controller named; nobody else is let in, so `slaves` holds nobody else.
                         None for classic HA, which has no controller
+    follows             whether a replica (id, incarnation) has now, besides the log, whatever else it would reign with.
+                        Asked of our own replicas only: stock ones say nothing of it
     """
 
     replica: int
@@ -133,6 +139,7 @@ class MasterCore:
     lease_until_ms: int = NEVER
     since_ms: int = 0
     state: MasterState = MasterState.SERVING
+    follows: Callable[[int, int], bool] = _anybody
     slaves: dict[int, Slave] = field(default_factory=dict)  # by replica: whose reports count
     story: Story = field(default_factory=Story)
     _by_connection: dict[int, Slave] = field(default_factory=dict)
@@ -544,7 +551,8 @@ class MasterCore:
         """Whether a slave that is no member shall become one. INV-25: it holds what is confirmed before it is proposed.
 
         Under load a slave never holds all that is confirmed by a set without it. So it counts from the moment it has
-        nearly caught up; that holds the confirmed offset until the slave reaches it, one round trip later.
+        nearly caught up; that holds the confirmed offset until the slave reaches it, one round trip later. What is
+        changed from then on waits for it too, so what it follows in this moment it will not lack later (INV-43).
         """
         if slave.learner or slave.received == NEVER or slave.caught_up_ms == NEVER:
             return False
@@ -553,6 +561,9 @@ class MasterCore:
             return False
         position = slave.flushed if self.mode.waits_for_disk else slave.received
         if position < self.history.last_start:
+            return False
+        if slave.incarnation and not self.follows(slave.replica, slave.incarnation):
+            self._joining.pop(slave.replica, None)
             return False
         self._joining.setdefault(slave.replica, now_ms)
         return not self.mode.waits_for_slaves or position >= self.confirmed

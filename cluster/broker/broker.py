@@ -166,7 +166,7 @@ class Broker:
                 self.forget_topic,
                 self.stored_queues,
                 store,
-                lambda: self.standing.broker_id,
+                lambda: (self.standing.broker_id, self.standing.incarnation),
                 self.resting.holds,
             ),
             clock,

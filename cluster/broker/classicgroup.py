@@ -24,7 +24,7 @@ from cluster.broker.duplicates import Requests
 from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
 from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
-from cluster.broker.standing import MASTER_ID, RoleChanges, slave_refusal
+from cluster.broker.standing import MASTER_ID, Follows, RoleChanges, nobody_asked, slave_refusal
 from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -62,7 +62,7 @@ class ClassicMaster:
     """
 
     broker_id = MASTER_ID
-    epoch = 0
+    epoch = incarnation = 0
     master = None
     in_sync = None
 
@@ -78,6 +78,7 @@ class ClassicMaster:
         brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
+        self.follows: Follows = nobody_asked
         self.alarms = Alarms(clock)
         self.unproven = False
         self.role = config.role
@@ -381,7 +382,7 @@ class ClassicSlave:
     brokers         how the master is asked whether its log is ours: before anything is reported
     """
 
-    epoch = 0
+    epoch = incarnation = 0
     role = Role.SLAVE
     in_sync = None
     holds_answers = False
@@ -397,6 +398,7 @@ class ClassicSlave:
         brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
+        self.follows: Follows = nobody_asked
         self.alarms = Alarms(clock)
         self.broker_id = config.broker_id
         self.master: str | None = None

@@ -7,6 +7,7 @@ from a master of ours or a stock one. Source: RocketMQ's SlaveSynchronize.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from storage import Clock, MessageStore, fastjson
 log = logging.getLogger(__name__)
 
 TICK_MS: Final = 3_000  # RocketMQ's slaves look as often whether something is due
+RETRY_MS: Final = 100  # after a first failure; doubled for the next
 STOCK_MS: Final = 10_000  # and copy everything so often (4.x, and 5.x under a controller)
 ASK_MS: Final = 5_000
 ASK_LARGE_MS: Final = 30_000  # RocketMQ's, for topics and groups
@@ -60,6 +62,7 @@ UNCHANGED: Final = "tableUnchanged"
 #: ours as well: which broker of the group asks, and that it takes the last changes in place of the
 #: table, which the answer then says it holds; and that the question may wait for a change
 READER: Final = "tableReader"
+READER_LIFE: Final = "tableReaderLife"  # and which process of that broker
 CHANGES: Final = "tableChanges"
 HOLD: Final = "tableHold"
 #: on UPDATE_CONSUMER_OFFSET: keep what is further (ours)
@@ -79,7 +82,7 @@ class Tables:
     """What is kept equal to the master's.
 
     deletions     file of the store's tombstones; they come and go with the topics
-    reader        our id in the group
+    reader        our id in the group, and the incarnation of this process; 0 without a controller
     forget_topic  its queues and its progress go too, of messages below a log offset
     stored        how many queues each topic has in the store
     holds         whether our log is the master's up to an offset, and confirmed
@@ -93,7 +96,7 @@ class Tables:
     forget_topic: Callable[[str, int], None]
     stored: Callable[[], Mapping[str, int]]
     store: MessageStore
-    reader: Callable[[], int]
+    reader: Callable[[], tuple[int, int]]
     holds: Callable[[int], bool] = lambda end: True
 
     def file(self, code: RequestCode) -> SavedFile:
@@ -257,18 +260,26 @@ class TableSync:
                 for kind in KINDS:
                     if kind.followed:
                         group.create_task(self._follow(kind), name=f"follow {kind.name}")
+                retry_ms = RETRY_MS
                 while True:
                     self._woken.clear()
                     master = self._master()
-                    if master is not None:
-                        await self.round(master)
-                    try:
-                        async with asyncio.timeout(TICK_MS / 1000):
-                            await self._woken.wait()
-                    except TimeoutError:
-                        pass
+                    if master is None or await self.round(master):
+                        retry_ms = RETRY_MS
+                        await self._due_again(master, TICK_MS)
+                    else:
+                        await self._due_again(master, retry_ms)
+                        retry_ms = min(2 * retry_ms, TICK_MS)
         finally:
             await self._requests.close()
+
+    async def _due_again(self, master: str | None, within_ms: int) -> None:
+        """Until something may be due. A new master is asked at once: we do not count before (INV-43)."""
+        until_ms = self._clock.monotonic_ms() + within_ms
+        while self._master() == master and self._clock.monotonic_ms() < until_ms:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), FOLLOW_LOOK_MS / 1000)
+                return
 
     async def _follow(self, kind: _Kind) -> None:
         """While a master of ours is followed: have each change told at once, and say that it is here."""
@@ -381,7 +392,8 @@ class TableSync:
         wanted = {STAMP: stamp}
         if kind.followed:
             await self._saved(file)  # what the master hears that we have, a crash leaves us
-            wanted[READER] = str(self._tables.reader())
+            reader, incarnation = self._tables.reader()
+            wanted |= {READER: str(reader), READER_LIFE: str(incarnation)}
         if hold:
             wanted[HOLD] = "true"
         log_end, generation = self._tables.store.end, file.generation

@@ -26,7 +26,7 @@ from cluster.broker.handover import HandOver
 from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.membership import Membership
-from cluster.broker.standing import MASTER_ID, RoleChanges
+from cluster.broker.standing import MASTER_ID, Follows, RoleChanges, nobody_asked
 from cluster.logs import once_per
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -35,6 +35,7 @@ from cluster.remoting.connection import Connection, Handler
 from replication import (
     EpochHistory,
     GroupView,
+    MasterCore,
     Refusal,
     ReplicaCore,
     SlaveCore,
@@ -86,6 +87,7 @@ class Replica:
         flush: Callable[[int], None],
     ) -> None:
         self.changes = RoleChanges()
+        self.follows: Follows = nobody_asked
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
         self._alarm_again = once_per(ALARM_AGAIN_S)
         self._config = config
@@ -121,6 +123,7 @@ class Replica:
             rules=config.rules,
             slave=self._slave_core(membership.history),
             suspect=membership.suspect.there,
+            make_master=self._make_master,
         )
         replicalog.hide_unconfirmed(store, self.core.slave.confirmed)
         store.flags.set(Problem.FENCED)  # no put gets by who forgets to ask for refusal()
@@ -151,6 +154,9 @@ class Replica:
         if config.mode.waits_for_disk:
             found.append(config.storage.sync_flush_timeout_ms)
         return found
+
+    def _make_master(self, **fields: Any) -> MasterCore:
+        return MasterCore(**fields, follows=lambda replica, life: self.follows(replica, life))  # noqa: PLW0108 - set later
 
     def _slave_core(self, history: EpochHistory) -> SlaveCore:
         store = self._store
@@ -269,6 +275,10 @@ class Replica:
         return self.core.epoch
 
     @property
+    def incarnation(self) -> int:
+        return self.core.incarnation
+
+    @property
     def master(self) -> str | None:
         if self.core.role is not ReplicaRole.FOLLOWING:
             return None
@@ -289,7 +299,7 @@ class Replica:
     @property
     def in_sync(self) -> frozenset[int]:
         master = self.core.master
-        return frozenset() if master is None else frozenset(master.granted) - {self.core.replica}
+        return frozenset() if master is None else frozenset(master.union) - {self.core.replica}
 
     def refusal(self) -> BrokerError | None:
         if self.feed.failure is not None:

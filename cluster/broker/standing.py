@@ -16,6 +16,12 @@ MASTER_ID: Final = 0  # under which a master is registered, whoever it is
 
 #: told of a new role; what it returns is awaited before the next one is told
 RoleChanged = Callable[[Role], "Awaitable[None] | None"]
+Follows = Callable[[int, int], bool]
+
+
+def nobody_asked(replica: int, incarnation: int) -> bool:
+    """A Follows where nobody knows of tables."""
+    return True
 
 
 class Standing(Protocol):
@@ -25,10 +31,13 @@ class Standing(Protocol):
     while the broker runs, and `changes` tells whoever must follow. The broker hands it every append
     and flush, serves its jobs, and lets clients see what it confirms.
 
+    follows        set by who knows: whether a slave (its id, its incarnation) has our tables as they are now
     holds_answers  whether the answers of sends wait in Acks until reached() lets them go. Fixed for
                    the life of the process; where it is False, a master's refusal() that was None once
                    stays None
     """
+
+    follows: Follows
 
     @property
     def changes(self) -> RoleChanges:
@@ -46,6 +55,10 @@ class Standing(Protocol):
         """Of the reign we serve in or follow; 0 without a controller."""
 
     @property
+    def incarnation(self) -> int:
+        """Of this process; 0 without a controller."""
+
+    @property
     def holds_answers(self) -> bool: ...
 
     @property
@@ -58,8 +71,8 @@ class Standing(Protocol):
 
     @property
     def in_sync(self) -> frozenset[int] | None:
-        """Ids of the other members of a master's sync-state-set; None without a controller, where slaves have no
-        ids that count."""
+        """Ids of the other members of a master's sync-state-set, and of who is about to become one; None without
+        a controller, where slaves have no ids that count."""
 
     def refusal(self) -> BrokerError | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.

@@ -17,6 +17,7 @@ from cluster.broker.config import Role
 from cluster.broker.errors import NotMaster
 from cluster.broker.savedfile import SavedFile
 from cluster.broker.standing import Standing
+from cluster.logs import once_per
 from storage import Clock
 
 log = logging.getLogger(__name__)
@@ -38,18 +39,23 @@ class TableReaders:
         self._files = dict(files)
         self._clock = clock
         self._has: dict[int, dict[int, int]] = {}  # broker id -> request code -> generation
+        self._lives: dict[int, int] = {}  # broker id -> incarnation of the process that said so
         self._asked_ms: dict[int, int] = {}
         self._mute: set[int] = set()  # members of the set that do not ask
         self._noted: list[asyncio.Future[None]] = []
         self._waited = self._waits
         self._deposed_ms = -SHARED_MS
+        self._kept_out_ms: dict[int, int] = {}  # broker id -> since when it has the log alone
+        self._complaining = once_per(30)
         standing.changes.watch(self._role_changed)
+        standing.follows = self.up_to_date
 
     def _role_changed(self, role: Role) -> None:
         if self._waited and role is Role.SLAVE:
             self._deposed_ms = self._clock.monotonic_ms()
         self._waited = role is Role.SYNC_MASTER
         self._has.clear()
+        self._kept_out_ms.clear()
         self._asked_ms.clear()
         self._mute.clear()
         self.release_all()
@@ -60,12 +66,34 @@ class TableReaders:
             file.release()
         self._wake()
 
-    def has(self, reader: int, code: int, generation: int) -> None:
+    def has(self, reader: int, incarnation: int, code: int, generation: int) -> None:
         """A slave has a state of a table; -1: none that we know."""
+        if self._lives.get(reader) != incarnation:
+            self._lives[reader] = incarnation
+            self._has.pop(reader, None)  # of another process, perhaps on another disk
         self._mute.discard(reader)
         self._asked_ms[reader] = self._clock.monotonic_ms()
         self._has.setdefault(reader, {})[code] = generation
         self._wake()
+
+    def up_to_date(self, reader: int, incarnation: int) -> bool:
+        """Whether this process has every table as it is now. INV-43: who is to count among those
+        that a change waits for has all changes that did not wait for it."""
+        now_ms = self._clock.monotonic_ms()
+        wanted = {code: file.generation for code, file in self._files.items()}
+        if self._lives.get(reader) == incarnation and not self._lacks(reader, wanted):
+            self._kept_out_ms.pop(reader, None)
+            return True
+        if now_ms - self._kept_out_ms.setdefault(reader, now_ms) >= HERE_MS:
+            self._complaining.warning(
+                log, "slave has the log but does not copy our tables, so it is not in the set: "
+                "can it reach the address that we announce? broker=%d", reader,
+            )  # fmt: skip
+        return False
+
+    def _lacks(self, reader: int, wanted: Mapping[int, int]) -> bool:
+        has = self._has.get(reader, {})
+        return any(has.get(code, -1) < generation for code, generation in wanted.items())
 
     def _wake(self) -> None:
         for waiting in self._noted:
@@ -106,14 +134,7 @@ class TableReaders:
         members = self._standing.in_sync
         if members is None:
             members = self._here()
-        return frozenset(
-            member
-            for member in members - self._mute
-            if any(
-                self._has.get(member, {}).get(code, -1) < generation
-                for code, generation in wanted.items()
-            )
-        )
+        return frozenset(each for each in members - self._mute if self._lacks(each, wanted))
 
     def _here(self) -> frozenset[int]:
         """Slaves that followed tables a moment ago, of a master that has slaves."""

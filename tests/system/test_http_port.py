@@ -195,6 +195,7 @@ def test_requests_on_one_connection_follow_each_other(broker: HttpBroker) -> Non
 
 def test_unconfirmed_bytes_are_handed_out_only_when_asked_for(tmp_path: Path) -> None:
     with audited_group(tmp_path, brokerRole="SYNC_MASTER", slaveTimeout=60_000) as group:
+        group.wait_caught_up()
         group.fill(5)
         master = group.master
         os.kill(group.slave.pid, signal.SIGSTOP)

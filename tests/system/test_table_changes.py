@@ -98,6 +98,47 @@ async def test_a_topic_deleted_before_a_slave_was_seeded_stays_deleted_when_it_i
     assert await consumed(group, "Doomed", 5) == [str(number) for number in range(1000, 1005)]
 
 
+async def test_a_slave_counts_again_when_it_has_what_was_changed_while_it_was_away(
+    group: Group,
+) -> None:
+    """INV-43: it has the log long before, and may be the next master from the moment it counts."""
+    del group.replicas[2:]
+    await group.start()
+    master, _ = await roles(group)
+    await make_topic(group, master, KEPT)
+    for number in range(3):
+        master, slave = await roles(group)
+        await make_topic(group, master, f"Doomed{number}")
+        await produce(group, f"Doomed{number}", 0, 10)
+        await slave.kill()
+        await alone(group)
+        await make_topic(group, master, f"Made{number}", 7)
+        answer = await group.pool.request(
+            master.address, Command(DELETE_TOPIC, {"topic": f"Doomed{number}"}), 5_000
+        )
+        assert (answer.code, answer.remark) == (0, None)
+        slave.launch()
+        await group.whole()
+        await master.kill()
+        await succeeded(group, master)
+        found = await topics(group, slave)
+        assert found[f"Made{number}"]["readQueueNums"] == 7
+        assert f"Doomed{number}" not in found
+        assert not (slave.store / "consumequeue" / f"Doomed{number}").exists()
+        master.launch()
+        await group.whole()
+
+
+async def alone(group: Group) -> None:
+    """Wait until the master is all of its set."""
+
+    async def shrunk() -> bool:
+        view = await group.view()
+        return view is not None and len(view.in_sync) == 1
+
+    await until(shrunk, "the dead slave is out of the set")
+
+
 async def test_changes_that_were_answered_are_the_successors_whose_master_dies_right_after(
     group: Group,
 ) -> None:

@@ -10,7 +10,7 @@ from cluster.broker.delay import DelaySchedule
 from cluster.broker.groups import GroupTable
 from cluster.broker.handlers.requests import Refused, dumps, refusing
 from cluster.broker.members import Peer
-from cluster.broker.metasync import CHANGES, HOLD, READER, STAMP, UNCHANGED
+from cluster.broker.metasync import CHANGES, HOLD, READER, READER_LIFE, STAMP, UNCHANGED
 from cluster.broker.offsets import OffsetTable
 from cluster.broker.resting import RESTS_ON, Resting
 from cluster.broker.savedfile import SavedFile
@@ -137,7 +137,10 @@ class TableHandlers:
         if STAMP not in ext or not reader.isdigit():
             return self._answer(command, file, lambda: tree(command))
         generation = int(counted) if life == self._life and counted.isdigit() else -1
-        self._readers.has(int(reader), command.code, generation)
+        incarnation = ext.get(READER_LIFE, "")
+        self._readers.has(
+            int(reader), int(incarnation) if incarnation.isdigit() else 0, command.code, generation
+        )
         if HOLD in ext and generation == file.generation:
             return self._held(command, file, tree, generation)
         return self._changes(command, file, tree, generation)

@@ -108,6 +108,34 @@ def test_a_message_waits_for_the_slave_in_the_set_and_consumers_do_too(
     run(main())
 
 
+def test_a_slave_counts_once_it_has_the_tables_and_changes_wait_for_it_from_then_on(
+    tmp_path: Path, controllers: Controllers
+) -> None:
+    """INV-43: what was changed while it was away, nobody waits for."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path) as kit:
+            asked: list[tuple[int, int]] = []
+            having: set[tuple[int, int]] = set()
+
+            def follows(replica: int, incarnation: int) -> bool:
+                asked.append((replica, incarnation))
+                return (replica, incarnation) in having
+
+            kit.replica.follows = follows
+            feed = kit.replica.feed
+            feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
+            feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
+            feed.feed(r.Tick())
+            assert asked[-1] == (2, 5) and kit.replica.in_sync == frozenset()
+            having.add((2, 5))
+            feed.feed(r.Tick())
+            assert kit.replica.in_sync == {2}
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("role", "lossy_epoch", "lost"),
     [("SYNC_MASTER", 0, False), ("SYNC_MASTER", 1, True), ("ASYNC_MASTER", 0, True)],

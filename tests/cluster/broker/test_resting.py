@@ -199,7 +199,7 @@ async def test_a_slave_takes_over_progress_once_its_log_has_what_it_rests_on(
     broker = slave.broker
     tables = Tables(
         broker.topics, broker.deletions, broker.groups, broker.offsets, broker.schedule,
-        broker.forget_topic, broker.stored_queues, broker.store, lambda: 1, lambda end: end <= held,
+        broker.forget_topic, broker.stored_queues, broker.store, lambda: (1, 71), lambda end: end <= held,
     )  # fmt: skip
     starts = QueueStarts(broker.topics, broker.store)
     sync = TableSync(lambda: "10.0.0.1:10911", Lagging(master, ours), tables, clock, starts)
@@ -229,7 +229,7 @@ async def test_who_becomes_the_master_takes_over_nothing_that_was_waiting(
     held = 0
     tables = Tables(
         broker.topics, broker.deletions, broker.groups, broker.offsets, broker.schedule,
-        broker.forget_topic, broker.stored_queues, broker.store, lambda: 1, lambda end: end <= held,
+        broker.forget_topic, broker.stored_queues, broker.store, lambda: (1, 71), lambda end: end <= held,
     )  # fmt: skip
     starts = QueueStarts(broker.topics, broker.store)
     sync = TableSync(lambda: "10.0.0.1:10911", Lagging(master, True), tables, clock, starts)

@@ -17,7 +17,7 @@ from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from cluster.broker.metasync import KINDS
 from cluster.broker.savedfile import CHANGES_KEPT, SavedFile
-from cluster.broker.standing import RoleChanges
+from cluster.broker.standing import Follows, RoleChanges, nobody_asked
 from cluster.broker.tablereaders import TableReaders
 from storage import fastjson, jsonfile
 
@@ -39,6 +39,7 @@ class Standing:
         self.role = Role.SYNC_MASTER
         self.in_sync: frozenset[int] | None = frozenset({2, 3})
         self.refused: BrokerError | None = None
+        self.follows: Follows = nobody_asked
 
     def slaves(self) -> list[int]:
         return [2]
@@ -67,15 +68,36 @@ def kit(tmp_path: Path, clock: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> Ki
 
 async def test_a_change_waits_until_every_member_of_the_set_has_it(kit: Kit) -> None:
     """INV-43"""
-    kit.readers.has(2, 21, 1)
+    kit.readers.has(2, 72, 21, 1)
     sharing = asyncio.create_task(kit.readers.share())
     await asyncio.sleep(0)
     assert not sharing.done()
-    kit.readers.has(3, 21, 0)
+    kit.readers.has(3, 73, 21, 0)
     await asyncio.sleep(0.01)
     assert not sharing.done()
-    kit.readers.has(3, 21, 1)
+    kit.readers.has(3, 73, 21, 1)
     assert await sharing is None
+
+
+def test_who_may_become_a_member_has_every_table_as_it_is_now(
+    kit: Kit, clock: TwoClocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-43: it is not waited for before."""
+    up_to_date = kit.standing.follows
+    assert not up_to_date(4, 74)
+    kit.readers.has(4, 74, 21, 1)
+    assert up_to_date(4, 74)
+    assert not up_to_date(4, 75), "another process, perhaps on another disk"
+    kit.file.changed("U")
+    assert not up_to_date(4, 74)
+    kit.readers.has(4, 75, 21, 2)
+    assert up_to_date(4, 75) and not up_to_date(4, 74)
+    assert not caplog.records
+    kit.file.changed("U")
+    assert not up_to_date(4, 75)
+    clock.advance(tablereaders.HERE_MS)
+    assert not up_to_date(4, 75)
+    assert "does not copy our tables, so it is not in the set" in caplog.text
 
 
 async def test_a_master_that_waits_for_nobody_shares_with_nobody(kit: Kit) -> None:
@@ -86,20 +108,20 @@ async def test_a_master_that_waits_for_nobody_shares_with_nobody(kit: Kit) -> No
 async def test_who_is_late_is_named_and_who_never_asks_is_waited_for_once(
     kit: Kit, clock: TwoClocks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kit.readers.has(2, 21, 0)
+    kit.readers.has(2, 72, 21, 0)
     sharing = asyncio.create_task(kit.readers.share())
     await asyncio.sleep(0)
     clock.advance(60)
     remark = await sharing
     assert remark is not None and "2,3" in remark
     assert "though slaves do not have it brokers=2,3" in caplog.text
-    kit.readers.has(2, 21, 1)
+    kit.readers.has(2, 72, 21, 1)
     assert await kit.readers.share() is None  # 3 is a stock slave: it never will
-    kit.readers.has(3, 21, 0)  # it is none
+    kit.readers.has(3, 73, 21, 0)  # it is none
     sharing = asyncio.create_task(kit.readers.share())
     await asyncio.sleep(0.01)
     assert not sharing.done()
-    kit.readers.has(3, 21, 1)
+    kit.readers.has(3, 73, 21, 1)
     assert await sharing is None
 
 
@@ -146,11 +168,11 @@ async def test_without_a_controller_those_count_that_asked_a_moment_ago(
 ) -> None:
     kit.standing.in_sync = None
     assert await kit.readers.share() is None
-    kit.readers.has(1, 21, 0)
+    kit.readers.has(1, 71, 21, 0)
     sharing = asyncio.create_task(kit.readers.share())
     await asyncio.sleep(0)
     assert not sharing.done()
-    kit.readers.has(1, 21, 1)
+    kit.readers.has(1, 71, 21, 1)
     assert await sharing is None
     kit.file.changed("T")
     clock.advance(tablereaders.HERE_MS + 1)
