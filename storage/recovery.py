@@ -14,6 +14,7 @@ derived.
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import re
 import struct
@@ -194,8 +195,10 @@ class Recovery:
             walk = check(segment.view, position, segment.size, segment.start, crc_checked)
             if self._power_cut:
                 walk = _without_holes(segment, position, walk)
-            elif self._received and not walk.blank:
-                walk = _without_torn_end(segment, position, walk)
+            elif self._received and not walk.blank:  # a master that is asked sends the record again
+                walk = _without_torn_end(segment, position, walk, 1)
+            elif not found.clean and not walk.blank:
+                walk = _without_torn_end(segment, position, walk, mmap.PAGESIZE)
             if walk.records:
                 last_ms = walk.store_ms
             found.log_end = segment.end if walk.blank else segment.start + walk.position
@@ -424,21 +427,26 @@ def _without_holes(segment: Segment, position: int, walk: Checked) -> Checked:
     return walk
 
 
-def _without_torn_end(segment: Segment, position: int, walk: Checked) -> Checked:
-    """Cut a walk short in front of a last record of which a master had sent all but the end.
+def _without_torn_end(segment: Segment, position: int, walk: Checked, step: int) -> Checked:
+    """Cut a walk short in front of a last record that was only begun.
 
-    Of a piece that ends in the properties only the zeros behind it tell: neither lengths nor checksum do. A record that
-    really ends so is sent again.
+    step  it was written in pieces that end at multiples of this
+    Of a piece that ends in the topic or the properties only the zeros behind it tell: neither lengths nor checksum do.
     """
-    before: Head | None = None
-    last: Head | None = None
-    for head in scan(segment.view, position, walk.position):
-        before, last = last, head
-    if last is None or (last.properties or last.topic)[-1:] != b"\0":
+    if walk.last_record < 0:
         return walk
-    why = f"torn record at {last.position}"
+    last = next(scan(segment.view, walk.last_record, walk.position))
+    end = last.position + last.size
+    zeros = len(text := last.properties or last.topic) - len(text.rstrip(b"\0"))
+    if zeros <= (end - 1) % step:  # it is whole, or torn elsewhere than between two pieces
+        return walk
+    before: Head | None = None
+    for head in scan(segment.view, position, last.position):
+        before = head
     known = (-1, 0) if before is None else (before.position, before.store_ms)
-    return Checked(last.position, False, why, walk.records - 1, *known)
+    return Checked(
+        last.position, False, f"torn record at {last.position}", walk.records - 1, *known
+    )
 
 
 def _forget_cached(segment: Segment) -> None:

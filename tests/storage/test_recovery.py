@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import struct
@@ -64,12 +65,13 @@ class Kit:
     stack: ExitStack = field(default_factory=ExitStack)
     store: MessageStore | None = None
     copies: int = 0
+    segment_bytes: int = SEGMENT_BYTES
 
     @property
     def config(self) -> StorageConfig:
         return StorageConfig(
             root=str(self.root),
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=self.segment_bytes,
             queue_segment_bytes=QUEUE_BYTES,
             index_slots=50,
             index_entries=40,
@@ -118,7 +120,7 @@ class Kit:
         self.boot.write_text(f"boot {self.copies}")
 
     def log_file(self, offset: int) -> tuple[Path, int]:
-        start = offset - offset % SEGMENT_BYTES
+        start = offset - offset % self.segment_bytes
         return self.root / "commitlog" / f"{start:020d}", offset - start
 
     def damage_log(self, offset: int, data: bytes) -> None:
@@ -291,6 +293,26 @@ def test_torn_last_record_is_cut_off(kit: Kit, kept: int, clean: bool) -> None:
     assert store.recovered.dropped_bytes == 0
     kit.put("T", torn.queue_id)
     kit.check()
+
+
+def test_record_of_which_a_killed_process_wrote_the_first_pages_is_cut_off(kit: Kit) -> None:
+    """The kernel ends a write between two pages: lengths and the body's checksum say nothing of its properties."""
+    kit.segment_bytes = 8 * mmap.PAGESIZE
+    store = kit.open()
+    around = kit.put(body=b"").size
+    for torn in (True, False):
+        kit.put(body=bytes((10 - store.end - 2 * around) % mmap.PAGESIZE))
+        message = kit.put(body=b"")
+        kit.crash()
+        end = message.offset + message.size
+        written = (end - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+        assert end - 20 < written < end, "its properties lie on two pages"
+        if torn:
+            kit.damage_log(written, bytes(end - written))
+            kit.messages.pop()
+        store = kit.reopen_and_check()
+        assert store.end == (message.offset if torn else end)
+        assert store.recovered.dropped_bytes == 0
 
 
 def test_hole_in_the_tail_ends_the_log_although_records_follow(kit: Kit) -> None:
