@@ -373,6 +373,7 @@ class Soak:
         self._gone: list[Member] = []
         self._number = 0
         self._sent: list[str] = []
+        self._enough = asyncio.Event()
         self._samples = Samples()
         self.outcome = Outcome()
 
@@ -393,7 +394,7 @@ class Soak:
         sending = asyncio.create_task(self._send())
         try:
             await self._churn()
-            sending.cancel()
+            self._enough.set()  # what is being sent is sent, or nobody knows whether it counts
             await asyncio.gather(sending, return_exceptions=True)
             await self._catch_up(queues)
         finally:
@@ -456,7 +457,7 @@ class Soak:
         batch = max(1, int(self._settings.rate * pause_s))
         async with Producer("SoakProducer", namesrv=self._namesrv) as producer:
             number = 0
-            while True:
+            while not self._enough.is_set():
                 keys = [str(number + place) for place in range(batch)]
                 number += batch
                 results = await asyncio.gather(

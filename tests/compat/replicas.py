@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,8 +88,12 @@ def log_end(broker: AnyBroker) -> int:
 
 
 def runtime(broker: AnyBroker) -> dict[str, str]:
-    """GET_BROKER_RUNTIME_INFO."""
-    code, answer, body = ask(broker.address, RUNTIME_TABLE)
+    """GET_BROKER_RUNTIME_INFO. A stock 4.9.7 fails in the first second, when it has measured nothing yet."""
+    for _ in range(100):
+        code, answer, body = ask(broker.address, RUNTIME_TABLE)
+        if "NoSuchElementException" not in str(answer):
+            break
+        time.sleep(0.1)
     assert code == 0, answer
     table: dict[str, str] = json.loads(body)["table"]
     return table
