@@ -65,6 +65,7 @@ class ClassicMaster:
     epoch = incarnation = 0
     master = None
     in_sync = None
+    stock_slaves: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -385,6 +386,7 @@ class ClassicSlave:
     epoch = incarnation = 0
     role = Role.SLAVE
     in_sync = None
+    stock_slaves: frozenset[int] = frozenset()
     holds_answers = False
 
     def __init__(

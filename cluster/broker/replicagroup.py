@@ -301,6 +301,11 @@ class Replica:
         master = self.core.master
         return frozenset() if master is None else frozenset(master.union) - {self.core.replica}
 
+    @property
+    def stock_slaves(self) -> frozenset[int]:
+        slaves = self.core.master.slaves.values() if self.core.master is not None else ()
+        return frozenset(each.replica for each in slaves if not each.incarnation)
+
     def refusal(self) -> BrokerError | None:
         if self.feed.failure is not None:
             return NotMaster("this broker is about to stop")

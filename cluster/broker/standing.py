@@ -74,6 +74,10 @@ class Standing(Protocol):
         """Ids of the other members of a master's sync-state-set, and of who is about to become one; None without
         a controller, where slaves have no ids that count."""
 
+    @property
+    def stock_slaves(self) -> frozenset[int]:
+        """Ids of connected slaves that speak RocketMQ's dialect, which tells of no process."""
+
     def refusal(self) -> BrokerError | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.
 

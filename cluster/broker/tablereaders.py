@@ -41,7 +41,6 @@ class TableReaders:
         self._has: dict[int, dict[int, int]] = {}  # broker id -> request code -> generation
         self._lives: dict[int, int] = {}  # broker id -> incarnation of the process that said so
         self._asked_ms: dict[int, int] = {}
-        self._mute: set[int] = set()  # members of the set that do not ask
         self._noted: list[asyncio.Future[None]] = []
         self._waited = self._waits
         self._deposed_ms = -SHARED_MS
@@ -57,7 +56,6 @@ class TableReaders:
         self._has.clear()
         self._kept_out_ms.clear()
         self._asked_ms.clear()
-        self._mute.clear()
         self.release_all()
 
     def release_all(self) -> None:
@@ -71,7 +69,6 @@ class TableReaders:
         if self._lives.get(reader) != incarnation:
             self._lives[reader] = incarnation
             self._has.pop(reader, None)  # of another process, perhaps on another disk
-        self._mute.discard(reader)
         self._asked_ms[reader] = self._clock.monotonic_ms()
         self._has.setdefault(reader, {})[code] = generation
         self._wake()
@@ -134,7 +131,9 @@ class TableReaders:
         members = self._standing.in_sync
         if members is None:
             members = self._here()
-        return frozenset(each for each in members - self._mute if self._lacks(each, wanted))
+        else:
+            members -= self._standing.stock_slaves - self._has.keys()
+        return frozenset(each for each in members if self._lacks(each, wanted))
 
     def _here(self) -> frozenset[int]:
         """Slaves that followed tables a moment ago, of a master that has slaves."""
@@ -148,7 +147,6 @@ class TableReaders:
         refusal = self._standing.refusal()
         if isinstance(refusal, NotMaster):
             raise NotMaster("this broker may not be the master any more, the change may be undone")
-        self._mute.update(member for member in missing if member not in self._has)
         names = ",".join(map(str, sorted(missing)))
         log.warning("change of a table is answered though slaves do not have it brokers=%s", names)
         return f"done here, but not known to have reached the slaves {names} within {SHARED_MS} ms"
