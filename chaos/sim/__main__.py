@@ -41,7 +41,7 @@ def replay(
     seed: int,
     events: int,
     mode: Mode | None,
-    parts: Parts,
+    parts: Parts | None,
     rolling: bool,
     classic: bool,
     trace: bool,
@@ -71,7 +71,7 @@ def main() -> int:
     options = parser().parse_args()
     logging.getLogger("cluster").setLevel(logging.CRITICAL)
     mode = Mode(options.mode) if options.mode else None
-    parts = Parts(mishaps=frozenset({options.mishap})) if options.mishap else Parts()
+    parts = Parts(mishaps=frozenset({options.mishap})) if options.mishap else None
     if options.seed is not None:
         try:
             print(

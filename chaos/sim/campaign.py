@@ -50,17 +50,19 @@ def attempt(
     classic: bool = False,
 ) -> Outcome | str:
     """A seed's outcome, or what is wrong with it. classic: of a classic pair alone."""
+    where = ""
     try:
         if classic:
             return simulate_classic(seed, events, mode=mode)
         outcome = simulate(seed, events, mode=mode, parts=parts, rolling=rolling)
         if seed % CLASSIC_ONE_IN == 0 and parts is None:
+            where = f"--classic --events {events // 2}: "  # what replays it
             outcome.marks |= simulate_classic(seed, events // 2, mode=mode).marks
         return outcome
     except (
         Exception
     ) as problem:  # a finding, whatever it is: violation, assertion, or a mistake in the code
-        return f"{type(problem).__name__}: {problem}"
+        return f"{where}{type(problem).__name__}: {problem}"
 
 
 def _chunk(
