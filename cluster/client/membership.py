@@ -538,7 +538,10 @@ class Membership:
                 return await calls.offset_for_time(
                     connections, address, queue, self._policy.start_ms, OFFSET_CALL_TIMEOUT_MS
                 )
-        return await calls.max_offset(connections, address, queue, OFFSET_CALL_TIMEOUT_MS)
+        end = await calls.max_offset(connections, address, queue, OFFSET_CALL_TIMEOUT_MS)
+        # A young queue is read from its first message. One that came between the two answers would be behind us.
+        young = await self._store.read(queue)
+        return end if young is None or young < 0 else young
 
     # Consumption
 

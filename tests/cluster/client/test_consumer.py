@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport
+from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire, MemoryTransport
 from timekit import run
 
 from cluster.client import (
@@ -109,6 +109,29 @@ def test_new_group_starts_where_it_was_told(
         return [message.body for message in inbox.messages]
 
     assert run(main()) == expected
+
+
+def test_first_message_of_a_topic_that_comes_while_a_group_asks_where_to_begin_is_read(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue was empty when its position was asked for, and one message long when its end was."""
+    broker = cluster.add("broker-a", "T", 1)
+    answer_max = broker.handle_get_max_offset
+
+    async def first_comes_now(command: Command, wire: FakeWire) -> Command:
+        if not broker.young_topic_rule:
+            await broker.fill("T", 0, [b"first"])
+            broker.young_topic_rule = True
+        return await answer_max(command, wire)
+
+    monkeypatch.setattr(broker, "handle_get_max_offset", first_comes_now)
+
+    async def main() -> list[bytes]:
+        inbox = Inbox()
+        async with consumer(inbox):
+            return await inbox.wait(1)
+
+    assert run(main()) == [b"first"]
 
 
 def test_committed_position_wins_over_the_start_policy(cluster: FakeCluster) -> None:
