@@ -18,6 +18,7 @@ from cluster.client.errors import (
     NoNameServer,
     NoRoute,
 )
+from cluster.client.lookup import fetch_page
 from cluster.client.routes import TopicRoute, parse_route
 from cluster.remoting.codes import RequestCode, ResponseCode
 from cluster.remoting.command import Command
@@ -25,29 +26,8 @@ from cluster.remoting.command import Command
 log = logging.getLogger(__name__)
 
 LOOKUP_INTERVAL_S: Final = 120.0  # RocketMQ's for its address server
-LOOKUP_BYTES_MAX: Final = 64 << 10
 
 Fetch = Callable[[str, int], Awaitable[str]]
-
-
-async def fetch_page(url: str, timeout_ms: int) -> str:
-    """The text at an HTTP address. Raises OSError, TimeoutError, ValueError (not 200, too long).
-
-    aiohttp is imported here: only those who look addresses up pay for it.
-    """
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
-            if answer.status != 200:
-                raise ValueError(f"HTTP status {answer.status}")
-            page = await answer.content.read(LOOKUP_BYTES_MAX + 1)
-    except aiohttp.ClientError as problem:
-        raise OSError(str(problem) or type(problem).__name__) from problem
-    if len(page) > LOOKUP_BYTES_MAX:
-        raise ValueError(f"more than {LOOKUP_BYTES_MAX} bytes")
-    return page.decode("utf-8", "replace")
 
 
 class NameServers:

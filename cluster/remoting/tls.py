@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 import ssl
 import tempfile
@@ -125,44 +123,10 @@ def client_context(
     return context
 
 
-def self_signed_pem() -> tuple[bytes, bytes]:
-    """A fresh P-256 key and a certificate for localhost signed with it: (key PEM, cert PEM)."""
-    # imported here: only test mode needs it, and it costs every process start 60 ms and 10 MB
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "TandemMQ test mode")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName(
-        [
-            x509.DNSName("localhost"),
-            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-            x509.IPAddress(ipaddress.ip_address("::1")),
-        ]
-    )
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=365))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
-
-
 def _load_self_signed(context: ssl.SSLContext) -> None:
+    # imported here: only test mode needs it, and it costs every process start 60 ms and 10 MB
+    from cluster.remoting.selfsigned import self_signed_pem
+
     key_pem, cert_pem = self_signed_pem()
     # the ssl module loads keys from files only; the directory is ours alone and gone at once
     with tempfile.TemporaryDirectory(prefix="tandem-tls-") as directory:

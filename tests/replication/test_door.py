@@ -13,7 +13,7 @@ import pytest
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.haport import door_of
-from cluster.remoting.tls import self_signed_pem
+from cluster.remoting.selfsigned import self_signed_pem
 from replication.door import Door, networks
 from replication.tlswire import HELD_BYTES_MAX, TlsWire
 from replication.wire import SocketWire

@@ -21,7 +21,7 @@ from command_line import run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
 from cluster.httplog import ODD_LOG_S
-from cluster.remoting.tls import self_signed_pem
+from cluster.remoting.selfsigned import self_signed_pem
 
 pytestmark = pytest.mark.system
 

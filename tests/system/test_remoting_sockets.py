@@ -31,7 +31,8 @@ from cluster.remoting import (
     open_channel,
 )
 from cluster.remoting.frame import FrameSplitter
-from cluster.remoting.tls import TlsUnusable, self_signed_pem, server_context
+from cluster.remoting.selfsigned import self_signed_pem
+from cluster.remoting.tls import TlsUnusable, server_context
 from storage import StorageConfig
 
 pytestmark = pytest.mark.system
