@@ -1,9 +1,10 @@
 # Everything runs in .venv; `make setup` is safe to repeat and does nothing when nothing changed.
 PYTHON ?= python3
+PYTHONS ?=
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd replication/audit/*.pyx)
 
-.PHONY: help setup check test compat demo bench kills failover sim clean
+.PHONY: help setup check test compat demo wheels bench kills failover sim clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -14,7 +15,7 @@ help:  ## what can be made
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing TandemMQ into .venv (the first time takes about a minute)"
 	@$(BIN)/python -m pip install -qq -U pip
-	@$(BIN)/python -m pip install -qq -e .
+	@$(BIN)/python -m pip install -qq -e '.[server]'
 	@touch $@
 
 # And what its tests, its linters and the Spark audit need.
@@ -45,6 +46,9 @@ compat: setup  ## only the stock clients and tools against us
 demo: .venv/.ready  ## a replicated cluster under traffic: kill a master, hand over, count every message, compare the replicas
 	$(BIN)/python -m tandemmq.demo
 
+wheels: setup  ## into dist/, for CPython 3.11 to 3.14 (PYTHONS="..." names others), each tried in an empty environment
+	PYTHONS="$(PYTHONS)" $(BIN)/python -m release.wheels --into dist
+
 bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.client
@@ -59,5 +63,5 @@ sim: setup  ## replay one simulated cluster: make sim SEED=4711
 	$(BIN)/python -m chaos.sim --seed $(or $(SEED),1)
 
 clean:  ## remove everything that was built; data directories stay
-	rm -rf .venv .cache build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name '*.so' -not -path './.venv/*' -delete

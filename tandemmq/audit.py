@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tandemmq import audit_words as words
 from tandemmq.exits import CommandFailed
+from tandemmq.extras import INSTALL_SERVER, SERVER_MODULES
 from tandemmq.screen import coloured, table
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ def run_audit(arguments: argparse.Namespace) -> int:
     except (CommandFailed, ValueError) as problem:  # of --namesrv, --ca, TANDEM_ACCESS_KEY
         return _fail(str(problem))
     except ModuleNotFoundError as problem:
-        if problem.name not in {"xxhash", "pyarrow", "pyspark", "numpy"}:
+        if problem.name in SERVER_MODULES:
+            return _fail(f"{problem.name} is not installed: {INSTALL_SERVER}")
+        if problem.name not in {"pyarrow", "pyspark", "numpy"}:
             raise
         return _fail(f"{problem.name} is not installed: pip install 'tandemmq[audit]'")
     except OSError as problem:

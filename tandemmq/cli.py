@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.extras import need_server
 from tandemmq.hints import check_words
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -41,7 +42,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One subcommand: `function` of tandemmq.`module` takes the arguments, returns an ExitCode."""
+    """One subcommand: `function` of tandemmq.`module` takes the arguments, returns an ExitCode.
+
+    server  whether it needs more than a light install has: the extra `server`
+    """
 
     name: str
     module: str
@@ -49,6 +53,7 @@ class _Command:
     summary: str
     examples: str
     arguments: Callable[[argparse.ArgumentParser], None]
+    server: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,6 +109,8 @@ def _run(argv: list[str]) -> int:
         arguments.body = left.pop()  # tandem send TOPIC --tag x BODY
     if left:
         parser.error(f"too many words: {' '.join(left)}")
+    if arguments.server:
+        need_server(arguments.server)
     module = importlib.import_module(f"tandemmq.{arguments.module}")
     code = getattr(module, arguments.function)(arguments)
     return code
@@ -126,7 +133,7 @@ def command_parser() -> argparse.ArgumentParser:
     # no help: the scripts of `completion` run it
     hidden = commands.add_parser("complete", epilog="example:\n  tandem complete topics")
     _complete(hidden)
-    hidden.set_defaults(module="naming", function="run_complete")
+    hidden.set_defaults(module="naming", function="run_complete", server="")
     commands.add_parser(ADMIN, help="mqadmin's commands, by their own names", add_help=False)
     local = commands.add_parser(
         "local",
@@ -155,7 +162,11 @@ def _add(
         formatter_class=HelpFormatter,
     )
     command.arguments(parser)
-    parser.set_defaults(module=command.module, function=command.function)
+    parser.set_defaults(
+        module=command.module,
+        function=command.function,
+        server=parser.prog if command.server else "",
+    )
 
 
 # Arguments, by command
@@ -425,6 +436,7 @@ COMMANDS: Final = (
         "run a name server in the foreground until SIGTERM",
         "  tandem nameserver -c namesrv.conf -p 9876",
         _nameserver,
+        server=True,
     ),
     _Command(
         "controller",
@@ -434,6 +446,7 @@ COMMANDS: Final = (
         "  tandem controller -c controller.conf\n"
         "  tandem nameserver --set enableControllerInNamesrv=true    (both in one process)",
         _controller,
+        server=True,
     ),
     _Command(
         "broker",
@@ -442,6 +455,7 @@ COMMANDS: Final = (
         "run a broker in the foreground until SIGTERM",
         "  tandem broker -n 127.0.0.1:9876 -c broker.conf --set flushDiskType=SYNC_FLUSH",
         _broker,
+        server=True,
     ),
     _Command(
         "send",
@@ -478,6 +492,7 @@ COMMANDS: Final = (
         "say what is in a store directory and whether it is sound; read-only",
         "  tandem inspect ./tandem-data/store/broker-a",
         _inspect,
+        server=True,
     ),
     _Command(
         "audit",
@@ -494,6 +509,7 @@ COMMANDS: Final = (
         "check a settings file without starting anything",
         "  tandem check-config broker.conf",
         _check_config,
+        server=True,
     ),
     _Command(
         "completion",
@@ -515,6 +531,7 @@ LOCAL_ACTIONS: Final = (
         "start the cluster and wait until it is ready",
         "  tandem local up --dir ./tandem-data\n  tandem local up --mode sync",
         _up,
+        server=True,
     ),
     _Command(
         "down",
@@ -548,6 +565,7 @@ LOCAL_ACTIONS: Final = (
         "start one process again and wait until it takes part",
         "  tandem local start broker-a-0",
         _start,
+        server=True,
     ),
     _Command(
         "logs",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import enum
+import sys
 import zlib
 from typing import Final
 
 import lz4.frame
-import zstandard
 
 from cluster.client.errors import BrokerAnswerBroken
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 COMPRESSED: Final = 0x1
 TYPE_MASK: Final = 0x700
@@ -46,7 +51,7 @@ def compress(
     elif kind is Compression.LZ4:
         smaller = lz4.frame.compress(body, compression_level=level)
     else:
-        smaller = zstandard.ZstdCompressor(level=level).compress(body)
+        smaller = zstd.compress(body, level)
     if len(smaller) >= len(body):
         return body, 0
     return smaller, COMPRESSED | kind.value
@@ -72,27 +77,17 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> b
             plain = unpacker.decompress(body, bytes_max + 1)
             whole = unpacker.eof
         elif kind == TYPE_ZSTD:
-            plain = _unpack_zstd(body, bytes_max)
-            whole = True
+            reader = zstd.ZstdDecompressor()
+            plain = reader.decompress(body, bytes_max + 1)
+            whole = reader.eof
         else:
             raise BrokerAnswerBroken(
                 f"a body is compressed in an unknown way: type bits 0x{kind:x}"
             )
-    except (zlib.error, RuntimeError, zstandard.ZstdError) as damage:
+    except (zlib.error, RuntimeError, zstd.ZstdError) as damage:
         raise BrokerAnswerBroken(f"a compressed body does not decompress: {damage}") from damage
     if len(plain) > bytes_max:
         raise BrokerAnswerBroken(f"a compressed body is larger than {bytes_max} bytes")
     if not whole:
         raise BrokerAnswerBroken("a compressed body ends early")
     return plain
-
-
-def _unpack_zstd(body: bytes, bytes_max: int) -> bytes:
-    size = zstandard.frame_content_size(body)
-    if size < 0:  # Java's stream writer leaves the size out: find it with bounded memory first
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            size = len(reader.read(bytes_max + 1))
-    if size > bytes_max:
-        raise BrokerAnswerBroken(f"a compressed body is larger than {bytes_max} bytes")
-    # with a known bound the library also notices a frame that ends early
-    return zstandard.ZstdDecompressor().decompress(body, max_output_size=max(1, size))

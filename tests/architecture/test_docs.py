@@ -17,7 +17,17 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PRESENT = [
     path for path in DOCUMENTS if path.name != "CHANGELOG.md"
 ]  # the changelog speaks of the past
-PLACES = ("bench", "chaos", "cluster", "docs", "replication", "storage", "tandemmq", "tests")
+PLACES = (
+    "bench",
+    "chaos",
+    "cluster",
+    "docs",
+    "release",
+    "replication",
+    "storage",
+    "tandemmq",
+    "tests",
+)
 SOURCES = sorted(
     path
     for place in PLACES
@@ -71,7 +81,7 @@ def test_every_relative_link_of_a_document_exists(document: Path) -> None:
 
 @pytest.mark.parametrize("document", PRESENT, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_source_file_that_a_document_names_exists(document: Path) -> None:
-    pattern = r"`((?:storage|replication|cluster|chaos|tandemmq|tests|bench|docs)/[\w/.-]+\.(?:py|pyx|pxd|md|c))`"
+    pattern = rf"`((?:{'|'.join(PLACES)})/[\w/.-]+\.(?:py|pyx|pxd|md|c))`"
     for target in re.findall(pattern, document.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
 

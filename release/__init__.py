@@ -1,0 +1,1 @@
+"""What is published: wheels, built and tried."""
