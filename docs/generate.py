@@ -1,7 +1,7 @@
 """Write docs/config.md, metrics.md, errors.md, client-reference.md and README's lists from the code they describe.
 
-    .venv/bin/python docs/generate.py            # write them
-    .venv/bin/python docs/generate.py --check    # exit 1 and name the file that is out of step
+    .venv/bin/python -m docs.generate            # write them
+    .venv/bin/python -m docs.generate --check    # exit 1 and name the file that is out of step
 
 A test runs the check, so the pages cannot go stale.
 """
@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import client_reference  # beside this file, as missing
-import missing
 import msgspec
 
 from chaos import survival
@@ -26,6 +24,7 @@ from cluster.broker.shown import FIXED
 from cluster.controller import ControllerConfig
 from cluster.metrics import METRICS
 from cluster.nameserver.config import NameServerConfig
+from docs import client_reference, missing
 from replication import LeaseTimes, StreamRules
 from storage import StorageConfig
 from tandemmq.exits import ExitCode
@@ -222,7 +221,10 @@ def main(arguments: list[str]) -> int:
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
     for name in stale:
-        print(f"docs/{name} is out of step with the code: run docs/generate.py", file=sys.stderr)
+        print(
+            f"docs/{name} is out of step with the code: run python -m docs.generate",
+            file=sys.stderr,
+        )
     return 1 if stale else 0
 
 

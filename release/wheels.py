@@ -68,8 +68,9 @@ def interpreters(given: str | None = None) -> dict[str, Path]:
             key=lambda path: [int(n) for n in path.parts[-3].split(".") if n.isdecimal()],
         )
         for command in (f"python{version}", *map(str, reversed(pyenv))):
-            if _version(command)[0] == version:
-                found[version] = _version(command)[1]
+            seen, executable = _version(command)
+            if seen == version:
+                found[version] = executable
                 break
     return found
 
