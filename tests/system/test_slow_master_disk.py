@@ -60,7 +60,7 @@ async def test_who_waits_for_the_masters_disk_is_never_told_of_a_slow_slave(tmp_
         epoch = (await group.whole()).epoch
         assert send(master, 10) == {SUCCESS: 10}
         # One flush of several files: each takes long, and the first are through long before the last.
-        disk.set(("fdatasync", 0, 500, "commitlog"))
+        disk.set(("fdatasync", 0, 400, "commitlog"))
         assert await asyncio.to_thread(send, master, 3 * SEGMENT_BYTES // len(BODY)) == {
             SUCCESS: 3 * SEGMENT_BYTES // len(BODY)
         }

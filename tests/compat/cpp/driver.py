@@ -3,7 +3,7 @@
     driver.py NAME_SERVERS TOPIC COUNT
 
 One consumer each that shares, that gets everything and that reads in order. Prints a line of JSON per message sent and
-per message received but probes, and ends when each consumer has got everything or after WAIT_S.
+per message received but probes, and ends when each consumer has got everything, or WAIT_S after the last was sent.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def main(name_servers: str, topic: str, count: int) -> None:
     for number in range(count):
         send(f"body {number}", "A" if number % 2 else "B")
         tell(sent=f"body {number}")
+    deadline = time.monotonic() + WAIT_S
     while any(len(each) <= count for each in got.values()) and time.monotonic() < deadline:
         time.sleep(0.05)
     sys.stdout.flush()
