@@ -327,6 +327,11 @@ class ConsumeQueue:
         self.flushed, self._cleared = reached, False
         return True
 
+    def distrust(self) -> None:
+        """What is here was another process's, which may not have put all of it on the disk: flush() does."""
+        self._cleared = True
+        self._new_names = self.directory.is_dir()
+
     def take_new_names(self) -> list[Path]:
         """Directories of which the disk may have other names; the caller syncs them."""
         if not self._new_names:
@@ -370,6 +375,7 @@ class ConsumeQueue:
             self._set_end(mark.max_offset, mark.physical_end)
             self.flushed = mark.max_offset
             return
+        self.flushed = self._files[-1].end // QUEUE_ENTRY_BYTES if self._files else 0
         self.truncate(log_end)
 
     def _stands_at(self, mark: QueueMark) -> bool:
@@ -416,7 +422,7 @@ class ConsumeQueue:
         cleared = file.zero_tail(next_offset * QUEUE_ENTRY_BYTES - file.start)
         # Zeros that are not on the disk must be flushed like entries: step back by one. Where none
         # is left there is nothing to step back to (INV-40).
-        self.flushed = max(0, next_offset - 1) if cleared else next_offset
+        self.flushed = min(self.flushed, max(0, next_offset - 1) if cleared else next_offset)
         self._cleared |= cleared
         self._min_known = False
 

@@ -29,7 +29,8 @@ def _directories(parent: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 class ConsumeQueues:
     """All consume queues of a store. Files appear with the first entry of a queue, not before.
 
-    ends        for the inner loop of dispatch: QueueEnd by topic bytes and queue id
+    ends        for the inner loop of dispatch: QueueEnd by topic bytes and queue id; of a topic that was deleted
+    only behind its first message after that
     incomplete  a set only while recovery reads the log: queues that lack entries before what the
     log offers them
     log_start   below it the log has been deleted
@@ -76,7 +77,8 @@ class ConsumeQueues:
                 raise ValueError(f"topic of {len(name)} bytes, directories take {TOPIC_BYTES_MAX}")
             queue = ConsumeQueue(self, topic, queue_id)
             self._queues.setdefault(topic, {})[queue_id] = queue
-            self.ends.setdefault(name, {})[queue_id] = queue.end
+            if not self.tombstones.of(name):
+                self.ends.setdefault(name, {})[queue_id] = queue.end
         return queue
 
     def begin(self, topic: str, queue_id: int, queue_offset: int) -> bool:
@@ -100,10 +102,17 @@ class ConsumeQueues:
         if physical_offset < self.tombstones.of(topic):  # INV-43
             return None
         try:
-            return self.make(topic.decode("utf-8"), queue_id).end
+            end = self.make(topic.decode("utf-8"), queue_id).end
         except ValueError as error:  # UnicodeDecodeError is one
             log.warning("record without queue why=%s", error)
             return None
+        self.ends.setdefault(topic, {})[queue_id] = end
+        return end
+
+    def look_again(self) -> None:
+        """Dispatch goes back: it is to ask again which messages of topics that were deleted have a queue."""
+        for topic in self.tombstones.all():
+            self.ends.pop(topic.encode(), None)
 
     def load(self) -> None:
         """Find the queues on disk without opening their files. Raises NotAStore, OSError."""
@@ -183,10 +192,10 @@ class ConsumeQueues:
             return
         queue.destroy()
         del self._queues[topic][queue_id]
-        del self.ends[topic.encode()][queue_id]
+        self.ends.get(topic.encode(), {}).pop(queue_id, None)
         if not self._queues[topic]:
             del self._queues[topic]
-            del self.ends[topic.encode()]
+            self.ends.pop(topic.encode(), None)
             directory = self.directory / topic
             if directory.exists() and not any(directory.iterdir()):
                 directory.rmdir()

@@ -61,6 +61,9 @@ class Durability:
         # Several threads flush the log. Who holds both took the queues' first.
         self._flushing_queues = threading.Lock()
         self._flushing_log = threading.Lock()
+        self._stating = threading.Lock()  # taken last, while the queue state is written or deleted
+        self._went_back = 0
+        self._stated = True  # a queue state may be on the disk
 
     def load(self) -> QueueState | None:
         """Read the checkpoint, and what the queues held. Raises OSError."""
@@ -96,6 +99,7 @@ class Durability:
                 return
             dispatcher, index = self._dispatcher, self._index
             # In this order: what is promised was written before, whatever the loop does meanwhile.
+            went_back = self._went_back
             marks = self._queues.marks()
             last_ms = dispatcher.stats.store_ms
             index_end = index.last_indexed if index is not None else None
@@ -106,16 +110,18 @@ class Durability:
                 self.checkpoint.index_ms = max(self.checkpoint.index_ms, index.flush())
             if not complete or self.flush_log() < position:
                 return
-            self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
-            self.derived = position
-            self._write_state(
-                QueueState(
-                    dispatched=position, last_record=last_record, index_end=index_end, queues=marks
-                )
+            state = QueueState(
+                dispatched=position, last_record=last_record, index_end=index_end, queues=marks
             )
+            with self._stating:
+                if went_back == self._went_back:
+                    self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
+                    self.derived = position
+                    self._write_state(state)
 
     def _write_state(self, state: QueueState) -> None:
         if state != self._written_state:
+            self._stated = True
             try:
                 save_queue_state(self._state_path, state)
                 self._written_state = state
@@ -155,8 +161,23 @@ class Durability:
         self.checkpoint.lower(store_ms, log_end)
         self._write_checkpoint()
         self.derived = self._log.start
-        self._written_state = None
-        forget_queue_state(self._state_path)
+        self.forget_state()
+
+    def forget_state(self) -> None:
+        """Vouch for no entry of a queue: some are about to be written anew, and a power cut leaves those with holes.
+        Nor does a flush that is under way. [thread] Raises OSError."""
+        with self._stating:
+            self._went_back += 1
+            self._written_state = None
+            if self._stated:
+                forget_queue_state(self._state_path)
+                self._stated = False
+
+    def go_back(self, log_offset: int) -> None:
+        """Queues are about to be dropped that have entries of records from there on. Blocks for a sync. Raises
+        OSError."""
+        self.forget_state()
+        self.derived = min(self.derived, log_offset)
 
     # --- what is final ---
 

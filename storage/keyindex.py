@@ -373,6 +373,10 @@ class KeyIndex:
         self.sync_deletions()
         return reached_ms
 
+    def distrust(self) -> None:
+        """Files may be gone that another process deleted and the disk still has."""
+        self._deleted = self.directory.is_dir()
+
     def sync_deletions(self) -> None:
         """Let no deleted file come back: it would count as the index of other records. [thread] Raises
         FlushFailed."""

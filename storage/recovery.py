@@ -18,7 +18,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,7 @@ from storage.dispatch import Dispatcher
 from storage.errors import CorruptRecord, StoreIsFull
 from storage.flags import StoreFlags
 from storage.keyindex import KeyIndex
+from storage.queuefiles import BLANK_SIZE
 from storage.segment import Segment
 from storage.tombstones import Tombstones
 
@@ -74,6 +75,7 @@ class Parts:
     dispatcher: Dispatcher
     flags: StoreFlags
     delay_ms_by_level: dict[int, int]
+    forget_state: Callable[[], None]
 
 
 class Recovery:
@@ -111,6 +113,7 @@ class Recovery:
             self._complete_derived()
         else:
             # Without a log nothing that was derived from it means anything.
+            self._parts.forget_state()
             for queue in self._queues:
                 self._queues.delete_queue(queue.topic, queue.queue_id)
             if self._index is not None:
@@ -122,6 +125,8 @@ class Recovery:
         if not self._received:  # else it may end before a deletion that its master told of
             self._tombstones.log_ends_at(self._log.end)
         self._set_tails()
+        if not self.found.clean:
+            self._distrust()
         return self.found
 
     # --- the log's end ---
@@ -228,6 +233,10 @@ class Recovery:
         found, state = self.found, self._state
         if state is not None and state.dispatched > found.log_end:
             state = self._state = None  # it counts entries that are cut now
+        if state is None:
+            # Queues are written anew. A power cut leaves them with holes, and then a log that has grown fits the
+            # state again.
+            self._parts.forget_state()
         durable = found.log_end
         if not found.clean:
             durable = state.dispatched if state is not None else self._log.start
@@ -244,6 +253,13 @@ class Recovery:
                 self._index.drop_newer(self._checkpoint.index_ms)
             self._index.keep_until(found.log_end)
 
+    def _distrust(self) -> None:
+        """A killed process may have cut queues and not flushed them: the page cache does not say (INV-40)."""
+        for queue in self._queues:
+            queue.distrust()
+        if self._index is not None:
+            self._index.distrust()
+
     def _drop_buried(self, queue: ConsumeQueue) -> None:
         """Remove a queue that has entries of before its topic was deleted: the process died meanwhile."""
         below = self._tombstones.of(queue.topic.encode())
@@ -255,13 +271,14 @@ class Recovery:
                 "queue of a deleted topic removed topic=%s queue=%d", queue.topic, queue.queue_id
             )
             if queue.physical_end > below:
+                self._parts.forget_state()
                 self._buried_below = min(below, self._buried_below or below)
             self._queues.delete_queue(queue.topic, queue.queue_id)
 
     def _drop_disagreeing(self, queue: ConsumeQueue) -> None:
         for _ in range(DISAGREEING_MAX):
             last = queue.entry(queue.max_offset - 1)
-            if last is None or last[0] < self._log.start:
+            if last is None or last[0] < self._log.start or last[1] == BLANK_SIZE:
                 return
             if self._log_agrees(queue, queue.max_offset - 1, last):
                 return
@@ -335,6 +352,7 @@ class Recovery:
 
     def _rebuild(self, wanted: set[ConsumeQueue]) -> None:
         parts = self._parts
+        parts.forget_state()  # first: a power cut leaves what is written anew with holes
         # Offsets that were given away stay so, even when the log has lost their messages.
         floors = {queue: queue.max_offset for queue in wanted}
         if self._state is not None:

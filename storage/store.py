@@ -139,7 +139,7 @@ class MessageStore:
             self.index.load()
         parts = Parts(
             self.config, self.log, self.queues, self.index, self.dispatcher, self.flags,
-            self.delay_ms_by_level,
+            self.delay_ms_by_level, self.durability.forget_state,
         )  # fmt: skip
         self.recovered = Recovery(
             parts, self.checkpoint, state, clean, self._mark.same_boot, self._mark.received

@@ -148,7 +148,8 @@ class Burials:
         """Before queues are dropped: who notes meanwhile how far they are complete must find it lowered."""
         store = self._store
         store.dispatcher.go_back(max(offset, store.log.start))
-        store.durability.derived = min(store.durability.derived, store.dispatcher.position)
+        store.queues.look_again()
+        store.durability.go_back(store.dispatcher.position)
 
     def _drop(self, topic: str) -> None:
         store = self._store

@@ -119,7 +119,7 @@ class Workload:
     WEIGHTS: ClassVar = {
         "put": 12, "dispatch": 6, "flush_log": 6, "flush_queues": 3, "flush_checkpoint": 3, "next_segment": 2,
         "save_table": 2, "cut": 2, "retain": 1, "restart": 1, "kill": 1, "delete_topic": 1, "begin_queue": 1,
-        "fork": 1, "burst": 0,
+        "fork": 1, "burst": 0, "undo_deletion": 1,
     }  # fmt: skip
 
     def __init__(
@@ -179,7 +179,9 @@ class Workload:
             version = int(table["version"]) if table is not None else 0
             before.logs = [[each for each in log if each.end <= end]]
             before.promised, before.tables = end, (version, version)
-            before.buried = [each for each in before.buried if self._knows(each)][-1:]
+            known = next(each for each in reversed(before.buried) if self._knows(each))
+            # What is written from the log's end on comes after every deletion.
+            before.buried = [{topic: min(below, end) for topic, below in known.items()}]
             self._bury(self.store.tombstones.all())
             self._go_on(steps)
             self._close(clean=self._rng.random() < 0.5)
@@ -189,9 +191,14 @@ class Workload:
     def _knows(self, buried: dict[str, int]) -> bool:
         """Whether the store found these deletions, as far as they are of messages that its log has."""
         store = self.store
+        found = store.tombstones.all()
+
+        def within(below: int) -> int:
+            return max(store.log.start, min(below, store.end))
+
         return all(
-            below <= store.log.start or store.tombstones.of(topic.encode()) >= min(below, store.end)
-            for topic, below in buried.items()
+            within(buried.get(topic, 0)) == within(found.get(topic, 0))
+            for topic in {**buried, **found}
         )
 
     def _has(self, each: Written) -> bool:
@@ -313,6 +320,34 @@ class Workload:
         # What retention lets the store forget stays deleted.
         expected.buried = [{**expected.buried[0], **store.tombstones.all()}]
 
+    def _undo_deletion(self, store: MessageStore) -> None:
+        """A new master has not heard of a deletion: the messages have queues again. Not of a topic that was made again
+        since: its queues would begin twice."""
+        expected, deleted = self.expected, store.tombstones.all()
+        topics = [topic for topic in deleted if self._was_made_once(topic)]
+        if not topics:
+            return
+        topic = self._rng.choice(topics)
+        del deleted[topic]
+        left = {name: below for name, below in expected.buried[-1].items() if name != topic}
+        expected.buried = [expected.buried[-1], left]
+        store.burials.follow(deleted, store.log.start)
+        jsonfile.save(store.tombstones.path, store.tombstones.to_json())
+        self._flush_log(store)
+        self._dispatch(store)
+        self._go_on_at_ends(store)
+        expected.buried = [left]
+
+    def _was_made_once(self, topic: str) -> bool:
+        """Whether what its log has of a topic counts on in each queue."""
+        start, ends = self.store.log.start, dict.fromkeys(range(SELDOM + 1), -1)
+        for each in self.expected.logs[-1]:
+            if each.topic == topic and each.offset >= start:
+                if each.queue_offset <= ends[each.queue_id]:
+                    return False
+                ends[each.queue_id] = each.queue_offset
+        return True
+
     def _begin_queue(self, store: MessageStore) -> None:
         """A new master's queues begin where its predecessor's had ended."""
         queue_id = self._rng.randrange(QUEUES)
@@ -337,7 +372,9 @@ class Workload:
         self._set_aside(store, end)
         new = [each for each in old if each.offset < end]
         expected.logs, expected.promised = [old, new], min(expected.promised, end)
-        self._starve_of_descriptors(end) if rng.random() < 0.2 else self._cut_at(end)
+        rng.choices((self._cut_at, self._starve_of_descriptors, self._die_cutting), (3, 1, 1))[0](
+            end
+        )
         store = self.store
         expected.logs, expected.promised = [new], end
         self._after_cut(store)
@@ -409,14 +446,29 @@ class Workload:
         self._rest()
         self._open()
 
+    def _die_cutting(self, end: int) -> None:
+        """Killed before the cut was flushed. The next process finds its zeros, and nothing says that they are not on
+        the disk."""
+        cut = Cut(self.store, end)
+        try:
+            cut.prepare()
+            cut.make()
+        finally:
+            cut.end()
+        self._kill(self.store)
+        self._flush_log(self.store)
+
     def _after_cut(self, store: MessageStore) -> None:
         # As a promotion does before anybody puts: what was not dispatched has its queue offsets, too; and no
         # deletion is of what comes now.
         self._dispatch(store)
-        for queue in store.queues:
-            store.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
+        self._go_on_at_ends(store)
         store.tombstones.log_ends_at(store.end)
         self._bury(store.tombstones.all())
+
+    def _go_on_at_ends(self, store: MessageStore) -> None:
+        for queue in store.queues:
+            store.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
 
     def _retain(self, store: MessageStore) -> None:
         self._dispatch(store)

@@ -240,6 +240,57 @@ def test_a_queue_that_is_cut_empty_stays_so(tmp_path: Path, platter: Platter) ->
     assert report.sound, list(report.lines())
 
 
+@pytest.mark.parametrize("kept", [10, 13])
+def test_entries_in_front_of_a_cut_that_were_not_flushed_are_not_taken_for_it(
+    tmp_path: Path, platter: Platter, kept: int
+) -> None:
+    """Found by chaos.powercut: where a file of the queue began there were no zeros to sync, so nothing was."""
+    files = tmp_path / "store" / "consumequeue" / "T" / "0"
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    config = config_of(tmp_path / "store")
+    with open_store(config, FakeClock(), boot) as store:
+        offsets = [store.put(Draft("T", 0, b"x" * 90, b"")).offset for _ in range(25)]
+        while store.dispatch():
+            pass
+        store.truncate(offsets[kept])
+        settled(store)
+        store.close(clean=False)
+    platter.cut_power()
+    entries = b"".join(path.read_bytes() for path in sorted(files.iterdir()))
+    assert all(any(entries[each * 20 :][:20]) for each in range(kept))
+    assert not any(entries[kept * 20 :])
+    boot.write_text("two")
+    with open_store(config, FakeClock(), boot) as store:
+        assert store.max_offset("T", 0) == kept
+
+
+def test_what_a_killed_process_cut_is_put_on_the_disk_by_the_next(
+    tmp_path: Path, platter: Platter
+) -> None:
+    """INV-40, found by chaos.powercut: who finds zeros in the page cache does not know that the disk has none."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    config = config_of(tmp_path / "store")
+    with open_store(config, FakeClock(), boot) as store:
+        put(store, 6)
+        settled(store)
+        cut = Cut(store, 0)
+        cut.prepare()
+        cut.make()
+        cut.end()
+        store.close(clean=False)
+    with open_store(config, FakeClock(), boot) as store:
+        assert store.end == 0
+        store.put(Draft("T", 2, b"another, and longer" * 20, b""))
+    platter.cut_power()
+    boot.write_text("two")
+    with open_store(config, FakeClock(), boot) as store:
+        assert [store.max_offset("T", queue_id) for queue_id in range(3)] == [0, 0, 1]
+    report = inspect_store(tmp_path / "store")
+    assert report.sound, list(report.lines())
+
+
 def test_a_cut_whose_sync_could_not_be_tried_is_synced_by_the_next_flush(
     opened: MessageStore, platter: Platter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

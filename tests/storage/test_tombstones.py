@@ -110,6 +110,90 @@ def test_queues_lost_after_a_deletion_are_rebuilt_without_the_deleted(
     assert inspect_store(root, config(root)).problems == []
 
 
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+def test_a_queue_that_begins_behind_a_deletion_gets_none_of_the_deleted(
+    tmp_path: Path, stop: str
+) -> None:
+    """INV-43, found by chaos.powercut: a queue with blank entries only was found without asking for the tombstone,
+    and began anew with the deleted messages."""
+    with open_store(config(tmp_path / "store")) as store:
+        put(store, 0, 6)
+        derive(store)
+        store.delete_topic("T")
+        assert store.queues.begin("T", 0, 25)
+        saved(store)
+        store.close(clean=stop == "clean")
+    (tmp_path / "store" / "queuestate").unlink(missing_ok=True)
+    with open_store(config(tmp_path / "store")) as store:
+        assert store.recovered.derived_from == 0
+        assert store.queues.describes_nothing("T", 0)
+        assert store.next_offset("T", 0) == store.max_offset("T", 0) == 25
+        put(store, 100, 1)
+        derive(store)
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (25, 26)
+
+
+def test_dispatch_that_goes_back_gives_the_deleted_no_queue(opened: Opener) -> None:
+    """INV-43: another topic's deletion is undone, and all of the log is derived once more."""
+    store = opened()
+    put(store, 0, 4, "Other")
+    put(store, 0, 6)
+    derive(store)
+    for topic in ("Other", "T"):
+        store.delete_topic(topic)
+    below = store.end
+    put(store, 100, 1)
+    derive(store)
+    store.truncate(below)
+    assert store.queues.begin("T", 0, 25)
+    store.burials.follow({"T": below}, 0)
+    derive(store)
+    assert bodies(store, "Other") == [0, 1, 2, 3]
+    assert store.queues.describes_nothing("T", 0) and store.max_offset("T", 0) == 25
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_state_vouches_for_nothing_that_is_derived_again(
+    tmp_path: Path, late: bool, hole: bool
+) -> None:
+    """A power cut after a deletion was undone, or heard of late, may take what was written anew: all of it, or a piece
+    that is not the last."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    with open_store(config(tmp_path / "store"), boot_id_path=boot) as store:
+        put(store, 0, 30)
+        below = store.end
+        derive(store)
+        if late:
+            put(store, 30, 10)
+            derive(store)
+        else:
+            store.delete_topic("T")
+        put(store, 0, 4, "Other")
+        derive(store)
+        store.flush_queues(0)
+        store.burials.follow({"T": below} if late else {}, 0)
+        saved(store)
+        derive(store)
+        shutil.copytree(tmp_path / "store", tmp_path / "cut")
+    boot.write_text("two")
+    queue = tmp_path / "cut" / "consumequeue" / "T" / "0"
+    wanted = range(15, 20) if late else range(15)
+    if hole:
+        path = queue / f"{wanted.start // 10 * 200:020d}"
+        with path.open("r+b") as file:
+            file.seek(wanted.start % 10 * 20)
+            file.write(bytes(20))
+    else:
+        shutil.rmtree(queue.parent)
+    with open_store(config(tmp_path / "cut"), boot_id_path=boot) as store:
+        found = store.queues.get("T", 0)
+        assert found is not None
+        assert (found.min_offset, found.max_offset) == (wanted.start, wanted.stop)
+        assert all(store.store_ms("T", 0, each) > 0 for each in wanted)
+
+
 def test_a_process_that_dies_within_a_deletion_completes_it(tmp_path: Path) -> None:
     with open_store(config(tmp_path / "store")) as store:
         put(store, 0, 30)
