@@ -139,7 +139,10 @@ CUTTING: Final = {**PUTS, "put": 6, "cut": 6, "kill": 1, "restart": 1}
 RETAINING: Final = {"put": 6, "dispatch": 2, "flush_log": 2, "retain": 5, "cut": 5}
 KILLING: Final = {**PUTS, "kill": 6}
 FORKING: Final = {"put": 1, "fork": 1}
-STATING: Final = {"put": 4, "dispatch": 4, "flush_queues": 6, "cut": 6, "flush_log": 3}
+#: so few cuts that there are files of queues to go
+STATING: Final = {"put": 8, "dispatch": 4, "flush_queues": 6, "cut": 2, "flush_log": 4}
+#: what is kept was on the disk already, so that only what is cut off can be missed
+CUTTING_FLUSHED: Final = {**CUTTING, "flush_log": 16}
 
 
 def of(weights: dict[str, int], **others: Any) -> Manner:
@@ -159,10 +162,10 @@ class Left(NamedTuple):
 
 SYNCS: Final = {
     "names of new queue files": Left(leave_out("consumequeues.sync_directories"), "queue", of(RETAINING)),
-    "names of queue files that went": Left(names_of_queue_files_that_went, "queue", of(STATING, **HARD)),
+    "names of queue files that went": Left(names_of_queue_files_that_went, "queue", of(STATING, steps=120, **HARD)),
     "zeros of queues": Left(zeros_of_queues, "queue", of(CUTTING)),
     "queues before their state": Left(queues_before_their_state, "queue"),
-    "log after a cut": Left(log_after_a_cut, "INV-9", of(CUTTING)),
+    "log after a cut": Left(log_after_a_cut, "INV-9", of(CUTTING_FLUSHED)),
     "log that recovery cut": Left(log_that_recovery_cut, "was on the disk", of(KILLING)),
     "zeros that found no descriptor": Left(zeros_that_found_no_descriptor, "INV-9", of(CUTTING)),
     "zeros of a file cut empty": Left(zeros_of_a_file_cut_empty, "INV-9", of(CUTTING)),
