@@ -63,6 +63,8 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
     else:
         print(f"\nruns already: name server {address}, data in {directory}")
     print(f"try:   tandem send Hello world -n {address}")
+    if layout.mode and arguments.mode is None:
+        print(f"it has replicas, as it was made (--mode {layout.mode}); --dir names another place")
     if layout.mode:
         where = f" --dir {arguments.dir}" if arguments.dir != LOCAL_DIRECTORY else ""
         print(f"       tandem local kill {layout.brokers[0].name}{where}")

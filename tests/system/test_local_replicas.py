@@ -130,6 +130,7 @@ def test_second_up_says_that_all_runs_and_starts_nothing(whole: Replicas) -> Non
     again = whole.local("up")
     assert again.code == 0
     assert "runs already" in again.out
+    assert "it has replicas, as it was made" in again.out
     assert {name: each["pid"] for name, each in whole.members().items()} == before
     other = "async" if whole.status()["mode"] == "sync" else "sync"
     refused = whole.local("up", "--mode", other)
