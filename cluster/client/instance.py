@@ -26,6 +26,7 @@ from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC, BrokerTa
 from cluster.remoting import (
     Channel,
     Command,
+    Connection,
     ConnectionLimits,
     Endpoint,
     RemotingError,
@@ -360,6 +361,13 @@ class ClientInstance:
             away = self._away = {at: until for at, until in away.items() if until > now_s}
         return self.brokers.reader(broker_name, suggested_id, away)
 
+    def came_back(self, broker_name: str) -> bool:
+        """Whether the broker restarted so lately that others may not have told it of themselves yet."""
+        found = self.reader(broker_name)
+        told_s = self.config.heartbeat_interval_ms / 1000
+        since_s = asyncio.get_running_loop().time() - told_s
+        return found is not None and self.connections.lost_since(found[0], since_s)
+
     def no_answer(self, address: str) -> None:
         """A request got no answer: others are asked for a while, where there are others.
 
@@ -457,6 +465,12 @@ class ClientInstance:
 
     # Connections
 
+    def _lost(self, channel: Connection) -> None:
+        """Who waits for nothing from there must see it too: all members share the queues by one route."""
+        log.debug("connection ended address=%s why=%s", channel.address, channel.close_reason)
+        if self._consumers:
+            self.refresh_soon()
+
     async def _dial(self, address: str) -> Wire:
         host, port = split_address(address)
         return await open_channel(
@@ -472,6 +486,8 @@ class ClientInstance:
 
         async def greet(address: str) -> Wire:
             wire = await dial(address)
+            if isinstance(wire, Channel):
+                wire.on_close(self._lost)
             groups = bool(self._producers or self._consumers)
             if groups and address in self.brokers.heartbeat_addresses(with_slaves=True):
                 hello = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())

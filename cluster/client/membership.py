@@ -12,7 +12,6 @@ from typing import Final
 from cluster.client import calls
 from cluster.client.assignments import ASSIGNED, REVOKED, Told
 from cluster.client.errors import (
-    BrokerRefused,
     ClientError,
     NoRoute,
     NotRunning,
@@ -30,6 +29,7 @@ from cluster.client.reading import QueueReader
 from cluster.client.rebalance import Allocation, Change, allocate_averagely, plan
 from cluster.client.requests import DirectResult
 from cluster.client.running import RunningState, running_info
+from cluster.client.sharing import Sharing
 from cluster.client.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,7 @@ class Membership:
         self._store = store
         self._on_messages = on_messages
         self._wakened = asyncio.Event()
+        self._sharing = Sharing(instance, group, policy.allocation, self.jobs, self.wake)
         self._rounds = asyncio.Lock()  # one round at a time; subscribe() and the timer may both ask
 
     # What the instance asks (ConsumerRole)
@@ -299,34 +300,11 @@ class Membership:
             return await self.release(dropped) and finished
 
     async def _plan(self, topic: str) -> Change | None:
-        route = await self.instance.read_route(topic)
-        queues = route.read_queues(topic)
+        if self._policy.shared:
+            return await self._sharing.plan(topic, self.held)
         mine = self.instance.client_id
-        if self._policy.model is MessageModel.BROADCASTING:
-            return plan(
-                topic,
-                queues,
-                [mine],
-                mine,
-                list(self.held),
-                lambda all_queues, ids, own: all_queues,
-            )
-        names = sorted({queue.broker_name for queue in queues})
-        if not names:
-            return None
-        address, _ = await self.instance.reader_address(self.instance.rng.choice(names), topic)
-        try:
-            members = await calls.group_members(
-                self.instance.connections, address, self.group, self.instance.config.call_timeout_ms
-            )
-        except BrokerRefused:
-            members = []
-        if mine not in members:
-            # that broker has not seen our heartbeat (it restarted, or the route is new): say it
-            # again first
-            self.instance.heartbeat_soon()
-            return None
-        return plan(topic, queues, members, mine, list(self.held), self._policy.allocation)
+        queues = (await self.instance.read_route(topic)).read_queues(topic)
+        return plan(topic, queues, [mine], mine, self.held, lambda every, ids, own: every)
 
     async def _acquire(self, queues: tuple[MessageQueue, ...]) -> bool:
         wanted = [queue for queue in queues if queue not in self.leaving]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -204,3 +204,12 @@ def plan(
         tuple(sorted(mine - wanted)),
         tuple(sorted(set(queues) - wanted)),
     )
+
+
+def without(
+    change: Change, absent: Collection[MessageQueue], held: Iterable[MessageQueue]
+) -> Change:
+    """The same, but nothing of these queues is read, whoever they belong to: nobody serves them now."""
+    added = tuple(queue for queue in change.added if queue not in absent)
+    gone = {queue for queue in held if queue in absent}
+    return Change(added, tuple(sorted(gone.union(change.removed))), change.others)

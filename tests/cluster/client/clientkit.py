@@ -69,6 +69,7 @@ class FakeBroker:
         self.log_end = 0
         self.locks: dict[tuple[str, str, int], str] = {}
         self.members: dict[str, dict[FakeWire, str]] = defaultdict(dict)
+        self.forgets: set[str] = set()  # client ids whose heartbeats it answers and does not keep
         self.heartbeats: list[dict[str, Any]] = []
         self.requests: list[Command] = []
         self.sent_back: list[dict[str, str]] = []
@@ -101,6 +102,8 @@ class FakeBroker:
         self.heartbeats.append(body)
         for entry in body["consumerDataSet"]:
             group = self.members[entry["groupName"]]
+            if body["clientID"] in self.forgets:
+                continue
             if group.get(wire) != body["clientID"]:
                 group[wire] = body["clientID"]
                 self._cluster.topics.setdefault(f"%RETRY%{entry['groupName']}", {self.name: 1})
