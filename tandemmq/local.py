@@ -171,19 +171,28 @@ def run_logs(arguments: argparse.Namespace) -> ExitCode:
     """Print the last lines of each log, or of one."""
     layout = open_layout(arguments.dir.absolute())
     chosen = layout.members if arguments.name is None else (layout.member(arguments.name),)
-    for member in chosen:
-        print(coloured(f"==> {layout.log_file(member)} <==", "bold"))
-        print("".join(processes.last_lines(layout.log_file(member), arguments.lines)), end="")
     if arguments.follow:
-        sys.stdout.flush()
         with suppress(KeyboardInterrupt):  # that is how it is meant to end
-            _follow({member.name: layout.log_file(member) for member in chosen})
+            _follow({member.name: layout.log_file(member) for member in chosen}, arguments.lines)
+        return ExitCode.OK
+    for member in chosen:
+        path = layout.log_file(member)
+        _print_end(path, processes.last_lines(path, arguments.lines))
     return ExitCode.OK
 
 
-def _follow(files: dict[str, Path]) -> None:
-    """Print what is added to each, the names in front where there are several."""
-    ends = {name: path.stat().st_size if path.exists() else 0 for name, path in files.items()}
+def _print_end(path: Path, lines: list[str]) -> None:
+    print(coloured(f"==> {path} <==", "bold"))
+    print("".join(lines), end="")
+
+
+def _follow(files: dict[str, Path], count: int) -> None:
+    """Print the end of each and what is added to it, the names in front where there are several."""
+    ends = {}
+    for name, path in files.items():
+        lines, ends[name] = processes.whole_lines(path, count)
+        _print_end(path, lines)
+    sys.stdout.flush()
     parts = dict.fromkeys(files, b"")
     while True:
         time.sleep(FOLLOW_S)
@@ -192,9 +201,9 @@ def _follow(files: dict[str, Path]) -> None:
                 continue
             with path.open("rb") as file:
                 file.seek(0 if path.stat().st_size < ends[name] else ends[name])  # it was cut
-                *lines, parts[name] = (parts[name] + file.read()).split(b"\n")
+                *added, parts[name] = (parts[name] + file.read()).split(b"\n")
                 ends[name] = file.tell()
-            for line in lines:
+            for line in added:
                 text = line.decode(errors="replace")
                 print(text if len(files) == 1 else f"{coloured(name, 'dim')}  {text}")
         sys.stdout.flush()

@@ -236,3 +236,18 @@ def last_lines(path: Path, count: int) -> list[str]:
             return list(deque(lines, maxlen=max(0, count)))
     except FileNotFoundError:
         return []
+
+
+def whole_lines(path: Path, count: int) -> tuple[list[str], int]:
+    """The last lines of a log that is being written, and the byte offset behind them."""
+    found: deque[bytes] = deque(maxlen=max(0, count))
+    end = 0
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    found.append(line)
+                    end += len(line)
+    except FileNotFoundError:
+        pass  # it is not there yet
+    return [line.decode(errors="replace") for line in found], end

@@ -115,13 +115,18 @@ def _binary_header(head: bytes) -> dict[str, Any]:
 class Wire:
     """A connection that sends any bytes and reads frames; every read has a deadline."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10, receive_bytes: int = 0) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 10, receive_bytes: int = 0, source: str = ""
+    ) -> None:
+        """source: the address of this machine to come from, "" for the usual one."""
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(timeout_s)
         try:
+            if source:
+                self.socket.bind((source, 0))
             self.socket.connect((host, int(port)))
         except OSError:
             self.socket.close()

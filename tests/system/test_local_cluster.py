@@ -313,6 +313,43 @@ def test_logs_shows_the_end_of_each_log(local: LocalCluster) -> None:
     assert "broker-a" in unknown.stderr
 
 
+@pytest.mark.parametrize("name", [None, "broker-b"], ids=["all", "one"])
+def test_logs_follow_what_is_written_and_end_quietly_on_ctrl_c(
+    fresh: LocalCluster, tmp_path: Path, name: str | None
+) -> None:
+    assert fresh.up().returncode == 0
+    shown, errors = tmp_path / "shown", tmp_path / "errors"
+    command = ["local", "logs", "--dir", str(fresh.directory), "--lines", "1", "-f"]
+    with shown.open("wb") as out, errors.open("wb") as err:
+        following = subprocess.Popen(
+            [sys.executable, "-m", "tandemmq", *command, *([name] if name else [])],
+            stdout=out, stderr=err, env={**os.environ, **python_env()},
+        )  # fmt: skip
+    try:
+        headings = 1 if name else 3
+        wait_until(lambda: shown.read_text().count("==>") == headings, 20, "the end of each log")
+        before = len(shown.read_text())
+        assert fresh.run("kill", "broker-b").returncode == 0
+        assert fresh.run("start", "broker-b").returncode == 0
+        log = fresh.directory / "logs" / "broker-b.log"
+        with log.open("ab") as half:
+            half.write(b"half a ")
+        time.sleep(0.5)  # looked at in between
+        with log.open("ab") as half:
+            half.write("line, \N{SNOWMAN}\n".encode())
+        prefix = "" if name else "broker-b  "
+        whole = f"\n{prefix}half a line, \N{SNOWMAN}\n"
+        wait_until(lambda: whole in shown.read_text(), 10, "what was written last")
+        added = shown.read_text()[before:].splitlines()
+        assert any("boot success" in line for line in added if line.startswith(prefix))
+        written = [f"{prefix}{line}" for line in log.read_text().splitlines()]
+        assert added == written[-len(added) :] if name else set(added) > set(written[-5:])
+    finally:
+        following.send_signal(signal.SIGINT)
+        ended = following.wait(10)
+    assert (ended, errors.read_text()) == (ExitCode.OK, "")
+
+
 def test_taken_port_is_named(local: LocalCluster, tmp_path: Path) -> None:
     done = tandem(
         "local", "up", "--dir", tmp_path / "other",

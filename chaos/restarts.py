@@ -1,0 +1,461 @@
+"""Brokers restart again and again under consumers that live on: nothing comes twice that was finished and committed.
+
+    python -m chaos.restarts --restarts 20
+
+A name server and two brokers of `tandem local`, a producer that goes on, a group of our PushConsumer and (where
+Java and Maven are) one of the stock DefaultMQPushConsumer, two members each, all on the same topic. One broker after
+the other is restarted: by kill -9, by SIGTERM, by `tandem local kill`, in turn; `tandem local start` brings it back, at
+once or a moment later. Then both groups must go on reading from it. Brokers are asked all the time what is committed.
+
+Everything acknowledged must come to both groups; what may come again, and to whom, is in chaos.repeats. How often each
+group was given something again is printed, and ours must not be more than theirs.
+
+Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from chaos import command
+from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from chaos.processes import ProcessBroken
+from chaos.rebalance_soak import checkout_kits
+from chaos.repeats import OURS, STOCK, Delivery, Positions, Restart, Tally, more_often, tally
+from cluster.client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from cluster.client.admin import Admin
+
+TOPIC: Final = "Restarted"
+BROKERS: Final = ("broker-a", "broker-b")
+PORT_OFFSETS: Final = (-2, 0, 1, 8, 10, 11)  # of broker-a, and of broker-b ten above
+KILL, TERM, LOCAL = "kill -9", "SIGTERM", "tandem local kill"
+WAYS: Final = (KILL, TERM, LOCAL)
+AWAY_S: Final = (0.0, 0.0, 2.0)  # before it is started again
+PAUSE_S: Final = (1.0, 7.0)  # between two restarts: positions reach the disk every 5 s
+SAMPLE_S: Final = 0.1
+GOES_ON_S: Final = 90.0  # stock clients look for routes and members every 20 to 30 s
+GONE_S: Final = 15.0
+SENDING_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """rate: messages per second. queues: of each broker. members: of each group. java: a stock group too."""
+
+    restarts: int
+    seed: int
+    directory: Path
+    rate: int = 200
+    queues: int = 2
+    members: int = 2
+    java: bool = True
+    pause_s: tuple[float, float] = PAUSE_S
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did and found; good when there are no problems."""
+
+    sent: int = 0
+    ways: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, Tally] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether everything held."""
+        return not self.problems
+
+
+class LocalCluster:
+    """`tandem local` in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = CAMPAIGN_PORTS.take((0,))
+        self.name_server = f"{LOOPBACK}:{self.port}"
+
+    def run(self, action: str, *more: object) -> str:
+        """One `tandem local` command. Raises ProcessBroken when it fails."""
+        line = [sys.executable, "-m", "tandemmq", "local", action, *map(str, more)]
+        done = subprocess.run(
+            [*line, "--dir", str(self.directory)], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ProcessBroken(f"local {action} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Up, and down in the end."""
+        brokers = CAMPAIGN_PORTS.take(PORT_OFFSETS)
+        ports = ("--namesrv-port", self.port, "--broker-port", brokers)
+        try:
+            await asyncio.to_thread(self.run, "up", *ports)
+            yield
+        finally:
+            await asyncio.to_thread(self.run, "down", "--kill")
+
+    def end(self, broker: str, how: str) -> None:
+        """One broker's end. Returns when its process is gone."""
+        if how == LOCAL:
+            self.run("kill", broker)
+            return
+        pid = json.loads((self.directory / "run" / f"{broker}.pid").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL if how == KILL else signal.SIGTERM)
+        deadline = time.monotonic() + GONE_S
+        while _runs(pid):
+            if time.monotonic() > deadline:
+                raise ProcessBroken(f"{broker} (pid {pid}) still runs {GONE_S:g} s after {how}")
+            time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+class ReadingGroup(Protocol):
+    """One consumer group that lives through all restarts. name: as brokers know it."""
+
+    name: str
+    ours: bool
+
+    async def start(self) -> None:
+        """All members."""
+
+    async def stop(self) -> None:
+        """All members."""
+
+    def given(self) -> Sequence[Delivery]:
+        """Everything so far."""
+
+
+class OurGroup:
+    """Members are our PushConsumer, in this process."""
+
+    name = OURS
+    ours = True
+
+    def __init__(self, settings: Settings, name_server: str) -> None:
+        self._given: list[Delivery] = []
+        self._members = [self._member(f"{n}", name_server) for n in range(settings.members)]
+
+    def _member(self, name: str, name_server: str) -> PushConsumer:
+        async def take(message: ReceivedMessage) -> None:
+            now_ms, key = time.time() * 1000, message.body.decode()
+            self._given.append(Delivery(name, message.queue, message.queue_offset, key, now_ms))
+
+        return PushConsumer(
+            self.name, take, namesrv=name_server, subscribe={TOPIC: "*"}, start=StartFrom.FIRST,
+            instance_name=f"restarts-{name}",
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """All members."""
+        for member in self._members:
+            await member.start()
+
+    async def stop(self) -> None:
+        """All members."""
+        await asyncio.gather(*(each.stop() for each in self._members))
+
+    def given(self) -> Sequence[Delivery]:
+        """Everything so far."""
+        return self._given
+
+
+class StockGroup:
+    """Members are DefaultMQPushConsumer in one JVM, through the test suite's driver."""
+
+    name = STOCK
+    ours = False
+
+    def __init__(self, settings: Settings, name_server: str, kit: Any) -> None:
+        self._kit = kit
+        self._members = [f"{number}" for number in range(settings.members)]
+        self._driver = kit.Driver(kit.NEWEST, "json", name_server, settings.directory / "java")
+
+    async def start(self) -> None:
+        """All members."""
+        for name in self._members:
+            await asyncio.to_thread(
+                self._driver.call, "push.start",
+                name=name, topic=TOPIC, group=self.name, instance=f"restarts-{name}",
+            )  # fmt: skip
+
+    async def stop(self) -> None:
+        """The JVM."""
+        await asyncio.to_thread(self._driver.close)
+
+    def given(self) -> Sequence[Delivery]:
+        """Everything so far."""
+        return [
+            Delivery(
+                name,
+                MessageQueue(TOPIC, each.get("brokerName") or each["broker"], each["queueId"]),
+                each["queueOffset"],
+                self._kit.text_of(each),
+                each["atMs"],
+            )
+            for name in self._members
+            for each in self._driver.messages(name)
+        ]
+
+
+class Campaign:
+    """One run over a cluster that runs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: LocalCluster,
+        groups: Sequence[ReadingGroup],
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._groups = groups
+        self._say = say
+        self._rng = random.Random(settings.seed)
+        self._sent: list[str] = []
+        self._restarts: list[Restart] = []
+        self._positions = {each.name: Positions() for each in groups}
+        self.outcome = Outcome()
+
+    async def run(self) -> Outcome:
+        """Everything. Raises ProcessBroken, ClientError."""
+        queues = await self._make_topic()
+        async with contextlib.AsyncExitStack() as stack:
+            for group in self._groups:
+                stack.push_async_callback(group.stop)
+                await group.start()
+            jobs = [
+                asyncio.create_task(self._sample(group.name, broker, queues))
+                for group in self._groups
+                for broker in BROKERS
+            ]
+            sending = asyncio.create_task(self._send())
+            try:
+                await self._goes_on(BROKERS)
+                for number in range(self._settings.restarts):
+                    await self._restart(number)
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+                await self._catch_up()
+            finally:
+                for job in (*jobs, sending):
+                    job.cancel()
+                ended = await asyncio.gather(*jobs, sending, return_exceptions=True)
+            broken = [each for each in ended if isinstance(each, Exception)]
+            self.outcome.problems += [f"BROKEN: {each!r}" for each in broken]
+            self._judge()
+        return self.outcome
+
+    async def _make_topic(self) -> Sequence[MessageQueue]:
+        """Its queues, on both brokers."""
+        count = self._settings.queues
+        async with Admin(self._cluster.name_server) as admin, asyncio.timeout(30):
+            await admin.create_topic(TOPIC, count)
+            while True:
+                with contextlib.suppress(ClientError):
+                    queues = (await admin.route(TOPIC)).read_queues(TOPIC)
+                    if len(queues) == count * len(BROKERS):
+                        return queues
+                await asyncio.sleep(0.1)  # the brokers announce it
+
+    async def _restart(self, number: int) -> None:
+        how = WAYS[number % len(WAYS)]
+        broker = self._rng.choice(BROKERS)
+        away_s = self._rng.choice(AWAY_S)
+        await asyncio.sleep(self._rng.uniform(*self._settings.pause_s))
+        self._restarts.append(Restart(broker, how, time.time() * 1000, how == TERM))
+        began = time.monotonic()
+        await asyncio.to_thread(self._cluster.end, broker, how)
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(self._cluster.run, "start", broker)
+        back_s = time.monotonic() - began
+        waits = await self._goes_on([broker])
+        self.outcome.ways[how] += 1
+        read = ", ".join(f"{name} after {wait_s:.1f} s" for name, wait_s in waits.items())
+        self._say(f"{number + 1}: {how} of {broker}, back after {back_s:.1f} s; read on: {read}")
+
+    async def _goes_on(self, brokers: Sequence[str]) -> dict[str, float]:
+        """Wait until every group was given something of these brokers that was not sent yet; how long it took, s."""
+        began, number = time.monotonic(), len(self._sent)
+        waits: dict[str, float] = {}
+        while len(waits) < len(self._groups):
+            new = set(self._sent[number:])
+            for group in self._groups:
+                found = {each.queue.broker_name for each in group.given() if each.key in new}
+                if group.name not in waits and found.issuperset(brokers):
+                    waits[group.name] = time.monotonic() - began
+            if time.monotonic() - began > GOES_ON_S:
+                late = [each.name for each in self._groups if each.name not in waits]
+                self.outcome.problems.append(
+                    f"STUCK: {', '.join(late)} read nothing new of {', '.join(brokers)} in {GOES_ON_S:g} s"
+                )
+                break
+            await asyncio.sleep(0.1)
+        return waits
+
+    async def _send(self) -> None:
+        """As many as asked for, for ever; what is not acknowledged is not counted."""
+        batch = max(1, int(self._settings.rate * SENDING_S))
+        number = 0
+        async with Producer("RestartsProducer", namesrv=self._cluster.name_server) as producer:
+            while True:
+                keys = [str(number + place) for place in range(batch)]
+                number += batch
+                results = await asyncio.gather(
+                    *(producer.send(Message(TOPIC, key.encode(), keys=key)) for key in keys),
+                    return_exceptions=True,
+                )
+                for key, result in zip(keys, results, strict=True):
+                    if isinstance(result, ClientError):
+                        continue  # perhaps stored, perhaps not
+                    if isinstance(result, BaseException):
+                        raise result
+                    if result.ok:
+                        self._sent.append(key)
+                await asyncio.sleep(SENDING_S)
+
+    async def _sample(self, group: str, broker: str, queues: Sequence[MessageQueue]) -> None:
+        """What a broker says of a group, for ever; one that is away says nothing."""
+        own = [each for each in queues if each.broker_name == broker]
+        name_server = self._cluster.name_server
+        async with PullConsumer(group, namesrv=name_server, auto_commit=False) as reader:
+            while True:
+                for queue in own:
+                    with contextlib.suppress(ClientError):
+                        committed = await reader.committed(queue)
+                        if committed is not None:
+                            self._positions[group].add(queue, time.time() * 1000, committed)
+                await asyncio.sleep(SAMPLE_S)
+
+    async def _catch_up(self) -> None:
+        """Until everybody has all, or for long enough: what is missing then is found by tally()."""
+        deadline = time.monotonic() + GOES_ON_S
+        sent = set(self._sent)
+        while time.monotonic() < deadline:
+            if all(sent <= {each.key for each in group.given()} for group in self._groups):
+                return
+            await asyncio.sleep(0.5)
+
+    def _judge(self) -> None:
+        self.outcome.sent = len(self._sent)
+        for group in self._groups:
+            found = tally(
+                self._sent,
+                group.given(),
+                self._restarts,
+                self._positions[group.name],
+                ours=group.ours,
+            )
+            self.outcome.groups[group.name] = found
+            self.outcome.problems += [f"{group.name}: {each}" for each in found.problems]
+        self.outcome.problems += more_often(self.outcome.groups, len(self._restarts))
+
+
+async def campaign(settings: Settings, say: Callable[[str], None]) -> Outcome:
+    """A cluster, its groups and one run over them. A run that broke off says so among its problems."""
+    kit = None
+    if settings.java:
+        kit = checkout_kits()[1]
+        missing = kit.java_missing()
+        if missing is not None:
+            say(f"without stock consumers: {missing}")
+            kit = None
+    cluster = LocalCluster(settings.directory / "cluster")
+    async with cluster.running():
+        groups: list[ReadingGroup] = [OurGroup(settings, cluster.name_server)]
+        if kit is not None:
+            make = StockGroup
+            groups.append(await asyncio.to_thread(make, settings, cluster.name_server, kit))
+        run = Campaign(settings, cluster, groups, say)
+        try:
+            return await run.run()
+        except (ProcessBroken, ClientError, OSError) as problem:
+            run.outcome.problems.append(f"{type(problem).__name__}: {problem}")
+            return run.outcome
+
+
+def report(outcome: Outcome) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "good": outcome.good, "sent": outcome.sent, "restarts": dict(outcome.ways),
+        "groups": {name: asdict(found) for name, found in outcome.groups.items()},
+        "problems": outcome.problems,
+    }  # fmt: skip
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """For people."""
+    ways = ", ".join(f"{count} by {how}" for how, count in outcome.ways.items())
+    said = [f"sent {outcome.sent}; restarts: {ways}"]
+    said += [
+        f"{name}: delivered {found.delivered}, of these {found.repeated} again, {found.went_back} of them to the "
+        f"member that had them; brokers' positions set back {found.set_back} times"
+        for name, found in outcome.groups.items()
+    ]
+    return said
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes as the module says."""
+    parser = command.parser("restarts", __doc__)
+    parser.add_argument("--restarts", type=int, default=20, help="of one broker (%(default)s)")
+    parser.add_argument("--rate", type=int, default=200, help="messages/s (%(default)s)")
+    parser.add_argument("--queues", type=int, default=2, help="of each broker (%(default)s)")
+    parser.add_argument("--members", type=int, default=2, help="of each group (%(default)s)")
+    parser.add_argument("--no-java", action="store_true", help="only a group of our client")
+    given = parser.parse_args(arguments)
+    if min(given.restarts, given.rate, given.queues, given.members) < 1:
+        parser.error("--restarts, --rate, --queues and --members must be at least 1")
+    run = command.begin(given, "restarts")
+    settings = Settings(
+        given.restarts, run.seed, run.directory, given.rate, given.queues, given.members,
+        not given.no_java,
+    )  # fmt: skip
+    outcome = asyncio.run(campaign(settings, command.say))
+    if run.as_json:
+        print(json.dumps(report(outcome)))
+    else:
+        problems = [f"PROBLEM {each}" for each in outcome.problems[: command.PROBLEMS_SHOWN]]
+        print("\n".join([*lines(outcome), *problems]))
+    if outcome.good and not run.kept:
+        shutil.rmtree(run.directory)
+    elif not outcome.good:
+        command.say(f"{len(outcome.problems)} problems; seed {run.seed}, all is in {run.directory}")
+    return 0 if outcome.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
