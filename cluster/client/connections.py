@@ -55,9 +55,8 @@ class Connections:
         self._dialing: dict[str, asyncio.Task[Wire]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self._heard_s: dict[str, float] = {}  # loop time of the last answer, by address
-        self._again_s: dict[
-            str, float
-        ] = {}  # loop time of the last connection in a lost one's place
+        self._met: set[str] = set()  # every address that ever was connected
+        self._again_s: dict[str, float] = {}  # loop time of its last connection but the first
         self._versions: dict[str, int] = {}  # what the last answer said, by address
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
@@ -119,8 +118,8 @@ class Connections:
         """Whether any answer came from there since then."""
         return self._heard_s.get(address, 0.0) >= since_s
 
-    def lost_since(self, address: str, since_s: float) -> bool:
-        """Whether a connection that was lost had to be opened again since then."""
+    def again_since(self, address: str, since_s: float) -> bool:
+        """Whether a connection was opened again since then, whoever had ended the one before."""
         return self._again_s.get(address, -math.inf) >= since_s
 
     def connected(self) -> list[str]:
@@ -188,8 +187,9 @@ class Connections:
 
     async def _connect(self, address: str) -> Wire:
         wire = await self._dial(address)
-        if address in self._open:  # closed, and not by us
+        if address in self._met:
             self._again_s[address] = asyncio.get_running_loop().time()
+        self._met.add(address)
         self._versions.pop(address, None)  # it may have been replaced by an older one
         self._open[address] = wire
         return wire

@@ -366,7 +366,7 @@ class ClientInstance:
         found = self.reader(broker_name)
         told_s = self.config.heartbeat_interval_ms / 1000
         since_s = asyncio.get_running_loop().time() - told_s
-        return found is not None and self.connections.lost_since(found[0], since_s)
+        return found is not None and self.connections.again_since(found[0], since_s)
 
     def no_answer(self, address: str) -> None:
         """A request got no answer: others are asked for a while, where there are others.

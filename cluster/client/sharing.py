@@ -114,8 +114,8 @@ class Sharing:
             # again first
             instance.heartbeat_soon()
             return None
-        if not lasting and not self._members <= set(members):
-            return None  # it restarted a moment ago: the others have not all spoken to it yet
+        if instance.came_back(asked) and not self._members <= set(members):
+            return None  # others have not spoken to it yet; it may be this request that found it restarted
         self._members = frozenset(members)
         if absent and topic not in self._waits:
             self._waits.add(topic)

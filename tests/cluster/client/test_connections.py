@@ -184,3 +184,29 @@ def test_closing_hangs_up_and_stops_dialing() -> None:
 
     run(main())
     assert dialer.hung_up == [wire]
+
+
+@pytest.mark.parametrize("ended_by_us", [False, True])
+def test_a_connection_in_the_place_of_another_is_known_whoever_ended_that(
+    ended_by_us: bool,
+) -> None:
+    """A broker that stops leaves the routes first, and then it is us who hang up."""
+    first = StubWire()
+    dialer = Dialer(first, StubWire(), StubWire())
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        connections = over(dialer)
+        await connections.request("a:1", Command(1), 1_000)
+        await connections.request("b:1", Command(1), 1_000)
+        assert not connections.again_since("a:1", 0)
+        if ended_by_us:
+            await connections.drop("a:1", "no route mentions it any more")
+        first.closed = True
+        await asyncio.sleep(10)
+        await connections.request("a:1", Command(1), 1_000)
+        assert connections.again_since("a:1", loop.time())
+        assert not connections.again_since("a:1", loop.time() + 0.1)
+        assert not connections.again_since("b:1", 0)
+
+    run(main())

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport
 from timekit import run
 
-from cluster.client import MessageQueue, PushConsumer, ReceivedMessage, StartFrom
-from cluster.client.rebalance import Change, without
-from cluster.client.sharing import AbsentBrokers
+from cluster.client import ClientConfig, MessageQueue, PushConsumer, ReceivedMessage, StartFrom
+from cluster.client.jobs import Jobs
+from cluster.client.rebalance import Change, allocate_averagely, without
+from cluster.client.routes import TopicRoute, parse_route
+from cluster.client.sharing import AbsentBrokers, Sharing
+from cluster.remoting import Command
 
 A0, A1 = (MessageQueue("T", "broker-a", number) for number in range(2))
 B0, B1 = (MessageQueue("T", "broker-b", number) for number in range(2))
@@ -69,6 +76,39 @@ class Group:
     def shares(self) -> list[list[MessageQueue]]:
         """Queues of T of each member."""
         return [sorted(q for q in each.assignment if q.topic == "T") for each in self.members]
+
+
+async def test_a_broker_that_was_found_restarted_by_asking_it_is_not_believed_either() -> None:
+    """The request opens the connection anew, and says who we are: the list has this member only."""
+    wake = asyncio.Event()
+    here = SimpleNamespace(
+        client_id="me", config=ClientConfig(NAME_SERVER), rng=random.Random(1),
+        restarted=False, members=["me", "you"],
+    )  # fmt: skip
+    cluster = FakeCluster()
+    cluster.add("broker-a")
+    here.route = parse_route(cluster.route_body({"broker-a": 2}))
+
+    async def read_route(topic: str) -> TopicRoute:
+        return here.route
+
+    async def reader_address(name: str, topic: str) -> tuple[str, int]:
+        return "127.0.0.1:10911", 0
+
+    async def request(address: str, command: Command, timeout_ms: int) -> Command:
+        here.restarted = here.members == ["me"]
+        return command.reply(body=json.dumps({"consumerIdList": here.members}).encode())
+
+    here.read_route, here.reader_address = read_route, reader_address
+    here.connections = SimpleNamespace(request=request)
+    here.came_back = lambda name: here.restarted
+    jobs = Jobs()
+    sharing = Sharing(cast(Any, here), "CG", allocate_averagely, jobs, wake.set)
+    assert await sharing.plan("T", []) == Change((A0,), (), (A1,))
+    here.members = ["me"]
+    assert await sharing.plan("T", [A0]) is None
+    here.members = ["me", "you"]
+    assert await sharing.plan("T", [A0]) == Change((), (), (A1,))
 
 
 def goes_away(cluster: FakeCluster, broker: FakeBroker) -> None:
@@ -149,13 +189,13 @@ def test_queues_of_those_that_stayed_are_shared_anew_when_a_broker_stays_away(
     run(main())
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["alone", "beside another"])
+@pytest.mark.parametrize("beside_another", [False, True])
 def test_a_broker_that_restarted_and_knows_one_member_does_not_give_it_everything(
-    cluster: FakeCluster, lost: bool
+    cluster: FakeCluster, beside_another: bool
 ) -> None:
     """It lists those who have spoken to it since; its own position of the others' queues is older, too."""
     one = cluster.add("broker-a", "T", 2)
-    if lost:
+    if beside_another:
         cluster.add("broker-b", "T", 2)
 
     async def main() -> None:
@@ -166,7 +206,7 @@ def test_a_broker_that_restarted_and_knows_one_member_does_not_give_it_everythin
             sent = await send_for(3, 0, one)
             _, silent = dict.fromkeys(body["clientID"] for body in one.heartbeats)
             goes_away(cluster, one)
-            if not lost:
+            if not beside_another:
                 cluster.topics["T"]["broker-a"] = 2  # a topic without a broker keeps its route
             await asyncio.sleep(2)
             comes_back(cluster, one, 2)
