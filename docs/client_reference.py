@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import tandemmq
 
@@ -17,6 +18,12 @@ SECTIONS = (
 )
 ERRORS = "Errors"
 OTHERS = "Settings, results and functions"
+#: what asyncio and the connections call, not applications
+INTERNAL: Final[Mapping[str, frozenset[str]]] = {
+    "SendFuture": frozenset({"stored", "answered", "failed", "about", "send", "throw", "close"})
+}
+METHODS: Final = (property, classmethod, staticmethod)
+STARS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 TERM = re.compile(r"^(\S(?:.*?\S)?) {2,}(\S.*)$")
 
 
@@ -76,44 +83,64 @@ def _entry(name: str) -> Iterator[str]:
 
 
 def _members(owner: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Methods and properties in the order of their definition, those of base classes first."""
+    """Methods and properties that applications use, in the order of their definition, those of base classes first."""
     fields = (
         {each.name for each in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else ()
     )
+    hidden = INTERNAL.get(owner.__name__, frozenset())
     seen: dict[str, Any] = {}
     for base in reversed(owner.__mro__[:-1]):
         if not base.__module__.startswith("cluster."):
             continue
         for name, found in vars(base).items():
-            public = not name.startswith("_") and name not in fields
-            if public and (inspect.isfunction(found) or isinstance(found, property)):
+            public = not name.startswith("_") and name not in fields and name not in hidden
+            if public and (inspect.isfunction(found) or isinstance(found, METHODS)):
                 seen[name] = found
     yield from seen.items()
 
 
 def _signature(name: str, value: Any) -> str:
-    word = "async def " if inspect.iscoroutinefunction(value) else ""
-    signature = inspect.signature(value)
-    kept = [p for key, p in signature.parameters.items() if key != "self"]
+    """How it is called; of what applications do not call, a protocol and a future, the class."""
+    if getattr(value, "_is_protocol", False):
+        return f"class {name}(Protocol)"
+    if inspect.isclass(value) and issubclass(value, asyncio.Future):
+        return f"class {name}(asyncio.Future)"
+    word = ""
+    function = value
+    if isinstance(value, (classmethod, staticmethod)):
+        word = f"@{type(value).__name__}\n"
+        function = value.__func__
+    word += "async def " if inspect.iscoroutinefunction(function) else ""
+    signature = inspect.signature(function)
+    kept = list(signature.parameters.values())
+    if kept and kept[0].name in {"self", "cls"}:
+        kept = kept[1:]
     returns = signature.return_annotation
     tail = ""
     if not inspect.isclass(value) and returns is not inspect.Signature.empty:
         tail = f" -> {returns if isinstance(returns, str) else inspect.formatannotation(returns)}"
-    shown = [_parameter(each) for each in kept]
-    for place, each in enumerate(kept):
-        if each.kind is inspect.Parameter.KEYWORD_ONLY:
-            shown.insert(place, "*")
-            break
+    shown = list(_parameters(kept))
     line = f"{word}{name}({', '.join(shown)}){tail}"
-    if len(line) <= 100:
+    if len(line.splitlines()[-1]) <= 100:
         return line
     lines = "".join(f"    {each},\n" for each in shown)
     return f"{word}{name}(\n{lines}){tail}"
 
 
+def _parameters(kept: list[inspect.Parameter]) -> Iterator[str]:
+    """Each parameter, and where needed the lone star before those that are given by name only."""
+    kinds = {each.kind for each in kept}
+    star_due = inspect.Parameter.VAR_POSITIONAL not in kinds
+    for each in kept:
+        if star_due and each.kind is inspect.Parameter.KEYWORD_ONLY:
+            star_due = False
+            yield "*"
+        yield _parameter(each)
+
+
 def _parameter(each: inspect.Parameter) -> str:
     kind = each.annotation
-    text = each.name
+    text = STARS.get(each.kind, "") + each.name
     if kind is not inspect.Parameter.empty:
         text += f": {kind if isinstance(kind, str) else inspect.formatannotation(kind)}"
     if each.default is not inspect.Parameter.empty:

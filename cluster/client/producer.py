@@ -51,7 +51,7 @@ PIPELINED_BETWEEN_YIELDS: Final = 64  # sends of send_many() between two looks a
 class Producer:
     """Sends messages. Use it with `async with`; every method may be awaited by many tasks at once.
 
-    group              producer group; brokers ask any member of it about transactions
+    group              producer group: the name under which brokers list who sends
     namesrv            "host:9876;host:9876", a sequence of addresses, or None for the environment's
                        NAMESRV_ADDR
     timeout_ms         for all attempts of one send together
