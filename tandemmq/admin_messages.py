@@ -102,7 +102,7 @@ async def _resend(call: Call, messages: Sequence[ReceivedMessage]) -> Shown:
     results = []
     async with Producer(GROUP, config=call.config) as producer:
         for each in messages:
-            results.append(await producer.send(Message.again(each, each.topic)))
+            results.append(await producer.send(Message.again(each, each.topic, same_id=True)))
     return sent(results)
 
 

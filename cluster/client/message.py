@@ -140,18 +140,27 @@ class Message(_Payload, frozen=True, kw_only=True):
         return replace(self, properties={**self.properties, **more})
 
     @classmethod
-    def again(cls, received: ReceivedMessage, topic: str = "") -> Message:
+    def again(cls, received: ReceivedMessage, topic: str = "", *, same_id: bool = False) -> Message:
         """A copy of a message that was received, to send it anew: body, tags, keys, flag and own properties.
 
-        topic  "": the one it was sent to first, also for a message from a dead-letter topic
-        Example: await producer.send(Message.again(dead))
+        topic    "": the one it was sent to first, also for a message from a dead-letter topic.
+                 "%RETRY%group": that group alone gets it, under the topic it was sent to first
+        same_id  consumers see the message_id it had, and can tell that they know it
+
+        Example: await producer.send(Message.again(dead, same_id=True))
         """
         properties = received.properties
         own = {k: v for k, v in properties.items() if v and k not in RESERVED_PROPERTIES}
         origin = properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC")
         copy = cls(
-            topic or origin or received.topic, received.body, properties=own, flag=received.flag
+            topic or origin or received.topic,
+            received.body,
+            properties=own,
+            flag=received.flag,
+            unique_id=received.message_id if same_id else "",
         )
+        if origin and copy.topic.startswith(RETRY_PREFIX):
+            force_setattr(copy, "properties", MappingProxyType({**own, "RETRY_TOPIC": origin}))
         # as they are: other clients let through what is refused here
         force_setattr(copy, "keys", received.keys)
         force_setattr(copy, "tags", received.tags)

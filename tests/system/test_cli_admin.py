@@ -185,6 +185,7 @@ def test_a_message_is_found_by_ids_key_and_place_with_what_became_of_it(cluster:
         assert cluster.run("admin", *query).code == ExitCode.NOT_FOUND
     again = cluster.admin("queryMsgById", "-t", topic, "-i", sent["message_id"], "-s", "true")
     assert "SEND_OK" in again.out
+    assert sent["message_id"] in again.out  # as mqadmin's: consumers can tell that they know it
 
 
 def test_messages_are_printed_filtered_counted_and_located(cluster: Cluster) -> None:

@@ -155,3 +155,14 @@ def test_a_received_message_is_sent_again_with_all_that_is_its_own() -> None:
     )
     assert (dict(again.properties), again.flag) == ({"source": "shop"}, 5)
     assert Message.again(dead, "Other").topic == "Other"
+    assert again.unique_id == ""
+    assert Message.again(dead, same_id=True).unique_id == dead.message_id
+
+
+def test_a_message_for_one_group_says_where_it_was_sent_first() -> None:
+    dead = replace(
+        received(7, b"x"), topic="%DLQ%G", properties={"source": "shop", "RETRY_TOPIC": "Orders"}
+    )
+    again = Message.again(dead, "%RETRY%G")
+    assert again.topic == "%RETRY%G"
+    assert dict(again.properties) == {"source": "shop", "RETRY_TOPIC": "Orders"}
