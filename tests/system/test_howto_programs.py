@@ -115,3 +115,11 @@ async def test_dead_letters_are_sent_again_once_under_their_ids(namesrv: str, li
         assert await python("-c", text) == "0 sent again\n"
     assert sorted(billed) == wanted
     assert sorted(shipped) == sorted(shipments)
+
+
+async def test_messages_of_one_key_lie_behind_each_other_in_one_queue(namesrv: str) -> None:
+    text = program("ordering.md", "in_order.py").replace(USUAL, namesrv)
+    places = (await python("-c", text)).splitlines()
+    queues, offsets = zip(*(line.split() for line in places), strict=True)
+    assert offsets == ("0", "1", "2")
+    assert len(set(queues)) == 1
