@@ -98,7 +98,7 @@ class Outcome:
             lines.append(f"refusals: {self.answers}")
         if (verdict := self.verdict) is not None:
             lines.append(
-                f"log: {verdict.log_bytes} bytes in {verdict.reigns} reigns, {verdict.messages} "
+                f"log: {verdict.log_bytes} bytes in {verdict.reigns} epochs, {verdict.messages} "
                 f"messages; {verdict.lost} of {verdict.acknowledged} acknowledged ones lost "
                 f"({verdict.lost_bytes} bytes); {verdict.cuts} cuts set aside, {verdict.cut_records} "
                 "records in them"

@@ -274,5 +274,5 @@ def _one_log(stores: Sequence[Path], logs: Sequence[ReplicaLog]) -> list[str]:
         for store, log in zip(stores, logs, strict=True)
     }
     if len(histories) > 1:
-        problems.append(f"REIGNS differ: {histories}")
+        problems.append(f"HISTORIES differ: {histories}")
     return problems

@@ -119,7 +119,12 @@ METRICS: Final = (
     Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
     Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
     Metric("tandem_role", "gauge", "", "1 for what this broker is in its group", ("role",)),
-    Metric("tandem_epoch", "gauge", "", "reign this broker serves in or follows"),
+    Metric(
+        "tandem_epoch",
+        "gauge",
+        "",
+        "epoch in which this broker is master, or that of the master it follows",
+    ),
     Metric(
         "tandem_log_end_bytes", "gauge", "bytes", "log offset of the next message: its sequence id"
     ),

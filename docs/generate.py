@@ -145,8 +145,8 @@ UNSURE = [
     ("11 SLAVE_NOT_AVAILABLE", "classic replication: there is no slave to wait for"),
     (
         "12 FLUSH_SLAVE_TIMEOUT",
-        "the slaves did not have it within `slaveTimeout`; or the reign ended, or the broker stopped, while it waited: "
-        'then the remark begins with "stored, fate unknown"',
+        "the slaves did not have it within `slaveTimeout`; or the master was deposed, or the broker stopped, while it "
+        'waited: then the remark begins with "stored, fate unknown"',
     ),
 ]
 

@@ -464,7 +464,7 @@ class SlaveCore:
             return
         point = self._common_end(event)
         if point is None or point < self.start:
-            reason = f"no reign in common with replica {self.master}: must be seeded anew"
+            reason = f"no epoch in common with replica {self.master}: must be seeded anew"
             self._stop(reason, now_ms, effects)
         elif 0 < point < event.start:  # it would refuse us, and we had cut for nothing
             reason = (

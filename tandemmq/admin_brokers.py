@@ -448,16 +448,16 @@ COMMANDS = (
     ),
     AdminCommand(
         "cleanUnusedTopic", "delete consume queues of topics that no longer exist",
-        "cleanUnusedTopic -c DefaultCluster", _maintain_options,
+        "cleanUnusedTopic -c TandemCluster", _maintain_options,
         _maintaining(lambda admin, at: admin.clean_unused_topics(at)),
     ),
     AdminCommand(
         "deleteExpiredCommitLog", "delete expired CommitLog files now",
-        "deleteExpiredCommitLog -c DefaultCluster", _maintain_options,
+        "deleteExpiredCommitLog -c TandemCluster", _maintain_options,
         _maintaining(lambda admin, at: admin.delete_expired_log(at)),
     ),
     AdminCommand(
-        "haStatus", "how replication stands", "haStatus -c DefaultCluster", _ha_options, ha_status
+        "haStatus", "how replication stands", "haStatus -c TandemCluster", _ha_options, ha_status
     ),
     AdminCommand(
         "resetMasterFlushOffset", "tell a slave how far its master has flushed",
@@ -489,15 +489,15 @@ COMMANDS = (
         update_name_server_config,
     ),
     AdminCommand(
-        "exportMetadata", "topics and groups as JSON", "exportMetadata -c DefaultCluster -f .",
+        "exportMetadata", "topics and groups as JSON", "exportMetadata -c TandemCluster -f .",
         _metadata_options, export_metadata,
     ),
     AdminCommand(
         "exportConfigs", "settings of brokers and name servers as JSON",
-        "exportConfigs -c DefaultCluster -f .", _export_options, export_configs,
+        "exportConfigs -c TandemCluster -f .", _export_options, export_configs,
     ),
     AdminCommand(
-        "exportMetrics", "what brokers are doing, as JSON", "exportMetrics -c DefaultCluster -f .",
+        "exportMetrics", "what brokers are doing, as JSON", "exportMetrics -c TandemCluster -f .",
         _export_options, export_metrics,
     ),
 )  # fmt: skip

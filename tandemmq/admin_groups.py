@@ -557,15 +557,15 @@ async def clone_offsets(call: Call) -> Shown:
 COMMANDS = (
     AdminCommand(
         "updateSubGroup", "create or change a consumer group",
-        "updateSubGroup -c DefaultCluster -g billing -r 3", _update_options, update_group,
+        "updateSubGroup -c TandemCluster -g billing -r 3", _update_options, update_group,
     ),
     AdminCommand(
         "updateSubGroupList", "create or change the groups of a JSON file",
-        "updateSubGroupList -c DefaultCluster -f groups.json", _file_options, update_group_list,
+        "updateSubGroupList -c TandemCluster -f groups.json", _file_options, update_group_list,
     ),
     AdminCommand(
         "deleteSubGroup", "delete a consumer group, its retries and dead letters",
-        "deleteSubGroup -c DefaultCluster -g billing -r true", _delete_options, delete_group,
+        "deleteSubGroup -c TandemCluster -g billing -r true", _delete_options, delete_group,
     ),
     AdminCommand(
         "getConsumerConfig", "a consumer group's settings on each broker",

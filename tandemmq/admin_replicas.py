@@ -332,7 +332,7 @@ COMMANDS = (
     ),
     AdminCommand(
         "electMaster", "make a member of the sync-state-set master",
-        "electMaster -bn broker-a -b 2 -c DefaultCluster", _elect_options, elect_master,
+        "electMaster -bn broker-a -b 2 -c TandemCluster", _elect_options, elect_master,
     ),
     AdminCommand(
         "cleanBrokerMetadata", "make the controller forget members that will not come back",

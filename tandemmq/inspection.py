@@ -43,7 +43,7 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
     if arguments.json:
         asides = [asdict(each) for each in kept]
         found = {
-            "sound": report.sound, "reigns": history.entries, "set_aside": asides, **asdict(report)
+            "sound": report.sound, "epochs": history.entries, "set_aside": asides, **asdict(report)
         }  # fmt: skip
         print(json.dumps(found, default=str))
     else:
@@ -75,7 +75,7 @@ def _add_left_open(report: Report, directory: Path) -> None:
 
 
 def _history(directory: Path) -> EpochHistory:
-    """The reigns that this log has seen; none without a controller.
+    """The epochs in which this log was written; none without a controller.
 
     Raises CorruptEpochFile, OSError.
     """
@@ -88,7 +88,7 @@ def _sequence(history: EpochHistory, log_end: int) -> Iterator[str]:
     """Sequence ids are (epoch, log offset): the next one, and which range was written in which epoch."""
     yield f"sequence id epoch={history.last} offset={log_end}"
     ends = [each.start for each in history.entries[1:]] + [log_end]
-    for each, end in zip(history.entries, ends, strict=False):  # without a reign there is no end
+    for each, end in zip(history.entries, ends, strict=False):  # without an epoch there is no end
         yield f"written in epoch={each.number} from={each.start} to={end}"
 
 

@@ -61,7 +61,7 @@ def report(found: Campaign) -> None:
     rate = found.events / max(found.seconds, 0.001)
     print(
         f"{found.seeds} seeds, {found.events} events in {found.seconds:.1f} s ({rate:,.0f} events/s), "
-        f"{found.acked} acknowledged, {found.reigns} reigns, {found.faults} faults"
+        f"{found.acked} acknowledged, {found.reigns} epochs, {found.faults} faults"
     )
     for situation, count in sorted(found.marks.items()):
         print(f"  {count:>8} seeds: {situation}")

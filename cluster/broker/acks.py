@@ -76,7 +76,7 @@ class Overdue(NamedTuple):
 #: the reign ended before the set was known to have the message: it stays if the next master has it
 FATE_UNKNOWN: Final = Overdue(
     ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0,
-    "stored, fate unknown: the reign ended before the other replicas were known to have it",
+    "stored, fate unknown: the master was deposed before the other replicas were known to have it",
 )  # fmt: skip
 #: something final happened here: what the disk keeps is for the next start to say
 DISK_UNKNOWN: Final = Overdue(

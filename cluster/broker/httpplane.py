@@ -1,7 +1,7 @@
 """The broker's HTTP port: is it alive, and the raw files of its store for `tandem audit`.
 
     GET /healthz                              liveness; who it is and how far it came, with the token
-    GET /epochs                               whose reign wrote which range of the log
+    GET /epochs                               which range of the log was written in which epoch
     GET /commitlog                            the log's files; /commitlog/START: bytes of one (Range)
     GET /consumequeue                         the queues' files; /consumequeue/TOPIC/QUEUE/START: bytes
     GET /index                                the index files; /index/NAME: bytes

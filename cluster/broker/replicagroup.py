@@ -520,7 +520,7 @@ class Replica:
         )  # fmt: skip
 
     def _superseded(self, effect: m.Superseded) -> None:
-        log.warning("a slave knows a later reign than ours epoch=%d", effect.epoch)
+        log.warning("a slave knows a later epoch than ours epoch=%d", effect.epoch)
 
     def _resigned(self, effect: m.Resigned) -> None:
         log.info(

@@ -146,7 +146,7 @@ class AdminCalls:
 
         Raises BrokerUnreachable when there is none; as cluster().
 
-        Example: masters = await admin.masters("DefaultCluster")
+        Example: masters = await admin.masters("TandemCluster")
         """
         members = await self.cluster(cluster)
         found = {name: each.master for name, each in members.items()}

@@ -319,7 +319,7 @@ class ReplicaSet:
     """One broker group, as its controller has it.
 
     master_id  of the member that leads; None while nobody does
-    epoch      of this master's reign
+    epoch      numbers this master's time; the next election begins a higher one
     set_epoch  grows with every change of the set
     in_sync    the sync-state-set: whoever holds everything that was acknowledged
     """

@@ -51,7 +51,7 @@ SHOWN = {
     "EPOCH": "test_an_acknowledgement_with_another_epoch_than_the_file_is_reported",
     "ENDS": "test_a_replica_that_ends_earlier_is_found",
     "DIFFER": "test_a_replica_with_other_bytes_is_found",
-    "REIGNS": "test_a_replica_with_other_reigns_is_found",
+    "HISTORIES": "test_a_replica_with_other_reigns_is_found",
     "UNEQUAL": "test_replicas_that_serve_a_queue_to_other_ends_are_unequal",
     "LOG": "test_a_damaged_body_is_found",
     "FILES": "test_a_queue_that_says_something_else_is_found_in_small_logs_and_large",

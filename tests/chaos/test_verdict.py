@@ -191,7 +191,7 @@ def test_a_replica_with_other_bytes_is_found(finished: Run) -> None:
 def test_a_replica_with_other_reigns_is_found(finished: Run) -> None:
     other = EpochHistory((Epoch(1, 0), Epoch(2, finished.sends[50].offset)))
     (finished.stores[1] / "epochFileCheckpoint").write_bytes(encode_epochs(other))
-    assert "REIGNS" in finished.kinds()
+    assert "HISTORIES" in finished.kinds()
 
 
 def test_a_damaged_body_is_found(finished: Run) -> None:

@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "533-ctl-1"
 
 
-def test_sequence_id_and_reigns_are_shown_beside_the_log(store: Path) -> None:
+def test_sequence_id_and_epochs_are_shown_beside_the_log(store: Path) -> None:
     shown = run("inspect", store)
     assert shown.code == 0
     lines = shown.out.splitlines()
@@ -34,7 +34,7 @@ def test_sequence_id_and_reigns_are_shown_beside_the_log(store: Path) -> None:
         "written in epoch=1 from=0 to=7555",
         f"written in epoch=2 from=7555 to={end}",
     ]
-    assert json.loads(run("inspect", store, "--json").out)["reigns"] == [[1, 0], [2, 7555]]
+    assert json.loads(run("inspect", store, "--json").out)["epochs"] == [[1, 0], [2, 7555]]
 
 
 def test_damaged_epoch_file_is_a_problem_and_no_fresh_store(store: Path) -> None:
