@@ -16,8 +16,9 @@ from typing import Final
 from tandemmq.exits import CommandFailed, ExitCode
 
 TOGETHER: Final = 256  # sends under way at once
-CHUNK_BYTES: Final = 1 << 16
-CHUNKS_WAITING: Final = 16  # read ahead at most
+CHUNK_BYTES: Final = 1 << 14  # what was read is sent, after Ctrl-C too: a second at most
+CHUNKS_AHEAD: Final = 1
+IN_HAND_S: Final = 0.05  # for what a thread has read and not told us yet
 PROMPT: Final = "> "
 
 
@@ -30,7 +31,8 @@ class Lines:
     def __init__(self) -> None:
         self.unfinished = b""
         self._loop = asyncio.get_running_loop()
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()  # CHUNKS_AHEAD + 1 at most
+        self._wanted = threading.Semaphore(CHUNKS_AHEAD + 1)
         self._asks = sys.stdin.isatty() and sys.stderr.isatty()
         self._stopped = asyncio.Event()
 
@@ -62,24 +64,30 @@ class Lines:
 
     async def _next(self) -> bytes | None:
         """What was read, b"" at the end, None after stop() when nothing read is left."""
-        if not self._chunks.empty():
-            return self._chunks.get_nowait()
+        chunk = await self._wait() if self._chunks.empty() else self._chunks.get_nowait()
+        if not self._stopped.is_set():
+            self._wanted.release()
+        return chunk
+
+    async def _wait(self) -> bytes | None:
+        """What is read next; after stop() what was in a thread's hand, or None."""
         reading = asyncio.ensure_future(self._chunks.get())
         stopping = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading,), timeout=IN_HAND_S)
             return reading.result() if reading.done() else None
         finally:
             reading.cancel()
             stopping.cancel()
 
     def _read(self) -> None:
+        chunk = b"more"
         with suppress(RuntimeError):  # the loop is closed: nobody waits for more
-            while True:
+            while chunk:
+                self._wanted.acquire()
                 chunk = _read_some()
-                asyncio.run_coroutine_threadsafe(self._chunks.put(chunk), self._loop).result()
-                if not chunk:
-                    return
+                self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
 
 
 def _read_some() -> bytes:

@@ -38,7 +38,7 @@ def run_send(arguments: argparse.Namespace) -> ExitCode:
     sending = _Sending(arguments)
     with client_errors(), suppress(asyncio.CancelledError):  # a second Ctrl-C
         asyncio.run(sending.run())
-    if not arguments.json and (sending.sent != 1 or sending.interrupted):
+    if not arguments.json and not sending.told and (sending.sent != 1 or sending.interrupted):
         print(f"{sending.sent} messages sent", file=sys.stderr)
     if sending.interrupted:
         return ExitCode.INTERRUPTED
@@ -52,6 +52,7 @@ class _Sending:
         self.sent = 0
         self.not_promised = 0
         self.interrupted = False
+        self.told = False  # how many were sent
         self._arguments = arguments
         self._properties = _pairs(arguments.property)
         self._queue = _queue(arguments.topic, arguments.queue)
@@ -97,10 +98,15 @@ class _Sending:
 
     async def _send(self, producer: Producer, batch: Sequence[bytes]) -> None:
         """All of them; the first that failed is raised after the others were counted and printed."""
-        outcomes = await asyncio.gather(
-            *(producer.send(self._message(body), queue=self._queue) for body in batch),
-            return_exceptions=True,
-        )
+        try:
+            outcomes = await asyncio.gather(
+                *(producer.send(self._message(body), queue=self._queue) for body in batch),
+                return_exceptions=True,
+            )
+        except asyncio.CancelledError:  # a second Ctrl-C
+            self._progress.clear()
+            self._tell_unsent(len(batch))
+            raise
         problems = [each for each in outcomes if isinstance(each, BaseException)]
         self._progress.clear()
         for result in outcomes:
@@ -111,16 +117,20 @@ class _Sending:
         sys.stdout.flush()
         if problems:
             if len(batch) + self.sent > 1:
-                print(
-                    f"{self.sent} messages sent; not sent, or their fate unknown: {len(problems)} "
-                    "more, and what comes after them",
-                    file=sys.stderr,
-                )
+                self._tell_unsent(len(problems))
             raise problems[0]
         now_s = time.monotonic()
         if self.sent > len(batch) and now_s - self._shown_s >= SHOWN_EVERY_S:
             self._shown_s = now_s
             self._progress.show(f"{self.sent} messages sent")
+
+    def _tell_unsent(self, count: int) -> None:
+        self.told = True
+        print(
+            f"{self.sent} messages sent; not sent, or their fate unknown: {count} more, and what "
+            "comes after them",
+            file=sys.stderr,
+        )
 
     def _message(self, body: bytes) -> Message:
         arguments = self._arguments
