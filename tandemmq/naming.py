@@ -1,4 +1,4 @@
-"""`tandem complete KIND`: names for a shell's completion. Whatever goes wrong, it prints nothing."""
+"""Names of topics and groups: for a shell's completion, and for what was mistyped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 from cluster.client import Admin, ClientError
 from tandemmq.cli import LOCAL_DIRECTORY
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.hints import did_you_mean
 from tandemmq.local_layout import open_layout
 from tandemmq.reach import reach
 
@@ -19,10 +20,15 @@ CALL_MS: Final = 800  # somebody waits with a finger on the key
 
 
 def run_complete(arguments: argparse.Namespace) -> ExitCode:
-    """One name a line."""
+    """One name a line. Whatever goes wrong, it prints nothing."""
     with suppress(ClientError, CommandFailed, OSError, ValueError):
         print("\n".join(_KINDS[arguments.kind](arguments)))
     return ExitCode.OK
+
+
+async def topic_meant(admin: Admin, topic: str) -> str:
+    """`; did you mean X?` where a topic of nearly that name is there, else nothing. Raises ClientError."""
+    return did_you_mean(topic, [name for name in await admin.topics() if name[:1] != "%"])
 
 
 def _processes(arguments: argparse.Namespace) -> list[str]:

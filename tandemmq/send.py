@@ -22,6 +22,7 @@ from cluster.client import (
 )
 from tandemmq.bodies import Lines, decoded, given
 from tandemmq.exits import CommandFailed, ExitCode
+from tandemmq.naming import topic_meant
 from tandemmq.outcome import client_errors
 from tandemmq.output import to_json
 from tandemmq.reach import reach
@@ -90,9 +91,10 @@ class _Sending:
             try:
                 await admin.route(self._arguments.topic)
             except NoRoute:
+                meant = await topic_meant(admin, self._arguments.topic)
                 print(
                     f"no topic {self._arguments.topic} is there yet: the brokers make it with the "
-                    "first message, where autoCreateTopicEnable allows it",
+                    f"first message, where autoCreateTopicEnable allows it{meant}",
                     file=sys.stderr,
                 )
 

@@ -9,12 +9,21 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from cluster.client import MessageQueue, PullConsumer, ReceivedMessage
+from cluster.client import (
+    Admin,
+    ClientError,
+    MessageQueue,
+    NoRoute,
+    PullConsumer,
+    ReceivedMessage,
+)
 from tandemmq.exits import CommandFailed, ExitCode
 from tandemmq.inorder import InOrder
+from tandemmq.naming import topic_meant
 from tandemmq.outcome import client_errors
 from tandemmq.output import body_text, to_json
 from tandemmq.reach import reach
@@ -24,10 +33,14 @@ from tandemmq.times import clock_text, moment_ms
 GROUP: Final = "TOOLS_CONSUMER"  # exists on every broker, for tools
 POLL_MS: Final = 1_000
 POLL_COUNT: Final = 32
+QUIET_POLLS: Final = 10  # without a message: is whoever has not told all of it still there?
 
 
 def run_tail(arguments: argparse.Namespace) -> ExitCode:
-    """Print messages until --count, the end (--until-end, --to) or Ctrl-C."""
+    """Print messages until --count, the end (--until-end, --to) or Ctrl-C.
+
+    UNREACHABLE when a broker's queues could not be read; those of the others are shown.
+    """
     now_ms = time.time_ns() // 1_000_000
     start = start_ms(arguments.start, now_ms)
     end_ms = moment_ms("--to", arguments.end, now_ms) if arguments.end is not None else None
@@ -36,12 +49,12 @@ def run_tail(arguments: argparse.Namespace) -> ExitCode:
     wanted = _Wanted(arguments)
     with client_errors():
         try:
-            shown = asyncio.run(_tail(arguments, start, end_ms, wanted))
+            shown, all_read = asyncio.run(_tail(arguments, start, end_ms, wanted))
         except KeyboardInterrupt:
             return ExitCode.OK
     if not arguments.json:
         print(f"{shown} messages", file=sys.stderr)
-    return ExitCode.OK
+    return ExitCode.OK if all_read else ExitCode.UNREACHABLE
 
 
 def start_ms(text: str, now_ms: int) -> int | None:
@@ -70,24 +83,41 @@ class _Wanted:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What to read of a queue, as queue offsets: [start, end), for ever without an end. now: its end now."""
+
+    start: int
+    end: int | None
+    now: int
+
+
 async def _tail(
     arguments: argparse.Namespace, start: int | None, end_ms: int | None, wanted: _Wanted
-) -> int:
+) -> tuple[int, bool]:
+    """(messages shown, whether every queue was read)."""
     shown = 0
     consumer = PullConsumer(GROUP, config=reach(arguments), auto_commit=False)
     async with consumer:
-        queues = _chosen(await consumer.queues(arguments.topic), arguments.queue)
-        await consumer.assign(queues, arguments.tag)
-        await asyncio.gather(*(_seek(consumer, queue, start) for queue in queues))
-        ends = await _ends(consumer, queues, arguments.until_end, end_ms)
-        now = await asyncio.gather(*map(consumer.max_offset, queues))
-        in_order = InOrder(dict(zip(queues, now, strict=True)))
-        over = False
+        chosen = _chosen(await _queues(consumer, arguments), arguments.queue)
+        spans = await _spans(consumer, chosen, start, arguments.until_end, end_ms)
+        queues = list(spans)
+        positions = {queue: span.start for queue, span in spans.items()}
+        await consumer.assign(queues, arguments.tag, positions=positions)
+        ends = {queue: span.end for queue, span in spans.items() if span.end is not None}
+        bounded, lost = bool(ends), len(queues) < len(chosen)
+        in_order = InOrder({queue: span.now for queue, span in spans.items()})
+        quiet_polls, over = 0, False
         while not over and (arguments.count is None or shown < arguments.count):
-            over = bool(ends) and all(
-                consumer.position(queue) >= end for queue, end in ends.items()
-            )
+            over = bounded and all(consumer.position(queue) >= end for queue, end in ends.items())
             came = [] if over else await consumer.poll(POLL_COUNT, POLL_MS)
+            quiet_polls = 0 if came else quiet_polls + 1
+            if bounded and quiet_polls == QUIET_POLLS:
+                quiet_polls = 0
+                behind = [queue for queue in ends if consumer.position(queue) < ends[queue]]
+                for queue in await _silent(consumer, behind):
+                    lost = True
+                    del ends[queue]
             in_order.take(
                 each
                 for each in came  # others came while we read
@@ -101,7 +131,26 @@ async def _tail(
                     shown += 1
                     if shown == arguments.count:
                         break
-    return shown
+    return shown, not lost
+
+
+async def _queues(consumer: PullConsumer, arguments: argparse.Namespace) -> Sequence[MessageQueue]:
+    """Those that can be read. Raises CommandFailed for a topic that is not there, or has none."""
+    topic = arguments.topic
+    try:
+        queues = await consumer.queues(topic)
+    except NoRoute as problem:
+        async with Admin(config=reach(arguments)) as admin:
+            if not await admin.cluster():
+                raise  # no broker is there: who knows what topics they have
+            meant = await topic_meant(admin, topic)
+        raise CommandFailed(f"{problem}{meant}", ExitCode.NOT_FOUND) from problem
+    if not queues:
+        raise CommandFailed(
+            f"topic {topic} has no queue to read: its brokers give it 0 read queues, or do not "
+            "allow reading (tandem admin updateTopic -r N -p 6)"
+        )
+    return queues
 
 
 def _chosen(queues: Sequence[MessageQueue], texts: Iterable[str]) -> list[MessageQueue]:
@@ -122,27 +171,73 @@ def _chosen(queues: Sequence[MessageQueue], texts: Iterable[str]) -> list[Messag
     return found
 
 
-async def _seek(consumer: PullConsumer, queue: MessageQueue, start: int | None) -> None:
+async def _spans(
+    consumer: PullConsumer,
+    queues: Sequence[MessageQueue],
+    start: int | None,
+    until_end: bool,
+    end_ms: int | None,
+) -> dict[MessageQueue, _Span]:
+    """What to read of each queue whose broker answers, and a warning about the others.
+
+    Raises what the first of them said when none answers.
+    """
+    found = await asyncio.gather(
+        *(_span(consumer, queue, start, until_end, end_ms) for queue in queues),
+        return_exceptions=True,
+    )
+    spans: dict[MessageQueue, _Span] = {}
+    problems: dict[MessageQueue, ClientError] = {}
+    for queue, each in zip(queues, found, strict=True):
+        if isinstance(each, _Span):
+            spans[queue] = each
+        elif isinstance(each, ClientError):
+            problems[queue] = each
+        else:
+            raise each
+    if not spans:
+        raise next(iter(problems.values()))
+    _warn(problems)
+    return spans
+
+
+async def _span(
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    start: int | None,
+    until_end: bool,
+    end_ms: int | None,
+) -> _Span:
+    now = await consumer.max_offset(queue)
     if start is None:
-        offset = await consumer.max_offset(queue)
+        begin = now
     elif start == 0:
-        offset = await consumer.min_offset(queue)
+        begin = await consumer.min_offset(queue)
     else:
-        offset = await consumer.offset_for_time(queue, start)
-    await consumer.seek(queue, offset)
-
-
-async def _ends(
-    consumer: PullConsumer, queues: Sequence[MessageQueue], until_end: bool, end_ms: int | None
-) -> Mapping[MessageQueue, int]:
-    """Where to stop in each queue: its end now, or the first message stored at end_ms or later."""
+        begin = await consumer.offset_for_time(queue, start)
     if end_ms is not None:
-        ends = await asyncio.gather(*(consumer.offset_for_time(q, end_ms) for q in queues))
-    elif until_end:
-        ends = await asyncio.gather(*map(consumer.max_offset, queues))
-    else:
-        return {}
-    return dict(zip(queues, ends, strict=True))
+        return _Span(begin, await consumer.offset_for_time(queue, end_ms), now)
+    return _Span(begin, now if until_end else None, now)
+
+
+async def _silent(
+    consumer: PullConsumer, queues: Sequence[MessageQueue]
+) -> Collection[MessageQueue]:
+    """Those whose broker does not answer now, after a warning about them."""
+    found = await asyncio.gather(*map(consumer.max_offset, queues), return_exceptions=True)
+    pairs = zip(queues, found, strict=True)
+    problems = {queue: each for queue, each in pairs if isinstance(each, ClientError)}
+    _warn(problems)
+    return problems
+
+
+def _warn(problems: Mapping[MessageQueue, ClientError]) -> None:
+    """One line per broker that names its queues."""
+    for broker in sorted({queue.broker_name for queue in problems}):
+        of_broker = {queue: why for queue, why in problems.items() if queue.broker_name == broker}
+        ids = ", ".join(str(queue.queue_id) for queue in of_broker)
+        why = next(iter(of_broker.values()))
+        print(f"warning: not read: {broker}, queues {ids}: {why.said}", file=sys.stderr)
 
 
 def as_text(message: ReceivedMessage, arguments: argparse.Namespace) -> str:

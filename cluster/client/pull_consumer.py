@@ -134,10 +134,19 @@ class PullConsumer:
         now_ms = membership.instance.clock.now_ms()
         membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
 
-    async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+    async def assign(
+        self,
+        queues: Iterable[MessageQueue],
+        expression: str = "*",
+        *,
+        positions: Mapping[MessageQueue, int] | None = None,
+    ) -> None:
         """Read exactly these queues, replacing an earlier assignment; no membership, no rebalance.
 
         Each begins at the group's committed position, else by `start`; seek() moves it.
+
+        positions  queue -> queue offset where to begin instead: its broker is not asked, and the
+                   position not checked
         Raises ValueError after subscribe(), OffsetUnknown, BrokerUnreachable, NoRoute, NotRunning.
 
         Example: await consumer.assign(await consumer.queues("Orders"))
@@ -155,9 +164,12 @@ class PullConsumer:
         wanted = sorted(self._wired(queue) for queue in given)
         await membership.release([queue for queue in membership.held if queue not in wanted])
         added = [queue for queue in wanted if queue not in membership.held]
-        offsets = await asyncio.gather(*(membership.start_offset(queue) for queue in added))
-        for queue, offset in zip(added, offsets, strict=True):
-            membership.take(queue, offset)
+        given_offsets = {self._wired(queue): at for queue, at in (positions or {}).items()}
+        asked = [queue for queue in added if queue not in given_offsets]
+        answers = await asyncio.gather(*(membership.start_offset(queue) for queue in asked))
+        offsets = dict(zip(asked, answers, strict=True)) | given_offsets
+        for queue in added:
+            membership.take(queue, offsets[queue])
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:

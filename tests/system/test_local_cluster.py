@@ -407,7 +407,7 @@ def test_unknown_topic_and_bad_arguments_are_one_line_and_an_exit_code(
     local: LocalCluster,
 ) -> None:
     cases = [
-        (["tail", "Nowhere"], ExitCode.UNREACHABLE, "Nowhere"),
+        (["tail", "Nowhere"], ExitCode.NOT_FOUND, "Nowhere"),
         (["tail", "Lines", "--from", "yesterday"], ExitCode.USAGE, "yesterday"),
         (["tail", "Lines", "--tag", "||"], ExitCode.FAILED, "names no tag"),
         (["tail", "Lines", "--count", "0"], ExitCode.USAGE, "at least 1"),
