@@ -114,6 +114,8 @@ def _unknown(name: str | None) -> str:
         return "which command? `tandem admin --list` names them"
     if name in ABSENT:
         return f"{name} is not here: {ABSENT[name]}"
+    if name == "help":
+        return "`tandem admin --help` names the commands, `tandem admin NAME --help` explains one"
     hint = did_you_mean(name, COMMANDS) or "; `tandem admin --list` names them"
     return f"The sub command {name} not exist{hint}"
 

@@ -53,6 +53,9 @@ def _update_topic_options(parser: argparse.ArgumentParser) -> None:
 async def update_topic(call: Call) -> Shown:
     """17 to each master; with -o also the order table of the name servers."""
     arguments = call.arguments
+    for option, count in (("-r", arguments.read), ("-w", arguments.write)):
+        if count < 0:
+            raise usage(f"{option} must be at least 0, got {count}")
     settings = TopicSettings(
         arguments.topic,
         arguments.read,

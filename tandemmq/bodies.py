@@ -113,7 +113,10 @@ def given(arguments: argparse.Namespace) -> Iterator[list[bytes]] | None:
 
 def _of_files(paths: list[Path], *, lines: bool) -> Iterator[bytes]:
     for path in paths:
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except OSError as problem:
+            raise CommandFailed(f"cannot read {path}: {problem.strerror}") from problem
         if lines:
             yield from (line for line in data.splitlines() if line)
         else:

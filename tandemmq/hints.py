@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tandemmq.exits import CommandFailed, ExitCode
 
@@ -29,7 +29,11 @@ def check_words(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         known = groups[0].choices
         if word not in known:
             kind = (groups[0].metavar or "command").lower()  # type: ignore[union-attr]
-            hint = did_you_mean(word, known) or f"; `{parser.prog} --help` names them"
+            hint = (
+                _one_level_down(word, known)
+                or did_you_mean(word, known)
+                or f"; `{parser.prog} --help` names them"
+            )
             raise CommandFailed(f"there is no {kind} {word!r}{hint}", ExitCode.USAGE)
         parser = known[word]
     if "-" not in parser.prefix_chars:
@@ -43,6 +47,15 @@ def check_words(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
             long = [each for each in options if each.startswith("--")]
             hint = did_you_mean(name, long) or f"; see `{parser.prog} --help`"
             raise CommandFailed(f"there is no option {name}{hint}", ExitCode.USAGE)
+
+
+def _one_level_down(word: str, known: Mapping[str, argparse.ArgumentParser]) -> str:
+    """`; did you mean X?` for what is a word of one of these commands."""
+    for command in known.values():
+        for group in _groups(command):
+            if word in group.choices:
+                return f"; did you mean `{command.prog} {word}`?"
+    return ""
 
 
 def _groups(

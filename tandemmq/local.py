@@ -49,8 +49,17 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
             "directory with --dir",
             ExitCode.STORE_UNUSABLE,
         ) from problem
-    started = asyncio.run(_start_all(layout))
-    status = asyncio.run(_ready(layout, layout.members))
+    where = f" --dir {arguments.dir}" if arguments.dir != LOCAL_DIRECTORY else ""
+    try:
+        started = asyncio.run(_start_all(layout))
+        status = asyncio.run(_ready(layout, layout.members))
+    except KeyboardInterrupt as problem:
+        raise CommandFailed(
+            f"interrupted: {len(_running(layout, layout.members))} of {len(layout.members)} "
+            f"processes run; `tandem local up{where}` starts the others, `tandem local down{where}` "
+            "stops them",
+            ExitCode.INTERRUPTED,
+        ) from problem
     took_s = time.monotonic() - began
     if arguments.json:
         tree = to_tree(status) | {"started": [each.name for each in started]}
@@ -66,7 +75,6 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
     if layout.mode and arguments.mode is None:
         print(f"it has replicas, as it was made (--mode {layout.mode}); --dir names another place")
     if layout.mode:
-        where = f" --dir {arguments.dir}" if arguments.dir != LOCAL_DIRECTORY else ""
         print(f"       tandem local kill {layout.brokers[0].name}{where}")
         print(f"       tandem local status --watch{where}")
     return ExitCode.OK
@@ -169,6 +177,8 @@ async def _watch(layout: Layout, arguments: argparse.Namespace) -> None:
 
 def run_logs(arguments: argparse.Namespace) -> ExitCode:
     """Print the last lines of each log, or of one."""
+    if arguments.lines < 0:
+        raise CommandFailed(f"--lines must be at least 0, got {arguments.lines}", ExitCode.USAGE)
     layout = open_layout(arguments.dir.absolute())
     chosen = layout.members if arguments.name is None else (layout.member(arguments.name),)
     if arguments.follow:

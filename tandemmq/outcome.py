@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,5 +33,9 @@ def client_errors() -> Iterator[None]:
         raise CommandFailed(str(problem), ExitCode.UNREACHABLE) from problem
     except UnknownCluster as problem:
         raise CommandFailed(str(problem), ExitCode.NOT_FOUND) from problem
-    except (ClientError, ValueError, OSError) as problem:
+    except (ClientError, ValueError) as problem:
+        raise CommandFailed(str(problem)) from problem
+    except OSError as problem:
+        if problem.errno == errno.ENOSPC and problem.filename is None:
+            raise  # our output: main() says so
         raise CommandFailed(str(problem)) from problem

@@ -37,8 +37,13 @@ def run_send(arguments: argparse.Namespace) -> ExitCode:
     Ctrl-C and SIGTERM: no more is read, what was read is sent.
     """
     sending = _Sending(arguments)
-    with client_errors(), suppress(asyncio.CancelledError):  # a second Ctrl-C
-        asyncio.run(sending.run())
+    try:
+        with client_errors(), suppress(asyncio.CancelledError):  # a second Ctrl-C
+            asyncio.run(sending.run())
+    except (CommandFailed, OSError):  # a file that cannot be read, an output that is full
+        if sending.sent and not sending.told:
+            print(f"{sending.sent} messages sent", file=sys.stderr)
+        raise
     if not arguments.json and not sending.told and (sending.sent != 1 or sending.interrupted):
         print(f"{sending.sent} messages sent", file=sys.stderr)
     if sending.interrupted:
@@ -111,11 +116,11 @@ class _Sending:
             raise
         problems = [each for each in outcomes if isinstance(each, BaseException)]
         self._progress.clear()
-        for result in outcomes:
-            if isinstance(result, SendResult):
-                self.sent += 1
-                self.not_promised += not result.ok
-                print(to_json(result) if self._arguments.json else _line(result))
+        stored = [each for each in outcomes if isinstance(each, SendResult)]
+        self.sent += len(stored)
+        self.not_promised += sum(not each.ok for each in stored)
+        for result in stored:
+            print(to_json(result) if self._arguments.json else _line(result))
         sys.stdout.flush()
         if problems:
             if len(batch) + self.sent > 1:

@@ -184,12 +184,30 @@ REMEDIES: Final[Mapping[int, str]] = {
     25: "The broker knows an older subscription: all members of the group must subscribe alike.",
     26: "Create the group (tandem admin updateSubGroup -g NAME -c CLUSTER), or set "
     "autoCreateSubscriptionGroup=true.",
-    29: "The request does not fit that broker: refresh the route; the topic may have fewer queues.",
     215: "The broker asks for fewer requests per second.",
     2007: "That controller does not lead: ask the one that getControllerMetaData names.",
     2009: "Stop that replica first, or clean living ones too (-l).",
     2010: "The controller does not know it: see getSyncStateSet for the members' ids.",
     2012: "Elect a living member of the sync-state-set: getSyncStateSet lists them.",
+}
+
+
+_TAKEN_OVER: Final = (
+    "Another broker of its group has taken over, or will: send again, routes are asked for anew."
+)
+_FEWER_QUEUES: Final = (
+    "The request does not fit that broker: refresh the route; the topic may have fewer queues."
+)
+#: words of a remark -> what to do, for codes that stand for several causes
+_REMEDIES_BY_WORDS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
+    14: (
+        ("no longer the master", _TAKEN_OVER),
+        ("became the master", _TAKEN_OVER),
+        ("switchover", _TAKEN_OVER),
+        ("about to stop", _TAKEN_OVER),
+        ("lease", "Its controller does not answer it, or has chosen another: send again."),
+    ),
+    29: (("queueid", _FEWER_QUEUES), ("no queue", _FEWER_QUEUES)),
 }
 
 
@@ -200,6 +218,9 @@ def remedy_for(code: int, remark: str = "") -> str:
     """
     if "accesskey" in remark.lower() or "signature" in remark.lower():
         return "Check access key and secret key: ClientConfig(credentials=Credentials(...))."
+    for words, remedy in _REMEDIES_BY_WORDS.get(code, ()):
+        if words in remark.lower():
+            return remedy
     return REMEDIES.get(code, "")
 
 

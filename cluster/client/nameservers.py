@@ -25,6 +25,11 @@ from cluster.remoting.command import Command
 
 log = logging.getLogger(__name__)
 
+#: what every name server answers, and no broker
+OWN_REQUESTS: Final = frozenset(
+    {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
+)
+NOT_A_BROKER: Final = "Give a name server's address: they listen on 9876 unless told otherwise."
 LOOKUP_INTERVAL_S: Final = 120.0  # RocketMQ's for its address server
 
 Fetch = Callable[[str, int], Awaitable[str]]
@@ -75,7 +80,12 @@ class NameServers:
         for _ in range(len(self._addresses)):
             address = self._addresses[self._current % len(self._addresses)]
             try:
-                return await self._caller.request(address, command, self._timeout_ms)
+                answer = await self._caller.request(address, command, self._timeout_ms)
+                if not _of_another_role(command, answer):
+                    return answer
+                failures.append(f"{address} is no name server, it answers as a broker does")
+                advices[NOT_A_BROKER] = None
+                self._current = (self._current + 1) % len(self._addresses)
             except (BrokerUnreachable, CallTimedOut) as problem:
                 failures.append(problem.said)
                 if isinstance(problem, BrokerUnreachable) and problem.about_encryption:
@@ -144,3 +154,7 @@ class NameServers:
                 answer.code, answer.remark, f"name server {self._addresses[self._current]}", topic
             )
         return parse_route(answer.body or b"")
+
+
+def _of_another_role(command: Command, answer: Command) -> bool:
+    return command.code in OWN_REQUESTS and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -339,6 +339,14 @@ def test_messages_of_many_queues_are_shown_by_time(name_server: str) -> None:
         (["send", "T", "a", "b"], "too many words: b"),
         (["send", "T", "x", "--delay-level", "99"], "a level is no number of seconds"),
         (["send", "T", "x", "--tag", "a b"], "tags must be one word"),
+        (["logs"], "there is no command 'logs'; did you mean `tandem local logs`?"),
+        (["help"], "`tandem --help` names them"),
+        (["admin", "help"], "`tandem admin --help` names the commands"),
+        (["local", "logs", "--lines", "-1"], "--lines must be at least 0, got -1"),
+        (
+            ["admin", "updateTopic", "-b", "a:1", "-t", "T", "-r", "-3"],
+            "-r must be at least 0, got -3",
+        ),
         (["admin", "clusterlst"], "did you mean clusterList?"),
         (["admin", "topicList", "--jsn"], "there is no option --jsn; did you mean --json?"),
         (["local", "status", "--dir", "/nowhere"], "tandem local up --dir /nowhere"),
@@ -386,6 +394,44 @@ def test_a_full_output_device_is_said() -> None:
         )  # fmt: skip
     assert done.returncode == ExitCode.FAILED
     assert done.stderr == b"tandem: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["send", "Full", "hi"], ["tail", "Full", "--from", "first", "--until-end"]]
+)
+def test_a_full_output_device_is_said_of_messages_too(name_server: str, words: list[str]) -> None:
+    well(name_server, "send", "Full", "x")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tandemmq", *words, "-n", name_server], stdout=full,
+            stderr=subprocess.PIPE, env=python_env(), check=False,
+        )  # fmt: skip
+    assert done.returncode == ExitCode.FAILED
+    sent = b"1 messages sent\n" if words[0] == "send" else b""
+    said = b"tandem: the output cannot be written: No space left on device\n"
+    assert done.stderr == sent + said
+
+
+def test_a_file_that_cannot_be_read_after_others_were_sent(
+    name_server: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one").write_bytes(b"1\n" * 300)
+    files = ("--lines", "--file", tmp_path / "one", "--file", tmp_path / "nosuch")
+    done = tandem(name_server, "send", "Halfway", *files)
+    assert done.code == ExitCode.FAILED
+    assert "256 messages sent\ntandem: cannot read" in done.err
+
+
+def test_a_broker_in_the_place_of_a_name_server_is_recognised(tmp_path: Path) -> None:
+    with NameServer(tmp_path) as server:
+        server.start()
+        with Broker(tmp_path, server.address) as broker:
+            broker.start()
+            for words in (["send", "T", "x"], ["tail", "T"], ["admin", "clusterList"]):
+                done = run(*words, "-n", broker.address)
+                assert done.code == ExitCode.UNREACHABLE, done.err
+                assert f"{broker.address} is no name server" in done.err
+                assert "9876" in done.err and "older than this client" not in done.err
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -233,6 +233,8 @@ async def test_consumers_of_a_broken_broker_say_so_and_stop_in_time(
         (13, "message body size over max value", "maxMessageSize"),
         (3, " request type 310 not supported", "older than this client"),
         (14, "service not available now, maybe disk full", "disk"),
+        (14, "this broker is no longer the master", "Another broker of its group has taken over"),
+        (29, "request queueId[9] is illegal", "fewer queues"),
         (26, "subscription group [CG] does not exist", "updateSubGroup"),
         (1, "AclException: No accessKey is configured", "Credentials"),
         (215, None, "fewer requests"),

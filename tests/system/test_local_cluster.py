@@ -350,6 +350,30 @@ def test_logs_follow_what_is_written_and_end_quietly_on_ctrl_c(
     assert (ended, errors.read_text()) == (ExitCode.OK, "")
 
 
+def test_up_that_is_interrupted_says_how_to_go_on(fresh: LocalCluster) -> None:
+    words = [
+        "local",
+        "up",
+        "--dir",
+        str(fresh.directory),
+        "--namesrv-port",
+        str(fresh.namesrv_port),
+    ]
+    words += ["--broker-port", str(fresh.broker_port)]
+    command = [sys.executable, "-m", "tandemmq", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=python_env()) as process:
+        wait_until(lambda: list(fresh.directory.rglob("*.pid")), 10, "something was started")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == ExitCode.INTERRUPTED, err
+    where = f"--dir {fresh.directory}"
+    assert err.decode().count("\n") == 1 and "tandem: interrupted: " in err.decode(), err
+    assert (
+        f"`tandem local up {where}` starts the others, `tandem local down {where}`" in err.decode()
+    )
+    assert fresh.up().returncode == 0
+
+
 def test_taken_port_is_named(local: LocalCluster, tmp_path: Path) -> None:
     done = tandem(
         "local", "up", "--dir", tmp_path / "other",
