@@ -124,6 +124,7 @@ class ClientInstance:
         self._promised: set[str] = set()
         self._published: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self.absent_topics: dict[str, object] = {}  # read, not made yet -> which wait for it
         self._away: dict[str, float] = {}  # brokers that do not answer, and until when nobody asks
         self._route_pause_s = config.route_interval_ms / 1000
         self._refresh_now = asyncio.Event()

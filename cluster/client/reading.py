@@ -23,7 +23,7 @@ from cluster.client.pulls import (
 from cluster.client.queue_cache import QueueCache
 from cluster.client.routes import MASTER_ID
 from cluster.client.subscriptions import Subscription
-from cluster.remoting import Channel, RequestCode
+from cluster.remoting import Channel, RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class QueueReader:
         self._on_moved = on_moved
         self._count_max = count_max
         self._room = asyncio.Event()
+        self._waits: object | None = None  # of instance.absent_topics
 
     def room_made(self) -> None:
         """A message left the cache: a reader that waits for room looks again."""
@@ -126,6 +127,10 @@ class QueueReader:
             if isinstance(problem, (BrokerUnreachable, CallTimedOut)):
                 self._instance.no_answer(address)
             raise
+        if self._waits is not None:
+            if self._instance.absent_topics.get(queue.topic) is self._waits:
+                del self._instance.absent_topics[queue.topic]
+            self._waits = None
         if cache.dropped:
             return
         cache.suggested_broker_id = answer.suggested_broker_id
@@ -186,6 +191,10 @@ class QueueReader:
         if isinstance(problem, BrokerRefused) and problem.code == FLOW_CONTROL_CODE:
             await asyncio.sleep(FLOW_CONTROL_PAUSE_S)
             return
+        if isinstance(problem, BrokerRefused) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._wait_for_topic(problem)
+            await asyncio.sleep(ERROR_PAUSE_S)
+            return
         level = (
             logging.DEBUG if self.cache.queue.topic.startswith(RETRY_PREFIX) else logging.WARNING
         )
@@ -195,3 +204,17 @@ class QueueReader:
         if not isinstance(problem, BrokerRefused):
             self._instance.refresh_soon()
         await asyncio.sleep(ERROR_PAUSE_S)
+
+    def _wait_for_topic(self, problem: BrokerRefused) -> None:
+        """Said once, not by the reader of each queue: it heals when the topic is made."""
+        topic, absent = self.cache.queue.topic, self._instance.absent_topics
+        first = topic not in absent
+        self._waits = absent.setdefault(topic, object())
+        if first:
+            log.log(
+                logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
+                "waiting until the topic is made group=%s topic=%s broker=%s",
+                self._group,
+                topic,
+                problem.address,
+            )

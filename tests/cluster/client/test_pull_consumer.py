@@ -379,3 +379,31 @@ def test_first_position_of_a_topic_is_stored_before_the_others_are_sent(
 
     run(main())
     assert broker.offsets == {("CG", "T", queue_id): 5 for queue_id in range(4)}
+
+
+def test_a_topic_that_is_not_made_yet_is_said_once_and_read_when_it_is(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = cluster.add("broker-a", "T", 4)
+
+    def absent(command: Command) -> Command | None:
+        if command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")
+        return None
+
+    async def main() -> None:
+        await broker.fill("T", 0, numbered(3))
+        broker.trouble = absent
+        async with consumer(subscribe={"T": "*"}) as pulling:
+            assert await pulling.poll(timeout_ms=5_000) == []
+            broker.trouble = lambda command: None
+            assert [m.body for m in await pulling.poll(timeout_ms=5_000)] == numbered(3)
+            await asyncio.sleep(2)
+            broker.trouble = absent  # deleted
+            await broker.fill("T", 1, numbered(1))
+            await asyncio.sleep(40)
+
+    run(main())
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    waits = "waiting until the topic is made group=CG topic=T broker="
+    assert [line[: len(waits)] for line in said] == [waits] * 2, said
