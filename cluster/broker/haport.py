@@ -10,6 +10,7 @@ import asyncio
 import ssl
 
 from cluster.broker.config import BrokerConfig
+from cluster.broker.unserved import access_control
 from cluster.config import is_loopback
 from cluster.remoting.tls import TlsFiles, TlsMode, client_context, server_context
 from replication.door import LOOPBACK, Door, networks
@@ -19,13 +20,20 @@ from replication.tlswire import tls_dial
 
 def door_of(config: BrokerConfig) -> Door:
     """Who may connect. In classic HA nothing says who a slave is but its address: on a port that other machines reach,
-    and that nobody opened to all with --insecure, it must be named."""
+    and that nobody opened to all with --insecure, it must be named. An --insecure that settings of access control ask
+    for opens nothing: at RocketMQ they kept strangers from the messages."""
     plain = networks(config.ha_plain)
     allowed = networks(config.ha_allowed) if config.ha_allowed.strip() else None
-    open_to_all = config.controller_mode or config.insecure or is_loopback(config.bind_host)
-    if allowed is None and not open_to_all:
+    if allowed is None and not (
+        config.controller_mode or opened_to_all(config) or is_loopback(config.bind_host)
+    ):
         allowed = networks(" ".join(LOOPBACK))
     return Door(config.tls_mode is TlsMode.ENFORCING, plain, allowed)
+
+
+def opened_to_all(config: BrokerConfig) -> bool:
+    """Whether --insecure lets everybody read the log at a classic HA port, because no list says otherwise."""
+    return config.insecure and not config.ha_allowed.strip() and not access_control(config.kept)
 
 
 async def ha_context(config: BrokerConfig) -> ssl.SSLContext | None:

@@ -6,7 +6,8 @@ import logging
 
 from cluster.addresses import ANY, LOOPBACK, reached_at
 from cluster.broker.config import BrokerConfig, MetricsExporter, Role, ha_secret, http_token
-from cluster.broker.unserved import ACCESS_CONTROL, is_on, refuse_unserved
+from cluster.broker.haport import opened_to_all
+from cluster.broker.unserved import access_control, refuse_unserved
 from cluster.config import ConfigError, is_loopback
 from cluster.remoting.tls import TlsMode
 
@@ -20,7 +21,7 @@ def check_startable(config: BrokerConfig) -> None:
     """
     for key, value in config.kept.items():
         refuse_unserved(key, value, insecure=config.insecure)
-    if switched := [key for key in ACCESS_CONTROL if is_on(config.kept.get(key, ""))]:
+    if switched := access_control(config.kept):
         log.warning(
             "insecure: %s has no effect: nobody's credentials or rights are checked",
             " and ".join(switched),
@@ -84,10 +85,14 @@ def exposure(config: BrokerConfig) -> str:
         f"whoever reaches {where} at port {config.listen_port} or {config.listen_port - 2} may read and write "
         "everything without credentials"
     )
-    if not config.controller_mode and config.role is not Role.SLAVE and not config.insecure:
+    if not config.controller_mode and config.role is not Role.SLAVE:
+        text += f"; at port {config.ha_listen_port} "
         named = " ".join(filter(None, (config.ha_allowed, config.ha_plain)))
-        text += f"; slaves get in at port {config.ha_listen_port} from "
-        text += named or "this machine only, until haAllowedAddresses names others"
+        if opened_to_all(config):
+            text += "everybody may read the whole log as a slave, until haAllowedAddresses names the slaves"
+        else:
+            text += "slaves get in from "
+            text += named or "this machine only, until haAllowedAddresses names others"
     return (
         f"{text}. To keep strangers out set bindAddress=127.0.0.1, set tls.server.mode=enforcing, or let the "
         "network do it"

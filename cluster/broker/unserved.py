@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from cluster.config import ConfigError
@@ -56,6 +56,11 @@ _NOT_HERE: Final[dict[str, tuple[Callable[[str], bool], str]]] = {
 ACCESS_CONTROL: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 
 
+def access_control(kept: Mapping[str, str]) -> list[str]:
+    """The switches of RocketMQ's access control that are on among these settings."""
+    return [key for key in ACCESS_CONTROL if is_on(kept.get(key, ""))]
+
+
 def refuse_unserved(key: str, value: str, *, insecure: bool) -> None:
     """Raises ConfigError where a value of RocketMQ's asks for what is not here."""
     is_asked, allowed = _NOT_HERE.get(key, (None, ""))
@@ -66,5 +71,6 @@ def refuse_unserved(key: str, value: str, *, insecure: bool) -> None:
             key,
             value,
             "must be false: access control is not here yet, so whoever reaches this broker may read and write "
-            "everything. Keep strangers away by the network and start with --insecure, or stay with RocketMQ",
+            "everything. Keep strangers away from its ports (listenPort, the one two below it, haListenPort) by the "
+            "network and start with --insecure, or stay with RocketMQ",
         )

@@ -13,6 +13,7 @@ import pytest
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.haport import door_of
+from cluster.broker.unserved import ACCESS_CONTROL
 from cluster.remoting.selfsigned import self_signed_pem
 from replication.door import Door, networks
 from replication.tlswire import HELD_BYTES_MAX, TlsWire
@@ -64,6 +65,16 @@ def test_loopback_insecure_and_controlled_ports_ask_for_no_address() -> None:
         assert found.refuse("10.0.0.7") is None
     listed = door(True, **WIDE, haAllowedAddresses="10.0.0.0/24")
     assert listed.refuse("10.0.0.7") is None and listed.refuse("10.0.1.7") is not None
+
+
+@pytest.mark.parametrize("key", ACCESS_CONTROL)
+def test_insecure_that_access_control_asks_for_opens_the_log_to_nobody(key: str) -> None:
+    switched = {key: "true"}
+    found = door(True, **WIDE, **switched)
+    assert found.refuse("10.0.0.7") is not None and found.refuse("127.0.0.1") is None
+    asked = door(True, **WIDE, **switched, haAllowedAddresses="0.0.0.0/0")
+    assert asked.refuse("10.0.0.7") is None
+    assert door(True, **WIDE, **{key: "false"}).refuse("10.0.0.7") is None
 
 
 @pytest.mark.parametrize("key", ["haAllowedAddresses", "haPlainAddresses"])

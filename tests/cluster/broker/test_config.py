@@ -18,7 +18,7 @@ from cluster.broker.config import (
 )
 from cluster.broker.haport import door_of
 from cluster.broker.known_keys import WITHOUT_EFFECT
-from cluster.broker.startable import check_startable
+from cluster.broker.startable import check_startable, exposure
 from cluster.config import ConfigError, keys_of, parse_properties
 from replication import LeaseTimes, Mode, StreamRules
 from storage import StorageConfig
@@ -222,6 +222,17 @@ def test_the_replication_port_of_a_wide_file_keeps_its_door() -> None:
     """INV-44: RocketMQ's file opens the client ports to all, and the log to nobody."""
     assert door_of(from_file()).refuse("10.0.0.9") is not None
     assert door_of(from_file(haAllowedAddresses="10.0.0.0/24")).refuse("10.0.0.9") is None
+
+
+def test_who_may_read_the_log_at_the_replication_port_is_said_of_every_wide_master() -> None:
+    def said(**given: str) -> str:
+        more = {"bindAddress": "0.0.0.0", **given}
+        return exposure(BrokerConfig.from_properties(more, insecure=True, environment={}))
+
+    assert "10912 everybody may read the whole log" in said()
+    assert "10912 slaves get in from 10.0.0.9" in said(haAllowedAddresses="10.0.0.9")
+    assert "10912 slaves get in from this machine only" in said(aclEnable="true")
+    assert "10912" not in said(brokerRole="SLAVE", brokerId="1")
 
 
 def test_metrics_page_is_for_this_machine_unless_insecure() -> None:

@@ -45,6 +45,7 @@ def test_access_control_that_is_switched_on_stops_the_start_unless_insecure(
     with pytest.raises(ConfigError, match="--insecure") as caught:
         check_startable(settings(**{key: " True"}))
     assert caught.value.key == key
+    assert "haListenPort" in str(caught.value)
     check_startable(settings(**{key: "false"}))
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
