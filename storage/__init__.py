@@ -55,6 +55,7 @@ from storage.pagecache import PageCache
 from storage.reading import GetResult, GetStatus
 from storage.recovery import Recovered
 from storage.store import MessageStore, QueryResult, open_store
+from storage.storelock import is_in_use
 
 __all__ = [
     "BOOT_ID_PATH",
@@ -105,6 +106,7 @@ __all__ = [
     "fastjson",
     "get_property",
     "inspect_store",
+    "is_in_use",
     "java_hash",
     "join_properties",
     "jsonfile",

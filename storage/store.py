@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +27,6 @@ from storage.errors import (
     PropertiesTooLarge,
     SegmentUnavailable,
     StoreIsFull,
-    StoreLocked,
     StoreNotWritable,
 )
 from storage.flags import Problem, StoreFlags
@@ -39,6 +36,7 @@ from storage.record import Bytes
 from storage.recovery import Parts, Recovered, Recovery
 from storage.retention import Retention
 from storage.segment import Segment
+from storage.storelock import locked
 from storage.tombstones import Burials
 
 log = logging.getLogger(__name__)
@@ -626,7 +624,7 @@ def open_store(
     """
     root = Path(config.root)
     make_directory(root)
-    with _locked(root):
+    with locked(root):
         mark = RunningMark(root, boot_id_path, config.flush_mode)
         store = MessageStore(config, clock or SystemClock(), mark)
         clean = False
@@ -636,20 +634,3 @@ def open_store(
             clean = True
         finally:
             store.close(clean)
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Hold the file `lock` as RocketMQ does: a record lock on its first byte."""
-    descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            # Record locks do not exclude a second opener in this process; this one does.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
-            raise StoreLocked(f"{root} is in use by another broker") from error
-        os.pwrite(descriptor, b"lock", 0)
-        yield
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from storage import (
     StorageError,
     decode_properties,
     inspect_store,
+    is_in_use,
     setaside,
     store_config,
 )
@@ -59,16 +60,17 @@ def run_inspect(arguments: argparse.Namespace) -> ExitCode:
 def _add_left_open(report: Report, directory: Path) -> None:
     """What RocketMQ left in the store that is not served here: a problem where a broker of ours does not start.
 
-    A running broker may have all of it under way.
+    A broker that runs just now may have all of it under way.
     """
     look = importlib.import_module("cluster.broker").look
     try:
         found = look(store_config(directory))
+        running = is_in_use(directory)
     except (StorageError, OSError) as problem:
         report.problems.append(f"left by RocketMQ: {problem}")
         return
     for each in found:
-        under_way = report.running_or_crashed and each.word
+        under_way = running and each.word
         refuses = each.mend and not under_way
         kind = report.problems if refuses else report.notes
         kind.append(f"left by RocketMQ: {each.refusal if refuses else each.text}")

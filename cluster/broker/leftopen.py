@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 MOVING: Final = "docs/howto/from-rocketmq.md"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_WAITING_TOPICS: Final = (TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC)
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 NAMED_MAX: Final = 5  # topics in one line
 
@@ -67,8 +68,26 @@ class Found(NamedTuple):
 
 
 def check_files(config: BrokerConfig) -> None:
-    """Before a store is opened. Raises LeftOpen, CorruptFile."""
+    """What can be told without reading a message. Raises LeftOpen, CorruptFile."""
     _settle(in_files(Path(config.storage.root)), config)
+
+
+def check_before_opening(config: BrokerConfig) -> None:
+    """Refuse a store while nothing has been written into it, so that whoever goes on with it finds it as it was.
+
+    Messages that cannot be read, or are in no queue yet, are recovery's: check_messages() looks at what it makes of
+    them. Raises LeftOpen, CorruptFile.
+    """
+    check_files(config)
+    queues = Path(config.storage.root) / "consumequeue"
+    if not any((queues / topic).is_dir() for topic in _WAITING_TOPICS):
+        return
+    try:
+        found = _look_at_messages(config.storage)
+    except (StorageError, OSError) as problem:
+        log.warning("what waits in the store is told after its recovery why=%s", problem)
+        return
+    _refuse([each for each in found if not _is_let_be(each, config)])
 
 
 def check_messages(config: BrokerConfig, store: MessageStore) -> None:
@@ -103,16 +122,25 @@ def other_address(config: BrokerConfig, store: MessageStore) -> str:
 
 
 def _settle(found: Iterable[Found], config: BrokerConfig) -> None:
-    """A warning for what is let be. A slave starts with everything: its master is the one to finish it."""
-    follows = config.controller_mode or config.role is Role.SLAVE
+    """A warning for what is let be."""
     refused = []
     for each in found:
-        if each.mend and not (each.word and (follows or each.word in config.despite)):
-            refused.append(each.refusal)
-        else:
+        if _is_let_be(each, config):
             log.warning("left by RocketMQ: %s", each.text)
-    if refused:
-        raise LeftOpen("left by RocketMQ: " + "; ".join(refused))
+        else:
+            refused.append(each)
+    _refuse(refused)
+
+
+def _is_let_be(found: Found, config: BrokerConfig) -> bool:
+    """A slave starts with everything: its master is the one to finish it."""
+    follows = config.controller_mode or config.role is Role.SLAVE
+    return not found.mend or bool(found.word and (follows or found.word in config.despite))
+
+
+def _refuse(found: list[Found]) -> None:
+    if found:
+        raise LeftOpen("left by RocketMQ: " + "; ".join(each.refusal for each in found))
 
 
 def check_store(config: BrokerConfig) -> None:
@@ -133,7 +161,7 @@ def _look_at_messages(config: StorageConfig) -> list[Found]:
         log_.load()
         queues.load()
         queues.start_at(log_.start)
-        for topic in (TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC):
+        for topic in _WAITING_TOPICS:
             for queue in queues.of_topic(topic):
                 queue.look()
         return list(in_messages(Path(config.root), log_, queues))

@@ -19,6 +19,7 @@ from cluster.broker.broker import Broker
 from cluster.broker.classicgroup import ClassicMaster
 from cluster.broker.config import BrokerConfig, MetricsExporter
 from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
+from cluster.broker.leftopen import LeftOpen
 from cluster.broker.membership import find_membership
 from cluster.broker.registration import Registration
 from cluster.broker.replicagroup import Replica
@@ -136,7 +137,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     must end.
     """
     check_startable(config)
-    leftopen.check_files(config)
+    leftopen.check_before_opening(config)
     raise_open_files_limit()
     if config.listen_port == 0:
         config = with_free_port(config)
@@ -145,38 +146,44 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     suspect = SuspectMark(config.storage)
     if config.controller_mode:
         suspect.look()
-    refused: NameTaken | None = None
+    refused: NameTaken | LeftOpen | None = None
     with open_store(config.storage, clock) as store, stop_signals() as stop:
-        leftopen.check_messages(config, store)
-        membership = None
-        if config.controller_mode:
-            membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
-            if membership is None:
-                log.info("stop requested before we had an id signal=%s", stop.result())
-                leave_as_found(config, store, suspect)
-                return
-        claim = None
-        if membership is None:
-            claim = Claim(
-                config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config)
-            )
         try:
-            if claim is not None:
-                await unless(stop, claim.first_look())
-            if stop.done():
-                log.info("stop requested before anybody was served signal=%s", stop.result())
-                leave_as_found(config, store, suspect)
-                return
-            broker = Broker(config, store, clock, rng, membership, claim)
-            await _serve(broker, stop, ready)
-        except NameTaken as problem:
+            leftopen.check_messages(config, store)
+            await _serve_opened(config, store, suspect, clock, rng, stop, ready)
+        except (NameTaken, LeftOpen) as problem:
             refused = problem  # no harm to the store: it is closed as after any stop
-        finally:
-            if claim is not None:
-                await claim.close()
     if refused is not None:
         raise refused
     log.info("broker stopped name=%s", config.name)
+
+
+async def _serve_opened(
+    config: BrokerConfig, store: MessageStore, suspect: SuspectMark, clock: SystemClock,
+    rng: random.Random, stop: asyncio.Future[str], ready: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Find out who we are and whether the name is ours, then serve. Raises NameTaken."""
+    membership = None
+    if config.controller_mode:
+        membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
+        if membership is None:
+            log.info("stop requested before we had an id signal=%s", stop.result())
+            leave_as_found(config, store, suspect)
+            return
+    claim = None
+    if membership is None:
+        claim = Claim(config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config))
+    try:
+        if claim is not None:
+            await unless(stop, claim.first_look())
+        if stop.done():
+            log.info("stop requested before anybody was served signal=%s", stop.result())
+            leave_as_found(config, store, suspect)
+            return
+        await _serve(Broker(config, store, clock, rng, membership, claim), stop, ready)
+    finally:
+        if claim is not None:
+            await claim.close()
 
 
 def leave_as_found(config: BrokerConfig, store: MessageStore, suspect: SuspectMark) -> None:

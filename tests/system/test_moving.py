@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -79,11 +80,47 @@ def test_what_waits_in_a_store_is_named_and_served_only_despite_it(tmp_path: Pat
     with broker:
         broker.start()
         assert ask(broker.address, GET_MAX, {"topic": "GoldTimer", "queueId": "0"})[0] == 0
+        shown = run("inspect", store).out  # somebody may be at work on it
+        assert "note left by RocketMQ: half" in shown and "PROBLEM left by" not in shown
         lines = broker.output().splitlines()
         warned = [line for line in lines if "left by RocketMQ" in line]
         assert any("GoldTimer: 3" in line for line in warned)
         assert any("GoldTrans: 1" in line for line in warned)
         assert broker.stop() == 0
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["533-kill9", "497-kill9"])
+def test_inspect_says_what_the_start_says_and_a_refused_start_writes_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    """Whether RocketMQ was killed or stopped in order: nobody is at work on what waits."""
+    store, sizes = golden(name, tmp_path)
+    lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **sizes})
+    for killed in (True, False):
+        if not killed:
+            (store / "abort").unlink()
+        before = files_of(store)
+        refused(tmp_path / "broker-a.conf", "GoldTrans: 1", code=ExitCode.STORE_UNUSABLE)
+        shown = run("inspect", store)
+        assert shown.code == ExitCode.UNSOUND
+        assert "PROBLEM left by RocketMQ: half messages" in shown.out
+        assert files_of(store) == before
+
+
+def test_what_only_recovery_finds_leaves_a_store_that_is_closed_in_order(tmp_path: Path) -> None:
+    """Queues were moved away, so nothing is known of half messages before they are derived."""
+    store, sizes = golden("533-kill9", tmp_path)
+    (store / "abort").unlink()
+    shutil.rmtree(store / "consumequeue")
+    lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **sizes})
+    done = run("broker", "-c", tmp_path / "broker-a.conf")
+    assert done.code == ExitCode.STORE_UNUSABLE and "GoldTrans: 1" in done.err
+    left = {path.name for path in store.iterdir()}
+    assert "commitlog" in left and not left & {"abort", "bootid", "flushmode"}
 
 
 def test_a_file_that_names_no_address_is_served_and_registered_as_by_rocketmq(
