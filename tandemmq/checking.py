@@ -35,7 +35,7 @@ def run_check_config(arguments: argparse.Namespace) -> ExitCode:
     logger = logging.getLogger("cluster")
     logger.addHandler(warnings)
     try:
-        settings = check(file, role)
+        settings = check(file, role, namesrv=arguments.namesrv, insecure=arguments.insecure)
     except (ConfigError, StorageError, OSError) as problem:
         code = ExitCode.BAD_CONFIG if isinstance(problem, ConfigError) else ExitCode.STORE_UNUSABLE
         if arguments.json:
@@ -62,12 +62,19 @@ def role_of(file: Path) -> str:
     return "broker"
 
 
-def check(file: Path, role: str) -> dict[str, str]:
-    """The settings in force with this file, by RocketMQ's keys. Raises ConfigError, StorageError, OSError."""
+def check(
+    file: Path, role: str, *, namesrv: str | None = None, insecure: bool = False
+) -> dict[str, str]:
+    """The settings in force with this file and these options, by RocketMQ's keys.
+
+    Raises ConfigError, StorageError, OSError.
+    """
     properties = read_properties(file)
     if role == "nameserver":
         config = importlib.import_module("cluster.nameserver.config")
-        settings, beside = nameserver_settings(properties, file.absolute(), as_rocketmq=True)
+        settings, beside = nameserver_settings(
+            properties, file.absolute(), insecure=insecure, as_rocketmq=True
+        )
         if beside is not None:
             controller = importlib.import_module("cluster.controller.config")
             controller.check_startable(beside)
@@ -75,11 +82,15 @@ def check(file: Path, role: str) -> dict[str, str]:
             return {**beside.to_properties(), **settings.to_properties()}
     elif role == "controller":
         config = importlib.import_module("cluster.controller.config")
-        settings = config.ControllerConfig.from_properties(properties, path=file.absolute())
+        settings = config.ControllerConfig.from_properties(
+            properties, path=file.absolute(), insecure=insecure
+        )
     else:
         config = importlib.import_module("cluster.broker")
+        if namesrv is not None:
+            properties["namesrvAddr"] = namesrv
         settings = config.BrokerConfig.from_properties(
-            properties, as_rocketmq=True, file=str(file.absolute())
+            properties, insecure=insecure, as_rocketmq=True, file=str(file.absolute())
         )
         config.check_startable(settings)
         config.check_store(settings)

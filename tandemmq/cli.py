@@ -339,6 +339,10 @@ def _check_config(parser: argparse.ArgumentParser) -> None:
         choices=["broker", "nameserver", "controller"],
         help="default: what the file's name says, else broker",
     )
+    parser.add_argument(
+        "-n", "--namesrv", metavar="HOST:PORT[;HOST:PORT]", help="as the broker will be given it"
+    )
+    parser.add_argument("--insecure", action="store_true", help="as the server will be given it")
     json_option(parser)
 
 

@@ -215,11 +215,20 @@ def in_files(root: Path) -> Iterator[Found]:
             "have them consumed and deleted at RocketMQ",
             "staticTopics",
         )
-    if compacted := _entries(root / "compaction" / "compactionLog"):
+    topics = _table(config / "topics.json", "topicConfigTable")
+    compacted = _entries(root / "compaction" / "compactionLog")
+    # RocketMQ leaves them there when a topic is deleted. Without any table nobody knows what was.
+    deleted = [topic for topic in compacted if topics and topic not in topics]
+    if deleted:
+        yield Found(
+            f"{root / 'compaction' / 'compactionLog'} has files of topics that were deleted ({_named(deleted)}): "
+            "nobody reads them, they can be removed"
+        )
+    if compacted := [topic for topic in compacted if topic not in deleted]:
         yield Found(
             f"compacted topics ({_named(compacted)}): what RocketMQ kept of them beside the log is not read here, and "
             "messages go with fileReservedTime, also the last of a key",
-            "copy them to topics of another kind",
+            f"copy them to topics of another kind and delete them ({MOVING}, What stops a start)",
             "compaction",
         )
     if batches := _entries(root / "batchconsumequeue"):
@@ -237,9 +246,7 @@ def in_files(root: Path) -> Iterator[Found]:
         )
     if (config / "tieredStoreMetadata.json").exists():
         yield Found("a tiered store was in use: what is only there cannot be read here")
-    yield from _kinds_of_topics(
-        _table(config / "topics.json", "topicConfigTable"), {*compacted, *batches}
-    )
+    yield from _kinds_of_topics(topics, {*compacted, *batches})
 
 
 _KINDS: Final = {"cleanup.policy": "COMPACTION", "queue.type": "BatchCQ"}

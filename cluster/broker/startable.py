@@ -37,7 +37,7 @@ def check_startable(config: BrokerConfig) -> None:
         raise ConfigError(
             "brokerRole",
             "SLAVE",
-            "a slave must know where its master is: set namesrvAddr or haMasterAddress",
+            "a slave must know where its master is: set namesrvAddr or haMasterAddress, or start with -n",
         )
     if "," in config.storage.commitlog_dir:
         raise ConfigError(

@@ -60,6 +60,26 @@ def test_access_control_in_the_settings_stops_the_start(tmp_path: Path) -> None:
     refused(path, "authenticationEnabled", "--insecure", code=ExitCode.BAD_CONFIG)
 
 
+def test_check_config_takes_what_the_start_will_be_given(tmp_path: Path) -> None:
+    """RocketMQ's own slave file (conf/2m-2s-async/broker-a-s.properties) names no name server."""
+    path = tmp_path / "broker-a-s.properties"
+    lines = [
+        "brokerClusterName=DefaultCluster",
+        "brokerName=broker-a",
+        "brokerId=1",
+        "deleteWhen=04",
+    ]
+    lines += ["fileReservedTime=48", "brokerRole=SLAVE", "flushDiskType=ASYNC_FLUSH"]
+    path.write_text("\n".join([*lines, f"storePathRootDir={tmp_path}/store"]))
+    alone = run("check-config", path)
+    assert alone.code == ExitCode.BAD_CONFIG and "-n" in alone.err
+    assert run("check-config", path, "-n", "10.0.0.1:9876").code == ExitCode.OK
+    path.write_text(path.read_text() + "\naclEnable=true\n")
+    with_names = ["check-config", path, "-n", "10.0.0.1:9876"]
+    assert run(*with_names).code == ExitCode.BAD_CONFIG
+    assert run(*with_names, "--insecure").code == ExitCode.OK
+
+
 def test_a_store_whose_tables_are_in_rocksdb_is_not_served_without_them(tmp_path: Path) -> None:
     store = unpacked(ROCKSDB, tmp_path)
     path = tmp_path / "broker.conf"

@@ -179,6 +179,21 @@ def test_files_that_lose_nothing_are_a_warning(
     assert len(caplog.records) == 2
 
 
+def test_compacted_files_of_deleted_topics_are_no_reason_and_those_of_others_are(
+    config: BrokerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("Gone", "There"):
+        directory = Path(config.storage.root) / "compaction" / "compactionLog" / topic / "0"
+        directory.mkdir(parents=True)
+        (directory / "0").write_text("x")
+    save(config, "topics.json", {"topicConfigTable": {"Other": {}}})
+    leftopen.check_files(config)
+    assert "Gone, There" in caplog.text and "compactionLog" in caplog.text
+    save(config, "topics.json", {"topicConfigTable": {"There": {}}})
+    with pytest.raises(LeftOpen, match=r"compacted topics \(There\)"):
+        leftopen.check_files(config)
+
+
 def test_what_startdespite_may_name(tmp_path: Path) -> None:
     assert settings(tmp_path, startDespite="timers; halves").despite == {"timers", "halves"}
     with pytest.raises(ConfigError, match="everything"):
