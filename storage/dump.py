@@ -22,6 +22,9 @@ from storage.queuefiles import BLANK_SIZE
 from storage.tombstones import Tombstones
 
 TEXTS_MAX: Final = 1000
+_OTHER_SLOTS: Final = (
+    "is not looked into: made with another number of slots (maxHashSlotNum is a setting, no damage)"
+)
 
 
 @dataclass(slots=True)
@@ -199,6 +202,10 @@ def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected:
     queues = ConsumeQueues(config, read_only=True)
     queues.load()
     queues.start_at(report.log_start)
+    state = load_queue_state(root / "queuestate")
+    # As where RocketMQ's DLedger had the log: ours never ran on it.
+    log_elsewhere = not report.log_files and state is None
+    all_derived = not any(True for _ in queues)
     try:
         for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id)):
             queue.look()
@@ -206,11 +213,16 @@ def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected:
                 queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.file_count
             )
             report.queues.append(row)
-            if queue.max_offset:
+            if queue.max_offset and log_elsewhere:
+                _add(
+                    report.notes,
+                    f"queue {queue.topic}-{queue.queue_id}: all its entries are behind the log's end, there is no log "
+                    "here; the start removes them",
+                )
+            elif queue.max_offset:
                 _compare(queue, expected.pop((queue.topic, queue.queue_id), {}), report)
     finally:
         queues.close()
-    state = load_queue_state(root / "queuestate")
     for (topic, queue_id), wanted in sorted(expected.items()):
         text = f"queue {topic}-{queue_id} is missing or empty, the log has {len(wanted)} of its messages"
         if state is None:
@@ -220,6 +232,8 @@ def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected:
             deleted = queue_id not in state.queues.get(topic, {}) and newest < state.dispatched
         if deleted:
             _add(report.notes, f"{text}; it was deleted")
+        elif all_derived:
+            _add(report.notes, f"{text}; it will be derived at the start, as all queues")
         else:
             _behind(report, text)
 
@@ -259,13 +273,13 @@ def _inspect_index(root: Path, config: StorageConfig, report: Report) -> None:
             continue
         file = IndexFile.open(path, config.index_slots, read_only=True)
         if file is None:
-            _add(report.notes, f"index file {path.name} has another number of slots or is cut")
+            _add(report.notes, f"index file {path.name} {_OTHER_SLOTS}, or cut")
             continue
         try:
             header = file.header
             report.index_files.append((path.name, header.next_entry - 1))
             if not file.sound:
-                _add(report.notes, f"index file {path.name} is damaged, or has other slots")
+                _add(report.notes, f"index file {path.name} {_OTHER_SLOTS}, or damaged")
             elif header.end_physical >= report.log_end > 0:
                 _behind(report, f"index file {path.name} points behind the log's end")
         finally:

@@ -79,7 +79,7 @@ def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
     report = inspect_store(root)
     assert report.records == 40
     assert report.problems == []
-    assert "another number of slots" in report.notes[0]
+    assert "another number of slots" in report.notes[0] and "no damage" in report.notes[0]
 
 
 def test_running_store_can_be_looked_at(tmp_path: Path) -> None:
@@ -191,6 +191,33 @@ def test_deleted_topic_is_no_damage(tmp_path: Path) -> None:
     report = inspect_store(root, config(root))
     assert report.problems == []
     assert any("it was deleted" in note for note in report.notes)
+
+
+def test_queues_that_were_all_moved_away_are_derived_and_no_damage(tmp_path: Path) -> None:
+    root = filled(tmp_path / "store")
+    shutil.rmtree(root / "consumequeue")
+    report = inspect_store(root, config(root))
+    assert report.problems == []
+    assert sum("will be derived at the start" in note for note in report.notes) == 2
+    with open_store(config(root)) as store:
+        assert store.max_offset("T", 1) == 20
+    assert inspect_store(root, config(root)).notes == []
+
+
+def test_queues_of_a_log_that_rocketmq_had_elsewhere_are_removed_and_no_damage(
+    tmp_path: Path,
+) -> None:
+    root = filled(tmp_path / "store")
+    shutil.rmtree(root / "commitlog")
+    assert inspect_store(root, config(root)).problems, "ours had its log here"
+    for ours in ("queuestate", "checkpoint"):
+        (root / ours).unlink()
+    report = inspect_store(root, config(root))
+    assert report.problems == []
+    assert sum("the start removes them" in note for note in report.notes) == 2
+    with open_store(config(root)) as store:
+        assert store.max_offset("T", 1) == 0
+    assert inspect_store(root, config(root)).notes == []
 
 
 def test_texts_are_bounded() -> None:
