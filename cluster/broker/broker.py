@@ -400,7 +400,7 @@ class Broker:
         if found.dropped_bytes or store.checkpoint.confirmed > store.end:
             return "the log is shorter than it was"
         if not found.clean and not found.same_boot:
-            return "the machine went down"
+            return "it did not stop in order, and the machine may have gone down"
         if self.offsets.limit(store.max_offset):
             return "progress was saved that is beyond the log"
         return "the log is a former master's" if found.received else ""

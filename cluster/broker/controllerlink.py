@@ -37,6 +37,7 @@ ASK_MS: Final = 1_000  # the controller makes records durable before it answers
 RETRY_MS: Final = (50, 250)  # between rounds over all controllers: well below a lease
 STOCK_TIMEOUT_MS: Final = 10_000  # RocketMQ's controllerHeartBeatTimeoutMills
 REPLICAS_MS: Final = 250  # so often such a controller is asked for the group's replicas
+SAID_AGAIN_MS: Final = 60_000  # so often the same registration is logged
 TAKEN_MS_MAX: Final = 5_000  # so long another process may hold our id, then we are one too many
 
 
@@ -87,6 +88,8 @@ class ControllerLink:
         self._beat: e.Heartbeat | None = None  # the last one sent
         self._beat_ms = 0
         self._taken_since_ms: int | None = None
+        self._said: tuple[str, int, int, bool] | None = None  # of the last registration
+        self._said_ms = 0
         self._refused = ""  # why we must end
         self._leader = ""  # as another controller named it
         self._odd = once_per(10)
@@ -225,10 +228,12 @@ class ControllerLink:
             self._taken_since_ms = None
             self.leases = found.leases
             self._remember.heard()
-            log.info(
-                "registered with controller=%s replica=%d epoch=%d leases=%s",
-                self.address, self.replica, found.event.view.epoch, found.leases,
-            )  # fmt: skip
+            said = (self.address, self.replica, found.event.view.epoch, found.leases)
+            now_ms = self._clock.monotonic_ms()
+            # One that has elected nobody is asked again and again.
+            if said != self._said or now_ms - self._said_ms >= SAID_AGAIN_MS:
+                self._said, self._said_ms = said, now_ms
+                log.info("registered with controller=%s replica=%d epoch=%d leases=%s", *said)
         else:
             why = found.event.why
             self._odd.warning(log, "registration refused controller=%s why=%s", self.address, why)

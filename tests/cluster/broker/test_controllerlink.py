@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -166,6 +167,32 @@ def test_registration_and_heartbeats_bring_the_groups_view(
             assert (heartbeat.epoch, heartbeat.end, heartbeat.confirmed) == (3, 100, 90)
 
     run(main())
+
+
+def test_the_same_registration_again_and_again_is_logged_once_a_minute(
+    tmp_path: Path, controllers: Controllers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A controller that has elected nobody is asked every few hundred milliseconds."""
+
+    def lines() -> int:
+        return sum("registered with controller" in text for text in caplog.messages)
+
+    async def main() -> None:
+        give_id(controllers.add())
+        told = Told()
+        link = link_of(tmp_path, told)
+        async with connected(link):
+            for times in range(1, 6):
+                link.register(r.Register(False, 3, 100))
+                await until(lambda count=times: len(told.of(r.Registered)) == count, "no answer")
+            assert lines() == 1
+            await asyncio.sleep(60)
+            link.register(r.Register(False, 3, 100))
+            await until(lambda: len(told.of(r.Registered)) == 6, "no answer")
+            assert lines() == 2
+
+    with caplog.at_level(logging.INFO):
+        run(main())
 
 
 def test_an_election_and_a_proposal_are_answered_with_the_groups_view(
