@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from cluster.broker import names
 from cluster.broker.config import BrokerConfig, Role, packed_host
 from storage import (
     CommitLog,
-    ConsumeQueue,
     ConsumeQueues,
     CorruptFile,
     CorruptRecord,
@@ -30,6 +30,7 @@ from storage import (
     decode,
     decode_properties,
     jsonfile,
+    scan,
     unpack_host,
 )
 
@@ -80,7 +81,8 @@ def check_before_opening(config: BrokerConfig) -> None:
     """
     check_files(config)
     queues = Path(config.storage.root) / "consumequeue"
-    if not any((queues / topic).is_dir() for topic in _WAITING_TOPICS):
+    moved_away = not queues.is_dir() or not any(queues.iterdir())
+    if not moved_away and not any((queues / topic).is_dir() for topic in _WAITING_TOPICS):
         return
     try:
         found = _look_at_messages(config.storage)
@@ -160,6 +162,8 @@ def _look_at_messages(config: StorageConfig) -> list[Found]:
     try:
         log_.load()
         queues.load()
+        if not any(True for _ in queues):  # moved away: the start derives them
+            return list(in_messages(Path(config.root), log_, _derived(log_)))
         queues.start_at(log_.start)
         for topic in _WAITING_TOPICS:
             for queue in queues.of_topic(topic):
@@ -168,6 +172,69 @@ def _look_at_messages(config: StorageConfig) -> list[Found]:
     finally:
         queues.close()
         log_.close()
+
+
+class WaitingQueue(Protocol):
+    """A queue of timers or transactions: what in_messages() asks of one."""
+
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    def entry(self, queue_offset: int, /) -> tuple[int, int, int] | None: ...
+
+
+class WaitingQueues(Protocol):
+    """All of them."""
+
+    def get(self, topic: str, queue_id: int, /) -> WaitingQueue | None: ...
+    def of_topic(self, topic: str, /) -> Sequence[WaitingQueue]: ...
+
+
+@dataclass(slots=True)
+class _DerivedQueue:
+    """A queue as the log has it: (log offset, size, tags code) by queue offset."""
+
+    queue_id: int
+    entries: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
+
+    @property
+    def min_offset(self) -> int:
+        return min(self.entries)
+
+    @property
+    def max_offset(self) -> int:
+        return max(self.entries) + 1
+
+    def entry(self, queue_offset: int, /) -> tuple[int, int, int] | None:
+        return self.entries.get(queue_offset)
+
+
+@dataclass(slots=True)
+class _DerivedQueues:
+    by_topic: dict[str, dict[int, _DerivedQueue]] = field(default_factory=dict)
+
+    def get(self, topic: str, queue_id: int, /) -> WaitingQueue | None:
+        return self.by_topic.get(topic, {}).get(queue_id)
+
+    def of_topic(self, topic: str, /) -> Sequence[WaitingQueue]:
+        return list(self.by_topic.get(topic, {}).values())
+
+
+def _derived(log_: CommitLog) -> _DerivedQueues:
+    """Reads every record of the log."""
+    found = _DerivedQueues()
+    for segment in log_.run.segments:
+        for head in scan(segment.view, 0, segment.size):
+            topic = head.topic.decode("utf-8", "replace")
+            if head.blank or topic not in _WAITING_TOPICS:
+                continue
+            queues = found.by_topic.setdefault(topic, {})
+            queue = queues.setdefault(head.queue_id, _DerivedQueue(head.queue_id))
+            queue.entries[head.queue_offset] = (head.physical_offset, head.size, head.tags_code)
+    return found
 
 
 # -- files ----------------------------------------------------------------------------------
@@ -291,7 +358,7 @@ def _named(topics: Iterable[str]) -> str:
 # -- messages -------------------------------------------------------------------------------
 
 
-def in_messages(root: Path, log_: CommitLog, queues: ConsumeQueues) -> Iterator[Found]:
+def in_messages(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterator[Found]:
     """Timers and transactions that wait. Reads every record of their topics. Raises CorruptFile, OSError."""
     timers = waiting_timers(root, log_, queues.get(TIMER_TOPIC, 0))
     if timers:
@@ -322,7 +389,7 @@ def _instant(ms: int) -> str:
 
 
 def waiting_timers(
-    root: Path, log_: CommitLog, queue: ConsumeQueue | None
+    root: Path, log_: CommitLog, queue: WaitingQueue | None
 ) -> list[tuple[str, int]]:
     """(topic, due ms since 1970) of each message that the timer wheel has not delivered, nor deleted, yet.
 
@@ -358,7 +425,7 @@ def _timer_checkpoint(path: Path) -> tuple[int, int]:
     return delivered_ms, read_to
 
 
-def waiting_halves(root: Path, log_: CommitLog, queues: ConsumeQueues) -> Iterator[str]:
+def waiting_halves(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterator[str]:
     """The topic of each half message that was neither committed nor rolled back.
 
     Behind the progress of RocketMQ's own group, and in no operation message. One that was asked for was put again.
@@ -387,7 +454,7 @@ def _progress(offsets: dict[str, Any], topic: str, queue_id: int) -> int:
     return 0
 
 
-def _records(log_: CommitLog, queue: ConsumeQueue, begin: int) -> Iterator[tuple[int, Record]]:
+def _records(log_: CommitLog, queue: WaitingQueue, begin: int) -> Iterator[tuple[int, Record]]:
     """(queue offset, record) of what the queue has from here on; records that the log no longer has are passed over."""
     for queue_offset in range(max(begin, queue.min_offset), queue.max_offset):
         entry = queue.entry(queue_offset)

@@ -131,11 +131,25 @@ def test_inspect_says_what_the_start_says_and_a_refused_start_writes_nothing(
         assert files_of(store) == before
 
 
-def test_what_only_recovery_finds_leaves_a_store_that_is_closed_in_order(tmp_path: Path) -> None:
-    """Queues were moved away, so nothing is known of half messages before they are derived."""
+def test_what_waits_is_told_before_the_start_where_queues_were_moved_away(tmp_path: Path) -> None:
     store, sizes = golden("533-kill9", tmp_path)
     (store / "abort").unlink()
     shutil.rmtree(store / "consumequeue")
+    lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **sizes})
+    before = files_of(store)
+    path = tmp_path / "broker-a.conf"
+    refused(path, "GoldTimer: 3", "GoldTrans: 1", code=ExitCode.STORE_UNUSABLE)
+    assert "GoldTimer: 3" in run("inspect", store).out
+    assert files_of(store) == before
+
+
+def test_what_only_recovery_finds_leaves_a_store_that_is_closed_in_order(tmp_path: Path) -> None:
+    """One queue is gone, so nothing is known of its half messages before it is derived."""
+    store, sizes = golden("533-kill9", tmp_path)
+    for path in (store / "abort", store / "config" / "timercheck"):
+        path.unlink()
+    for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
+        shutil.rmtree(store / "consumequeue" / topic)
     lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **sizes})
     done = run("broker", "-c", tmp_path / "broker-a.conf")
     assert done.code == ExitCode.STORE_UNUSABLE and "GoldTrans: 1" in done.err
