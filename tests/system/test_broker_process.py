@@ -55,7 +55,7 @@ def test_it_says_boot_success_and_stops_under_load_within_five_seconds(tmp_path:
     with lone_broker(tmp_path) as broker:
         broker.start()
         line = f"The broker[broker-a, {broker.address}] boot success. serializeType=JSON"
-        assert line in broker.output().splitlines()
+        wait_until(lambda: line in broker.output().splitlines(), 5, "it says so once it serves")
         send_one(broker.address, "Held")
         held = [Wire(broker.address) for _ in range(20)]
         for wire in held:  # at the end of the queue: they wait for 20 s

@@ -56,6 +56,12 @@ def kept(replica: Replica) -> int:
     return sum(len(queue) for queue in log.queues.values())
 
 
+async def both_die(master: Replica, slave: Replica) -> None:
+    """The slave a moment before: it is still of the set, and elected no more."""
+    await slave.kill()
+    await master.kill()
+
+
 @pytest.mark.parametrize("controller_too", [False, True], ids=["", "controller killed"])
 async def test_an_emptied_store_is_not_elected_where_its_set_held_a_hundred_messages(
     tmp_path: Path, controller_too: bool
@@ -64,7 +70,7 @@ async def test_an_emptied_store_is_not_elected_where_its_set_held_a_hundred_mess
     async with group_with_messages(tmp_path) as (group, master, slave):
         await asyncio.sleep(1.5)  # the controller hears of it by heartbeat
         view = await group.whole()
-        await asyncio.gather(master.kill(), slave.kill())
+        await both_die(master, slave)
         if controller_too:
             await group.name_server.kill()
             group.name_server.launch()
@@ -91,7 +97,7 @@ async def test_a_store_without_its_end_knows_that_itself(tmp_path: Path) -> None
     async with group_with_messages(tmp_path) as (group, master, slave):
         await asyncio.sleep(1.5)
         view = await group.whole()
-        await asyncio.gather(master.kill(), slave.kill())
+        await both_die(master, slave)
         shutil.rmtree(slave.store / "commitlog")
         slave.launch()
         await nobody_is_elected(group, view.epoch)
@@ -107,7 +113,7 @@ async def test_a_restored_copy_of_a_store_is_told_by_its_processes(tmp_path: Pat
         shutil.copytree(slave.store, copy)
         slave.launch()
         view = await group.whole(30)
-        await asyncio.gather(master.kill(), slave.kill())
+        await both_die(master, slave)
         shutil.rmtree(slave.store)
         shutil.copytree(copy, slave.store)
         slave.launch()
