@@ -332,6 +332,7 @@ def test_logs_follow_what_is_written_and_end_quietly_on_ctrl_c(
         assert fresh.run("kill", "broker-b").returncode == 0
         assert fresh.run("start", "broker-b").returncode == 0
         log = fresh.directory / "logs" / "broker-b.log"
+        wait_until(lambda: log.read_text().count("boot success") == 2, 10, "its last line")
         with log.open("ab") as half:
             half.write(b"half a ")
         time.sleep(0.5)  # looked at in between
