@@ -36,9 +36,10 @@ def main(name_servers: str, topic: str, count: int) -> None:
 
     def receiver(name: str):  # type: ignore[no-untyped-def]
         def receive(message) -> None:  # type: ignore[no-untyped-def]
-            got[name].add(message.body.decode())
-            if message.body.decode() != PROBE:
-                tell(consumer=name, body=message.body.decode(), tags=message.tags.decode())
+            body = message.body.decode()
+            if body != PROBE:
+                tell(consumer=name, body=body, tags=message.tags.decode())
+            got[name].add(body)  # last: when all is there the process ends
 
         return receive
 
