@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 from clients import AnyBroker
-from cluster_processes import LOOPBACK, NameServer, answers, ask, free_port, registered, wait_until
+from cluster_processes import (
+    LOOPBACK,
+    NameServer,
+    answers,
+    ask,
+    free_port,
+    registered,
+    registered_at,
+    wait_until,
+)
 from javakit import JavaNameServer
 from replicas import (
     OURS,
@@ -95,7 +104,7 @@ def test_either_follows_the_other_and_takes_over_from_it(
 
             master.kill()
             wait_until(
-                lambda: registered(where, NAME) and not answers(master.address),
+                lambda: registered(where, NAME) and registered_at(where, NAME) == slave.address,
                 ELECTION_S, "another master", every_s=0.1,
             )  # fmt: skip
             send(PART, 4)
