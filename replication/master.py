@@ -102,7 +102,8 @@ class Slave:
     comparing: int = NEVER
 
 
-def _anybody(replica: int, incarnation: int) -> bool:
+def anybody(replica: int, incarnation: int) -> bool:
+    """`MasterCore.follows` where nobody knows of more than the log."""
     return True
 
 
@@ -139,7 +140,7 @@ class MasterCore:
     lease_until_ms: int = NEVER
     since_ms: int = 0
     state: MasterState = MasterState.SERVING
-    follows: Callable[[int, int], bool] = _anybody
+    follows: Callable[[int, int], bool] = anybody
     slaves: dict[int, Slave] = field(default_factory=dict)  # by replica: whose reports count
     story: Story = field(default_factory=Story)
     _by_connection: dict[int, Slave] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from cluster.broker.duplicates import Requests
 from cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
 from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
-from cluster.broker.standing import MASTER_ID, Follows, RoleChanges, nobody_asked, slave_refusal
+from cluster.broker.standing import MASTER_ID, Follows, RoleChanges, slave_refusal
 from cluster.config import ConfigError
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -32,7 +32,7 @@ from cluster.remoting.connection import Handler
 from replication import MasterCore, Mode, SlaveCore, StreamRules
 from replication.comparing import Finding, Verdict
 from replication.feed import Feed
-from replication.master import NEVER, Slave
+from replication.master import NEVER, Slave, anybody
 from replication.masterevents import Acknowledge, Appended, Flushed, StreamFrom
 from replication.receiver import Receiver, parse_address
 from replication.sender import Sender, SlaveStatus, open_listener
@@ -79,7 +79,7 @@ class ClassicMaster:
         brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
-        self.follows: Follows = nobody_asked
+        self.follows: Follows = anybody
         self.alarms = Alarms(clock)
         self.unproven = False
         self.role = config.role
@@ -400,7 +400,7 @@ class ClassicSlave:
         brokers: Requests,
     ) -> None:
         self.changes = RoleChanges()
-        self.follows: Follows = nobody_asked
+        self.follows: Follows = anybody
         self.alarms = Alarms(clock)
         self.broker_id = config.broker_id
         self.master: str | None = None

@@ -26,7 +26,7 @@ from cluster.broker.handover import HandOver
 from cluster.broker.haport import dial_of, door_of, ha_context
 from cluster.broker.hastatus import Following, Passages, Rate, SlaveLag
 from cluster.broker.membership import Membership
-from cluster.broker.standing import MASTER_ID, Follows, RoleChanges, nobody_asked
+from cluster.broker.standing import MASTER_ID, Follows, RoleChanges
 from cluster.logs import once_per
 from cluster.process import Job
 from cluster.remoting.codes import RequestCode, ResponseCode
@@ -46,7 +46,7 @@ from replication import replica as r
 from replication import slave as s
 from replication.feed import Feed
 from replication.keeping import LogKeeping
-from replication.master import MasterState
+from replication.master import MasterState, anybody
 from replication.party import Party
 from replication.receiver import Receiver
 from replication.registered import KnownReplica
@@ -87,7 +87,7 @@ class Replica:
         flush: Callable[[int], None],
     ) -> None:
         self.changes = RoleChanges()
-        self.follows: Follows = nobody_asked
+        self.follows: Follows = anybody
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
         self._alarm_again = once_per(ALARM_AGAIN_S)
         self._config = config

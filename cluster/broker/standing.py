@@ -19,11 +19,6 @@ RoleChanged = Callable[[Role], "Awaitable[None] | None"]
 Follows = Callable[[int, int], bool]
 
 
-def nobody_asked(replica: int, incarnation: int) -> bool:
-    """A Follows where nobody knows of tables."""
-    return True
-
-
 class Standing(Protocol):
     """A broker's place in its group. Everything is called on the loop's thread.
 

@@ -44,7 +44,9 @@ class TableReaders:
         self._noted: list[asyncio.Future[None]] = []
         self._waited = self._waits
         self._deposed_ms = -SHARED_MS
-        self._kept_out_ms: dict[int, int] = {}  # broker id -> since when it has the log alone
+        self._kept_out_ms: dict[
+            tuple[int, int], int
+        ] = {}  # process -> since when it has the log alone
         self._complaining = once_per(30)
         standing.changes.watch(self._role_changed)
         standing.follows = self.up_to_date
@@ -79,9 +81,9 @@ class TableReaders:
         now_ms = self._clock.monotonic_ms()
         wanted = {code: file.generation for code, file in self._files.items()}
         if self._lives.get(reader) == incarnation and not self._lacks(reader, wanted):
-            self._kept_out_ms.pop(reader, None)
+            self._kept_out_ms.pop((reader, incarnation), None)
             return True
-        if now_ms - self._kept_out_ms.setdefault(reader, now_ms) >= HERE_MS:
+        if now_ms - self._kept_out_ms.setdefault((reader, incarnation), now_ms) >= HERE_MS:
             self._complaining.warning(
                 log, "slave has the log but does not copy our tables, so it is not in the set: "
                 "can it reach the address that we announce? broker=%d", reader,

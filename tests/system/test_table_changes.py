@@ -121,12 +121,16 @@ async def test_a_slave_counts_again_when_it_has_what_was_changed_while_it_was_aw
         await group.whole()
         await master.kill()
         await succeeded(group, master)
-        found = await topics(group, slave)
-        assert found[f"Made{number}"]["readQueueNums"] == 7
-        assert f"Doomed{number}" not in found
-        assert not (slave.store / "consumequeue" / f"Doomed{number}").exists()
+        await has_the_changes(group, slave, number)
         master.launch()
         await group.whole()
+
+
+async def has_the_changes(group: Group, successor: Replica, number: int) -> None:
+    found = await topics(group, successor)
+    assert found[f"Made{number}"]["readQueueNums"] == 7
+    assert f"Doomed{number}" not in found
+    assert not (successor.store / "consumequeue" / f"Doomed{number}").exists()
 
 
 async def alone(group: Group) -> None:
@@ -166,10 +170,7 @@ async def test_changes_that_were_answered_are_the_successors_whose_master_dies_r
         await delete_topic(group, master, f"Doomed{number}")
         await master.kill()
         await succeeded(group, master)
-        found = await topics(group, slave)
-        assert found[f"Made{number}"]["readQueueNums"] == 7
-        assert f"Doomed{number}" not in found
-        assert not (slave.store / "consumequeue" / f"Doomed{number}").exists()
+        await has_the_changes(group, slave, number)
         groups = await table(group, slave, ALL_GROUPS, "subscriptionGroupTable")
         assert groups[f"New{number}"]["retryMaxTimes"] == 9
         assert f"Old{number}" not in groups

@@ -17,8 +17,9 @@ from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from cluster.broker.metasync import KINDS
 from cluster.broker.savedfile import CHANGES_KEPT, SavedFile
-from cluster.broker.standing import Follows, RoleChanges, nobody_asked
+from cluster.broker.standing import Follows, RoleChanges
 from cluster.broker.tablereaders import TableReaders
+from replication.master import anybody
 from storage import fastjson, jsonfile
 
 TOPICS, GROUPS = KINDS[0], KINDS[3]
@@ -40,7 +41,7 @@ class Standing:
         self.in_sync: frozenset[int] | None = frozenset({2, 3})
         self.stock_slaves: frozenset[int] = frozenset()
         self.refused: BrokerError | None = None
-        self.follows: Follows = nobody_asked
+        self.follows: Follows = anybody
 
     def slaves(self) -> list[int]:
         return [2]
