@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PYTHONS ?=
 BIN := .venv/bin
-SOURCES := pyproject.toml $(wildcard cluster/client/*.pyx storage/*.pyx storage/*.pxd cluster/broker/*.pyx cluster/broker/*.pxd replication/audit/*.pyx)
+SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
 .PHONY: help setup check test compat demo wheels bench kills failover sim clean
 
@@ -54,13 +54,13 @@ bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side b
 	$(BIN)/python -m bench.client
 
 kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
-	$(BIN)/python -m chaos.kills --rounds 100
+	$(BIN)/python -m tandemmq.chaos.kills --rounds 100
 
 failover: setup  ## kill -9 the master of a replicated group 100 times under load; docs/howto/break-a-group.md has more
-	$(BIN)/python -m chaos.failover --rounds 100 --fault kill --mode sync
+	$(BIN)/python -m tandemmq.chaos.failover --rounds 100 --fault kill --mode sync
 
 sim: setup  ## replay one simulated cluster: make sim SEED=4711
-	$(BIN)/python -m chaos.sim --seed $(or $(SEED),1)
+	$(BIN)/python -m tandemmq.chaos.sim --seed $(or $(SEED),1)
 
 clean:  ## remove everything that was built; data directories stay
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.accounting import describe_machine
-from replication.audit.blocks import digest_replica
-from replication.audit.kernels import COMPILED
-from replication.audit.local import LocalEngine
-from replication.audit.plan import Options, Outcome, audit
-from replication.audit.stores import open_replica
-from storage import Draft, StorageConfig, encode_properties, open_store, pack_host
-from tandemmq import sparkling
+from tandemmq.audit import sparkling
+from tandemmq.replication.audit.blocks import digest_replica
+from tandemmq.replication.audit.kernels import COMPILED
+from tandemmq.replication.audit.local import LocalEngine
+from tandemmq.replication.audit.plan import Options, Outcome, audit
+from tandemmq.replication.audit.stores import open_replica
+from tandemmq.storage import Draft, StorageConfig, encode_properties, open_store, pack_host
 
 SEGMENT_BYTES = 128 << 20
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

@@ -289,7 +289,7 @@ def write(path: Path, settings: dict[str, object]) -> Path:
 
 async def create_topic(namesrv: str, topic: str) -> None:
     """With as many queues as every client gets, known to the name server."""
-    from cluster.client import Admin, ClientError
+    from tandemmq.cluster.client import Admin, ClientError
 
     async with Admin(namesrv) as admin, asyncio.timeout(30):
         while True:

@@ -31,16 +31,16 @@ from typing import Any, Final
 import uvloop
 
 from bench.load import warm_memory
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.election import GroupView
-from replication.epochs import Epoch, EpochHistory
-from replication.feed import Feed
-from replication.keeping import EpochFile, LogKeeping
-from replication.master import MasterCore
-from replication.masterevents import Acknowledge, Confirmed
-from replication.party import Party
-from replication.receiver import Receiver
-from replication.replica import (
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import GroupView
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.keeping import EpochFile, LogKeeping
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import Acknowledge, Confirmed
+from tandemmq.replication.party import Party
+from tandemmq.replication.receiver import Receiver
+from tandemmq.replication.replica import (
     ControllerUp,
     HeartbeatAnswered,
     Prepare,
@@ -49,9 +49,9 @@ from replication.replica import (
     ReplicaCore,
     SendHeartbeat,
 )
-from replication.sender import Sender, open_listener
-from replication.slave import SlaveCore
-from storage import (
+from tandemmq.replication.sender import Sender, open_listener
+from tandemmq.replication.slave import SlaveCore
+from tandemmq.storage import (
     BatchItem,
     Draft,
     FlushMode,

@@ -20,8 +20,8 @@ from typing import Final
 from bench.accounting import listens, maps_file
 from bench.build import CACHE, HERE
 from bench.wire import Line, RequestRefused
-from chaos.ports import Ports
-from chaos.processes import ProcessBroken
+from tandemmq.chaos.ports import Ports
+from tandemmq.chaos.processes import ProcessBroken
 
 PORTS: Final = Ports(range(32_000, 32_760))  # above the campaigns', below Linux's ephemeral range
 ROCKETMQ_VERSION: Final = "5.3.3"

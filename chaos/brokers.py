@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
 
 READY_S: Final = 60
 STOP_S: Final = 10

@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.churn import Churn
-from chaos.deliveries import Readers
-from chaos.groups import Group, GroupPlan, GroupView, Replica
-from chaos.history import HistoryMissing
-from chaos.journal import Journal
-from chaos.processes import ProcessBroken, ServerProcess
-from chaos.promises import percentile
-from chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
-from chaos.verdict import Verdict, judge
-from cluster.remoting import RemotingError
-from replication.config import Mode
-from replication.errors import CorruptEpochFile
+from tandemmq.chaos.churn import Churn
+from tandemmq.chaos.deliveries import Readers
+from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.chaos.history import HistoryMissing
+from tandemmq.chaos.journal import Journal
+from tandemmq.chaos.processes import ProcessBroken, ServerProcess
+from tandemmq.chaos.promises import percentile
+from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
+from tandemmq.chaos.verdict import Verdict, judge
+from tandemmq.cluster.remoting import RemotingError
+from tandemmq.replication.config import Mode
+from tandemmq.replication.errors import CorruptEpochFile
 
 JAVA_TABLES_S: Final = 12.0  # a stock slave copies topics every 10 s
 STOP_S: Final = 40.0

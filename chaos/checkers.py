@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from chaos.history import Acknowledged
+from tandemmq.chaos.history import Acknowledged
 
 Queue = tuple[str, int]  # topic, queue id
 
 
 class Served(NamedTuple):
-    """One message as a pull returned it. body_hash: of the body that came (chaos.load)."""
+    """One message as a pull returned it. body_hash: of the body that came (tandemmq.chaos.load)."""
 
     queue_offset: int
     unique_id: str

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from chaos.groups import Group
-from chaos.journal import INFO, OK, Delivered, Journal, Send
-from chaos.traffic import CHURN_TOPIC, Traffic
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
+from tandemmq.chaos.groups import Group
+from tandemmq.chaos.journal import INFO, OK, Delivered, Journal, Send
+from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
 
 DELETED_EVENT: Final = "topic deleted"
 LAST_EVENT: Final = "topic's last life"  # of a run that did not break off

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from chaos.gauges import metric_values, scrape
-from chaos.groups import GroupPlan, GroupView, Member, Replica, write_properties
-from chaos.hosts import Disks, HostGroup
-from chaos.processes import ProcessBroken
-from cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
-from storage import fastjson
+from tandemmq.chaos.gauges import metric_values, scrape
+from tandemmq.chaos.groups import GroupPlan, GroupView, Member, Replica, write_properties
+from tandemmq.chaos.hosts import Disks, HostGroup
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
+from tandemmq.storage import fastjson
 
 NEAR_BYTES: Final = 256 << 10  # two logs are not asked at one moment
 SLAVE: Final = "SLAVE"

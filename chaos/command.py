@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.campaign import Outcome
-from chaos.groups import GroupPlan
+from tandemmq.chaos.campaign import Outcome
+from tandemmq.chaos.groups import GroupPlan
 
 PROBLEMS_SHOWN: Final = 20
 
@@ -32,7 +32,7 @@ class Begun:
 def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     """A parser with the arguments that all campaigns have."""
     made = argparse.ArgumentParser(
-        prog=f"python -m chaos.{name}",
+        prog=f"python -m tandemmq.chaos.{name}",
         description=(about or "").split("\n")[0],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,7 +44,7 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
 
 def begin(arguments: argparse.Namespace, name: str) -> Begun:
     """Seed and directory; both are printed."""
-    logging.getLogger("cluster.client").setLevel(logging.ERROR)  # it meets every fault
+    logging.getLogger("tandemmq.cluster.client").setLevel(logging.ERROR)  # it meets every fault
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     given: Path | None = arguments.directory
     directory = Path(tempfile.mkdtemp(prefix=f"tandem-{name}-")) if given is None else given

@@ -1,6 +1,6 @@
 """A controller and its groups on a machine that has far more to do than it can: do leases run out, and for how long?
 
-    python -m chaos.crowded --busy 25 --seconds 60
+    python -m tandemmq.chaos.crowded --busy 25 --seconds 60
 
 Starts two pairs under a controller each: S0, whose slaves fence it, and A1, which acknowledges only with a
 lease. Producers send one message after the other to each; then come so many processes that do nothing but
@@ -35,11 +35,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import command
-from chaos.groups import Group, GroupPlan
-from chaos.processes import ServerProcess
-from cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
-from storage import fastjson
+from tandemmq.chaos import command
+from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
+from tandemmq.storage import fastjson
 
 TOPIC: Final = "Crowded"
 LANES: Final = 4

@@ -10,9 +10,9 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.journal import Delivered, Journal
-from chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, DELAYS_S, PROBE_TOPIC, TOPIC
-from cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
+from tandemmq.chaos.journal import Delivered, Journal
+from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, DELAYS_S, PROBE_TOPIC, TOPIC
+from tandemmq.cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
 
 GROUP: Final = "ChaosReaders"
 SUBSCRIBED: Final = frozenset({TOPIC, PROBE_TOPIC, DELAYED_TOPIC})  # and promised all of it

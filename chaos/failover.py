@@ -20,14 +20,14 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
-from chaos import command
-from chaos.campaign import Campaign
-from chaos.gauges import metric_values, scrape
-from chaos.groups import Group, Replica
-from chaos.processes import ServerProcess
-from chaos.proxied import ProxiedGroup, proxied
-from chaos.traffic import TrafficPlan
-from chaos.verdict import LAG_EVENT
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.gauges import metric_values, scrape
+from tandemmq.chaos.groups import Group, Replica
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.proxied import ProxiedGroup, proxied
+from tandemmq.chaos.traffic import TrafficPlan
+from tandemmq.chaos.verdict import LAG_EVENT
 
 BEHIND_S: Final = (0.05, 1.0)  # below haMaxTimeSlaveNotCatchup
 
@@ -280,7 +280,9 @@ NEEDS_ALL: Final = {"master_dies": 4, "both_die": 1}
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = command.parser("failover", __doc__)
-    parser.epilog = "example: python -m chaos.failover --rounds 100 --fault kill --mode sync"
+    parser.epilog = (
+        "example: python -m tandemmq.chaos.failover --rounds 100 --fault kill --mode sync"
+    )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--fault", choices=sorted(KINDS), default="kill")
     command.add_group_arguments(parser, stock=True)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from chaos.ports import LOOPBACK
-from chaos.processes import ProcessBroken
+from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.processes import ProcessBroken
 
 SCRAPE_S: Final = 2.0
 

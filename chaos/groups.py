@@ -16,17 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
-from chaos.processes import ProcessBroken, ServerProcess
-from chaos.rebalance_soak import checkout_kits
-from cluster.remoting import (
+from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.processes import ProcessBroken, ServerProcess
+from tandemmq.chaos.rebalance_soak import checkout_kits
+from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
     RemotingError,
     RequestCode,
     ResponseCode,
 )
-from storage import fastjson
+from tandemmq.storage import fastjson
 
 JAVA_VERSION: Final = "5.3.3"
 ASK_MS: Final = 1000

@@ -20,7 +20,7 @@ class HistoryMissing(Exception):
 class Acknowledged(NamedTuple):
     """A message whose send was answered with success, and the place the answer gave it.
 
-    unique_id  32 hex digits of ours: running number, then the hash of the body (chaos.load)
+    unique_id  32 hex digits of ours: running number, then the hash of the body (tandemmq.chaos.load)
     offset_id  the broker's id: its address and the position in its log
     """
 

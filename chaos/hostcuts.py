@@ -17,15 +17,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos import command
-from chaos.campaign import Campaign, Outcome
-from chaos.classichosts import ClassicHosts
-from chaos.groups import Group, Replica
-from chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
-from chaos.person import Person
-from chaos.processes import ProcessBroken
-from chaos.traffic import TrafficPlan
-from chaos.verdict import POWER_EVENT
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Campaign, Outcome
+from tandemmq.chaos.classichosts import ClassicHosts
+from tandemmq.chaos.groups import Group, Replica
+from tandemmq.chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
+from tandemmq.chaos.person import Person
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.traffic import TrafficPlan
+from tandemmq.chaos.verdict import POWER_EVENT
 
 UNSUPPORTED: Final = 3
 DECLARED: Final = "confirmed messages may be lost"  # how a controller's log says it
@@ -38,7 +38,7 @@ KINDS: Final[dict[str, dict[str, int]]] = {
 
 
 class HostCuts(Campaign):
-    """Rounds of power cuts. classic: nobody elects; where two logs are left, a person acts (chaos.person)."""
+    """Rounds of power cuts. classic: nobody elects; where two logs are left, a person acts (tandemmq.chaos.person)."""
 
     rounds = 1
     load_s = 1.5
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = command.parser("hostcuts", __doc__)
     parser.epilog = (
-        "example: python -m chaos.hostcuts --rounds 20 --mode sync --sync-flush --fs xfs"
+        "example: python -m tandemmq.chaos.hostcuts --rounds 20 --mode sync --sync-flush --fs xfs"
     )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--fault", choices=sorted(KINDS), default="mixed")

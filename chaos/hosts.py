@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from chaos.groups import Group, GroupPlan, Replica
-from chaos.processes import ProcessBroken
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.processes import ProcessBroken
 
 FileSystem = Literal["ext4", "xfs"]
 FILE_SYSTEMS: Final[tuple[FileSystem, ...]] = ("ext4", "xfs")

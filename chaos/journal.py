@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TextIO
 
-from chaos.history import HistoryMissing
+from tandemmq.chaos.history import HistoryMissing
 
 OK: Final = "ok"  # SEND_OK: a promise
 FAIL: Final = "fail"  # refused before the append, or never sent: it must not be there
@@ -24,7 +24,7 @@ INFO: Final = "info"  # unknown: it may be there
 class Send(NamedTuple):
     """One attempt to send; there are no retries of one message.
 
-    unique_id     32 hex digits (chaos.load): running number and the hash of the body
+    unique_id     32 hex digits (tandemmq.chaos.load): running number and the hash of the body
     lane, sequence  a lane sends to one queue, one message after the other; sequences grow within it
     queue_offset, offset  entry number and position in the log as acknowledged, else -1
     epoch, copies, durable  as the acknowledgement says, -1 where it says nothing (stock brokers)

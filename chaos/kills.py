@@ -1,6 +1,6 @@
 """Kills one broker -9 at random points under load, again and again, and looks for anything lost.
 
-    python -m chaos.kills --rounds 100
+    python -m tandemmq.chaos.kills --rounds 100
 
 After each kill the broker is started again, in some rounds killed once more while it recovers; now
 and then it is stopped with SIGTERM under the same load instead. Then everything acknowledged must
@@ -26,12 +26,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.brokers import BrokerFailed, BrokerProcess
-from chaos.checkers import Queue, QueueContents, check_acknowledged, check_queues
-from chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
-from chaos.load import ConnectFailed, Load, UnreadableQueue, open_reader, read_queue
-from cluster.remoting import ConnectionLost, RequestTimedOut
-from storage import CorruptRecord, inspect_store
+from tandemmq.chaos.brokers import BrokerFailed, BrokerProcess
+from tandemmq.chaos.checkers import Queue, QueueContents, check_acknowledged, check_queues
+from tandemmq.chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
+from tandemmq.chaos.load import ConnectFailed, Load, UnreadableQueue, open_reader, read_queue
+from tandemmq.cluster.remoting import ConnectionLost, RequestTimedOut
+from tandemmq.storage import CorruptRecord, inspect_store
 
 PROBLEMS_SHOWN: Final = 20
 REREAD_MESSAGES: Final = 100  # of each queue, in front of what the round added
@@ -246,7 +246,7 @@ class Run:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.kills", description=__doc__.split("\n")[0]
+        prog="python -m tandemmq.chaos.kills", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, help="default: drawn, and printed")

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chaos.checkers import Queue, QueueContents, Served
-from chaos.history import Acknowledged
-from cluster.remoting import (
+from tandemmq.chaos.checkers import Queue, QueueContents, Served
+from tandemmq.chaos.history import Acknowledged
+from tandemmq.cluster.remoting import (
     Channel,
     Command,
     ConnectFailed,
@@ -27,7 +27,7 @@ from cluster.remoting import (
     ResponseCode,
     open_channel,
 )
-from storage import decode, encode_properties, offset_message_id
+from tandemmq.storage import decode, encode_properties, offset_message_id
 
 GROUP: Final = "KillsGroup"
 TIMEOUT_MS: Final = 20_000

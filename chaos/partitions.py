@@ -4,7 +4,7 @@ Proxies of our own stand between each broker and the controller, and in front of
 stream. Each round holds, slows, breaks or refuses some of them for a while, or freezes or kills the
 controller, or takes it away (--kind controller_stays_away --away-seconds 600). Where nobody but a slave is
 affected the master must stay; where the master lost the controller the group must take writes again. What
-must hold at the end is what chaos.failover asks for.
+must hold at the end is what tandemmq.chaos.failover asks for.
 
 Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
 """
@@ -18,11 +18,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from chaos import command
-from chaos.campaign import Campaign
-from chaos.proxied import ProxiedGroup, proxied
-from chaos.proxy import Direction, Link
-from chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.proxied import ProxiedGroup, proxied
+from tandemmq.chaos.proxy import Direction, Link
+from tandemmq.chaos.traffic import TrafficPlan, stalls_between
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
 SLOW_BYTES_PER_S: Final = 50_000  # far below the load
@@ -232,7 +232,7 @@ KINDS: Final = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = command.parser("partitions", __doc__)
-    parser.epilog = "example: python -m chaos.partitions --rounds 24"
+    parser.epilog = "example: python -m tandemmq.chaos.partitions --rounds 24"
     parser.add_argument("--rounds", type=int, default=3 * len(KINDS))
     parser.add_argument("--kind", choices=KINDS, action="append", help="only these (default: all)")
     parser.add_argument(

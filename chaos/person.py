@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from chaos.classichosts import SLAVE, ClassicHosts
-from chaos.groups import GroupView, Replica
-from chaos.journal import Journal
-from chaos.processes import ProcessBroken
-from chaos.verdict import MADE_MASTER, PERSON_EVENT
+from tandemmq.chaos.classichosts import SLAVE, ClassicHosts
+from tandemmq.chaos.groups import GroupView, Replica
+from tandemmq.chaos.journal import Journal
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.verdict import MADE_MASTER, PERSON_EVENT
 
 CUT: Final = "cut"
 SEEDED: Final = "seeded"

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from chaos.processes import ProcessBroken
+from tandemmq.chaos.processes import ProcessBroken
 
 LOOPBACK: Final = "127.0.0.1"
 STEP: Final = 10

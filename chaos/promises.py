@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from chaos.journal import FAIL, OK, Delivered, Seen, Send
-from chaos.survival import WINDOW_MS, Fate, Fault, fate
-from replication.config import Mode
+from tandemmq.chaos.journal import FAIL, OK, Delivered, Seen, Send
+from tandemmq.chaos.survival import WINDOW_MS, Fate, Fault, fate
+from tandemmq.replication.config import Mode
 
 Queue = tuple[str, int]  # topic, queue id
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from chaos.groups import Group, GroupPlan, Replica
-from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
-from chaos.proxy import Link
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.proxy import Link
 
 PROXIED: Final = "127.0.0.2"  # advertised for replication: all of 127/8 is loopback on Linux
 

@@ -1,6 +1,6 @@
 """Members of one consumer group join, leave and are killed under load; nothing may go unread.
 
-    python -m chaos.rebalance_soak --seconds 180
+    python -m tandemmq.chaos.rebalance_soak --seconds 180
 
 Up to six members, each a process of its own, our client and (where Java and Maven are installed)
 the stock Java client. Every few seconds one joins, one leaves in order or one is killed -9, while a
@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     ClientError,
     Message,
     MessageQueue,
@@ -47,7 +47,7 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.client.admin import Admin
+from tandemmq.cluster.client.admin.admin import Admin
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 GROUP: Final = "SoakGroup"
@@ -151,7 +151,7 @@ class PythonMember:
         self.name = name
         self.log = directory / f"{name}.jsonl"
         self.log.touch()
-        command = [sys.executable, "-m", "chaos.rebalance_soak", "--member", str(self.log)]
+        command = [sys.executable, "-m", "tandemmq.chaos.rebalance_soak", "--member", str(self.log)]
         with (directory / f"{name}.err").open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, "--namesrv", namesrv], cwd=REPOSITORY, stderr=errors
@@ -540,9 +540,9 @@ def soak(settings: Settings, say: Callable[[str], None]) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes as the module says."""
     parser = argparse.ArgumentParser(
-        prog="python -m chaos.rebalance_soak",
+        prog="python -m tandemmq.chaos.rebalance_soak",
         description="Consumers join, leave and are killed; nothing may go unread.",
-        epilog="example: python -m chaos.rebalance_soak --seconds 180 --seed 7",
+        epilog="example: python -m tandemmq.chaos.rebalance_soak --seconds 180 --seed 7",
     )
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=None, help="default: drawn and printed")

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cluster.client import MessageQueue
+from tandemmq.cluster.client import MessageQueue
 
 ON_DISK_MS: Final = 5_000  # flushConsumerOffsetInterval
 WRITING_MS: Final = 1_500  # what the write and a late sample may take beyond it

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.load import body_hash
-from chaos.promises import Cut, FinalLog, Queue, Stored
-from replication.epochs import read_epochs
-from storage import CorruptRecord, decode, get_property, scan
+from tandemmq.chaos.load import body_hash
+from tandemmq.chaos.promises import Cut, FinalLog, Queue, Stored
+from tandemmq.replication.epochs import read_epochs
+from tandemmq.storage import CorruptRecord, decode, get_property, scan
 
 BLOCK_BYTES: Final = 1 << 20
 UNIQUE_ID: Final = b"UNIQ_KEY"

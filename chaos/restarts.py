@@ -1,6 +1,6 @@
 """Brokers restart again and again under consumers that live on: nothing comes twice that was finished and committed.
 
-    python -m chaos.restarts --restarts 20
+    python -m tandemmq.chaos.restarts --restarts 20
 
 A name server and two brokers of `tandem local`, a producer that goes on, a group of our PushConsumer and (where
 Java and Maven are) one of the stock DefaultMQPushConsumer, two members each, all on the same topic. One broker after
@@ -31,12 +31,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos import command
-from chaos.ports import CAMPAIGN_PORTS, LOOPBACK
-from chaos.processes import ProcessBroken
-from chaos.rebalance_soak import checkout_kits
-from chaos.repeats import OURS, STOCK, Delivery, Positions, Restart, Tally, more_often, tally
-from cluster.client import (
+from tandemmq.chaos import command
+from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.rebalance_soak import checkout_kits
+from tandemmq.chaos.repeats import (
+    OURS,
+    STOCK,
+    Delivery,
+    Positions,
+    Restart,
+    Tally,
+    more_often,
+    tally,
+)
+from tandemmq.cluster.client import (
     ClientError,
     Message,
     MessageQueue,
@@ -46,7 +55,7 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.client.admin import Admin
+from tandemmq.cluster.client.admin.admin import Admin
 
 TOPIC: Final = "Restarted"
 BROKERS: Final = ("broker-a", "broker-b")

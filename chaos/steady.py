@@ -1,11 +1,11 @@
 """Full load on a replicated group with pauses sprinkled in: nothing may change master, and a slow slave stalls once.
 
-    python -m chaos.steady --minutes 30
+    python -m tandemmq.chaos.steady --minutes 30
 
 A sender and a reader that know no pause keep every core busy. Every few seconds one process of the group,
 controller included, is frozen for a second: no other master may come of it. Now and then a slave is frozen
 for longer, or its stream slowed down: producers may wait once, for slaveTimeout at most, then the slave has
-left the set; it comes back by itself. What must hold at the end is what chaos.failover asks for.
+left the set; it comes back by itself. What must hold at the end is what tandemmq.chaos.failover asks for.
 
 Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
 """
@@ -21,13 +21,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from chaos import command
-from chaos.campaign import Campaign
-from chaos.groups import Replica
-from chaos.processes import ServerProcess
-from chaos.proxied import ProxiedGroup, proxied
-from chaos.traffic import TrafficPlan, stalls_between
-from cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.groups import Replica
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.proxied import ProxiedGroup, proxied
+from tandemmq.chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
 NOISE_TOPIC: Final = "ChaosNoise"
 NOISE_BYTES: Final = 16
@@ -170,7 +170,7 @@ class Steady(Campaign):
 
     def _client(self, role: str) -> ServerProcess:
         packages = os.pathsep.join(filter(None, sys.path))
-        arguments = ["-m", "chaos.steady", f"--{role}", self.group.name_server_address]
+        arguments = ["-m", "tandemmq.chaos.steady", f"--{role}", self.group.name_server_address]
         log = self._directory / f"{role}.log"
         return ServerProcess(role, [sys.executable, *arguments], log, {"PYTHONPATH": packages})
 
@@ -206,7 +206,7 @@ def _ignore(result: SendFuture) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = command.parser("steady", __doc__)
-    parser.epilog = "example: python -m chaos.steady --minutes 30"
+    parser.epilog = "example: python -m tandemmq.chaos.steady --minutes 30"
     parser.add_argument("--minutes", type=float, default=30)
     for role in NOISE:
         parser.add_argument(f"--{role}", help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
 """What an acknowledged message survives, by mode and fault: the one list of promises.
 
 README's table is written from it (docs/generate.py), and who judges asks it: the simulator (chaos.sim.checks) and
-the verdict on a run of real processes (chaos.verdict). So no sentence promises what nobody asks.
+the verdict on a run of real processes (tandemmq.chaos.verdict). So no sentence promises what nobody asks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from replication.config import Mode
+from tandemmq.replication.config import Mode
 
 #: flushIntervalCommitLog's default: how long an acknowledged message may wait for its disk in ASYNC_FLUSH
 WINDOW_MS: Final = 500
@@ -92,10 +92,13 @@ PROMISES: Final[Mapping[Mode, Promise]] = {
 
 #: who asks: faults of the simulator, and commands that do it to real processes
 ASKED: Final[Mapping[Fault, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    Fault.CRASH: (("crash", "fuse"), ("chaos.kills", "chaos.failover")),
-    Fault.HOST: (("power", "sync_error"), ("chaos.hostcuts",)),
-    Fault.HOSTS: (("power_all",), ("chaos.hostcuts",)),
-    Fault.GONE: (("crash", "isolate", "partition"), ("chaos.failover", "chaos.partitions")),
+    Fault.CRASH: (("crash", "fuse"), ("tandemmq.chaos.kills", "tandemmq.chaos.failover")),
+    Fault.HOST: (("power", "sync_error"), ("tandemmq.chaos.hostcuts",)),
+    Fault.HOSTS: (("power_all",), ("tandemmq.chaos.hostcuts",)),
+    Fault.GONE: (
+        ("crash", "isolate", "partition"),
+        ("tandemmq.chaos.failover", "tandemmq.chaos.partitions"),
+    ),
 }
 
 

@@ -1,10 +1,10 @@
 """Hands a replicated group over from one master to the next, again and again, under load: no send may fail.
 
-    python -m chaos.switchover --rounds 50
+    python -m tandemmq.chaos.switchover --rounds 50
 
 Producers of our client send all the time, as applications do, with their default settings; a send that
 fails is a problem. Measured: how long the group took no message, from the order on, and how long until
-the name server sends clients to the new master. What must hold at the end is what chaos.failover asks for.
+the name server sends clients to the new master. What must hold at the end is what tandemmq.chaos.failover asks for.
 
 Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
 """
@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from chaos import command
-from chaos.campaign import Campaign
-from chaos.traffic import TrafficPlan, stalls_between
-from cluster.client import Admin, ClientError, Message, Producer, SendStatus
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.cluster.client import Admin, ClientError, Message, Producer, SendStatus
 
 CLIENT_TOPIC: Final = "ChaosClients"
 PRODUCERS: Final = 3
@@ -143,7 +143,7 @@ class Switchovers(Campaign):
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
     parser = command.parser("switchover", __doc__)
-    parser.epilog = "example: python -m chaos.switchover --rounds 50"
+    parser.epilog = "example: python -m tandemmq.chaos.switchover --rounds 50"
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument(
         "--stall-ms-max",

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from chaos.groups import Group
-from chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
-from chaos.load import SUBSCRIPTION_IN_PULL, body_hash
-from cluster.remoting import (
+from tandemmq.chaos.groups import Group
+from tandemmq.chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
+from tandemmq.chaos.load import SUBSCRIPTION_IN_PULL, body_hash
+from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
     ConnectFailed,
@@ -29,7 +29,7 @@ from cluster.remoting import (
     RequestTimedOut,
     ResponseCode,
 )
-from storage import decode, encode_properties, parse_offset_message_id
+from tandemmq.storage import decode, encode_properties, parse_offset_message_id
 
 GROUP: Final = "ChaosGroup"
 TOPIC: Final = "ChaosOrders"

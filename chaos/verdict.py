@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.churn import DELETED_EVENT, LAST_EVENT, TABLES_NS, check_last_life, check_lives
-from chaos.journal import OK, read_delivered, read_events, read_seen, read_sends
-from chaos.promises import (
+from tandemmq.chaos.churn import DELETED_EVENT, LAST_EVENT, TABLES_NS, check_last_life, check_lives
+from tandemmq.chaos.journal import OK, read_delivered, read_events, read_seen, read_sends
+from tandemmq.chaos.promises import (
     Cut,
     Freeze,
     LagSample,
@@ -28,15 +28,15 @@ from chaos.promises import (
     within_window,
     within_window_again,
 )
-from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
-from chaos.survival import Fate, Fault, fate
-from chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, PROBE_TOPIC, TOPIC
-from replication.audit.classes import Severity
-from replication.audit.local import LocalEngine
-from replication.audit.plan import audit
-from replication.audit.tables import Divergence, Finding
-from replication.config import Mode
-from storage import inspect_store
+from tandemmq.chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
+from tandemmq.chaos.survival import Fate, Fault, fate
+from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, PROBE_TOPIC, TOPIC
+from tandemmq.replication.audit.classes import Severity
+from tandemmq.replication.audit.local import LocalEngine
+from tandemmq.replication.audit.plan import audit
+from tandemmq.replication.audit.tables import Divergence, Finding
+from tandemmq.replication.config import Mode
+from tandemmq.storage import inspect_store
 
 TOPICS: Final = frozenset({TOPIC, PROBE_TOPIC})
 READ_TOPICS: Final = TOPICS | {DELAYED_TOPIC}
@@ -46,7 +46,7 @@ INSPECTED_BYTES_MAX: Final = 1 << 30
 LAG_EVENT: Final = "lag"
 FREEZE_EVENT: Final = "froze"
 POWER_EVENT: Final = "power cut"
-PERSON_EVENT: Final = "person"  # acted where nobody elects (chaos.person)
+PERSON_EVENT: Final = "person"  # acted where nobody elects (tandemmq.chaos.person)
 MADE_MASTER: Final = "made master"
 
 
@@ -82,7 +82,7 @@ def judge(
 ) -> Verdict:
     """Everything that must hold once traffic and processes have stopped.
 
-    mode   its row of chaos.survival says whether what replicas reported and set aside may be missing
+    mode   its row of tandemmq.chaos.survival says whether what replicas reported and set aside may be missing
     consumed  a consumer group read along: everything must have been delivered to it
     elected  by a controller. Else nothing is missing but what a person gave up: what replicas set aside at his word
              and stores that he moved away may have more, but nothing that was acknowledged

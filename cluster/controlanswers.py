@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from cluster.controlplane import (
+from tandemmq.cluster.controlplane import (
     MEMBERS_MAX,
     AckMode,
     AddressOrNone,
@@ -29,14 +29,14 @@ from cluster.controlplane import (
     read_set_body,
     set_body,
 )
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
-from cluster.remoting.headers import Header
-from replication import GroupView, LeaseTimes
-from replication import election as e
-from replication import replica as r
-from replication.registered import KnownReplica, host_of
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.headers import Header
+from tandemmq.replication import GroupView, LeaseTimes
+from tandemmq.replication import election as e
+from tandemmq.replication import replica as r
+from tandemmq.replication.registered import KnownReplica, host_of
 
 REMARK_LENGTH_MAX: Final = 512
 PEERS_LENGTH_MAX: Final = 4096

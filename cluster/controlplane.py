@@ -1,4 +1,4 @@
-"""What brokers and tools ask a controller, both ways: an event of replication.election as a request, and back.
+"""What brokers and tools ask a controller, both ways: an event of tandemmq.replication.election as a request, and back.
 
 The fields and bodies are RocketMQ's (codes 1001 to 1013, 904). Ours are ext fields beside them, marked "ours": a stock
 broker does not send them and a stock controller does not look at them. Whoever sends `incarnation` is ours.
@@ -14,14 +14,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cluster.remoting import bodies
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
-from cluster.remoting.headers import Header, Int64
-from replication import LeaseTimes
-from replication import election as e
-from replication.epochs import EPOCH_MAX, OFFSET_MAX
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.headers import Header, Int64
+from tandemmq.replication import LeaseTimes
+from tandemmq.replication import election as e
+from tandemmq.replication.epochs import EPOCH_MAX, OFFSET_MAX
 
 BODY_BYTES_MAX: Final = 64 * 1024
 MEMBERS_MAX: Final = 64  # replicas of one group

@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from cluster.logs import once_per
+from tandemmq.cluster.logs import once_per
 
 ODD_LOG_S: Final = 10
 #: what a peer can cause by what it sends, or by going away

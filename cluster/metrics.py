@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from cluster.httplog import http_logger
+from tandemmq.cluster.httplog import http_logger
 
 log = logging.getLogger(__name__)
 

@@ -90,7 +90,7 @@ def _members(owner: type[Any]) -> Iterator[tuple[str, Any]]:
     hidden = INTERNAL.get(owner.__name__, frozenset())
     seen: dict[str, Any] = {}
     for base in reversed(owner.__mro__[:-1]):
-        if not base.__module__.startswith("cluster."):
+        if not base.__module__.startswith("tandemmq.cluster."):
             continue
         for name, found in vars(base).items():
             public = not name.startswith("_") and name not in fields and name not in hidden

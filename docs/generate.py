@@ -16,18 +16,18 @@ from typing import Any
 
 import msgspec
 
-from chaos import survival
-from cluster.broker import replies
-from cluster.broker.config import BrokerConfig
-from cluster.broker.known_keys import WITHOUT_EFFECT
-from cluster.broker.shown import FIXED
-from cluster.controller import ControllerConfig
-from cluster.metrics import METRICS
-from cluster.nameserver.config import NameServerConfig
 from docs import client_reference, missing
-from replication import LeaseTimes, StreamRules
-from storage import StorageConfig
-from tandemmq.exits import ExitCode
+from tandemmq.chaos import survival
+from tandemmq.cluster.broker import replies
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
+from tandemmq.cluster.broker.settings.shown import FIXED
+from tandemmq.cluster.controller import ControllerConfig
+from tandemmq.cluster.metrics import METRICS
+from tandemmq.cluster.nameserver.config import NameServerConfig
+from tandemmq.command.exits import ExitCode
+from tandemmq.replication import LeaseTimes, StreamRules
+from tandemmq.storage import StorageConfig
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- written by docs/generate.py; change the code it names, then run it -->\n"
@@ -91,7 +91,7 @@ def config_page() -> str:
         GENERATED
         + "# Settings\n\nRocketMQ's `broker.conf` and `namesrv.conf` work unchanged. An unknown key warns; a bad value "
         "stops the start\nand names key, value and what is allowed. `tandem check-config FILE` says what a file means. "
-        "*Inside* is the name\nin the code, unit last.\n\n## Broker (`cluster/broker/config.py`)\n\n"
+        "*Inside* is the name\nin the code, unit last.\n\n## Broker (`cluster/broker/settings/config.py`)\n\n"
         + table(heads, list(settings(BrokerConfig)))
         + "\n## Store, in the same file (`storage/config.py`)\n\n"
         + table(heads, list(settings(StorageConfig)))
@@ -101,12 +101,12 @@ def config_page() -> str:
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"
         + table(heads, [*settings(ControllerConfig), *settings(LeaseTimes)])
-        + "\n## RocketMQ's settings with one value here (`cluster/broker/shown.py`)\n\n"
+        + "\n## RocketMQ's settings with one value here (`cluster/broker/settings/shown.py`)\n\n"
         + "Whatever a file says; `getBrokerConfig` shows this value. A feature that is not here is off.\n\n"
         + table(
             ("key", "value"), [(f"`{key}`", shown(value)) for key, value in sorted(FIXED.items())]
         )
-        + "\n## Accepted without effect (`cluster/broker/known_keys.py`)\n\n"
+        + "\n## Accepted without effect (`cluster/broker/settings/known_keys.py`)\n\n"
         + "Everything else that RocketMQ knows. `getBrokerConfig` shows these only where the file has them.\n\n"
         + ignored
         + "\n"

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cluster.broker import errors, replies
-from cluster.broker.broker import Broker
-from cluster.broker.config import BrokerConfig
-from cluster.broker.handlers.admin_topics import NOT_SERVED
-from cluster.nameserver.config import NameServerConfig
-from cluster.nameserver.kvconfig import KvConfig
-from cluster.nameserver.server import NameServer
-from cluster.remoting.codes import RequestCode as R
-from storage import SystemClock, open_store
+from tandemmq.cluster.broker import errors, replies
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.broker.handlers.admin_topics import NOT_SERVED
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.nameserver.config import NameServerConfig
+from tandemmq.cluster.nameserver.kvconfig import KvConfig
+from tandemmq.cluster.nameserver.server import NameServer
+from tandemmq.cluster.remoting.codes import RequestCode as R
+from tandemmq.storage import SystemClock, open_store
 
 BEGINS: Final = "* Not here yet: "
 

@@ -11,23 +11,23 @@
               sender (stream, wire, readahead), receiver (link), keeping (cut, set aside, epoch file)
 
 The cores' events and effects are used as `master.Appended`, `slave.Append`, ... by the shells of this package and of
-cluster.controller; what others need is listed here.
+tandemmq.cluster.controller; what others need is listed here.
 """
 
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.election import Code, ControllerCore, GroupRecord, GroupView
-from replication.epochs import Epoch, EpochHistory, common_end, encode_epochs, read_epochs
-from replication.errors import (
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import Code, ControllerCore, GroupRecord, GroupView
+from tandemmq.replication.epochs import Epoch, EpochHistory, common_end, encode_epochs, read_epochs
+from tandemmq.replication.errors import (
     CorruptEpochFile,
     CorruptIdentityFile,
     PeerBrokeProtocol,
     ReplicationError,
 )
-from replication.identity import Identity, decode_identity
-from replication.master import MasterCore, Refusal
-from replication.replica import ReplicaCore, Role
-from replication.slave import SlaveCore
-from replication.story import Story
+from tandemmq.replication.identity import Identity, decode_identity
+from tandemmq.replication.master import MasterCore, Refusal
+from tandemmq.replication.replica import ReplicaCore, Role
+from tandemmq.replication.slave import SlaveCore
+from tandemmq.replication.story import Story
 
 __all__ = [
     "Code",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from replication.controlevents import Announce, Kind
-from replication.group import GroupRecord
+from tandemmq.replication.controlevents import Announce, Kind
+from tandemmq.replication.group import GroupRecord
 
 UNCLEAN_ALLOWED: Final = Announce(
     "",

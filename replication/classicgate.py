@@ -13,13 +13,13 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from replication.comparing import Finding, Verdict
-from replication.errors import PeerBrokeProtocol
-from replication.feed import Feed
-from replication.master import NEVER
-from replication.masterevents import CompareSlave, SlaveCompared
-from replication.stream import Stream
-from storage import Clock
+from tandemmq.replication.comparing import Finding, Verdict
+from tandemmq.replication.errors import PeerBrokeProtocol
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.master import NEVER
+from tandemmq.replication.masterevents import CompareSlave, SlaveCompared
+from tandemmq.replication.stream import Stream
+from tandemmq.storage import Clock
 
 PASS_MS: Final = 30_000  # from the comparison to the first report, which may wait for a flush
 PASSES_MAX: Final = 64

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from storage.commitlog import CommitLog
-from storage.derivation import BLANK, derive
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.derivation import BLANK, derive
 
 STRETCH_BYTES: Final = 256 << 10  # what our replicas compare: many records, and read in a moment
 BLANK_HEAD_BYTES: Final = 8  # size and magic; what follows them may be anything

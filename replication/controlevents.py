@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from replication.group import Code, GroupRecord, GroupView
+from tandemmq.replication.group import Code, GroupRecord, GroupView
 
 # --- events: requests (by code) ---
 

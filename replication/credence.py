@@ -9,11 +9,11 @@ heard a moment ago.
 
 from __future__ import annotations
 
-from replication.config import LeaseTimes
-from replication.controlevents import RegisterBroker
-from replication.evidence import Live
-from replication.group import NO_SESSION, Member
-from replication.registered import host_of, is_local, may_be_of
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.controlevents import RegisterBroker
+from tandemmq.replication.evidence import Live
+from tandemmq.replication.group import NO_SESSION, Member
+from tandemmq.replication.registered import host_of, is_local, may_be_of
 
 STOCK_SILENCE_MS = 2_500  # a stock broker beats once a second
 

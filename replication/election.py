@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from replication.announcing import UNCLEAN_ALLOWED, cleaned, differing_modes, set_change
-from replication.controlevents import (
+from tandemmq.replication.announcing import UNCLEAN_ALLOWED, cleaned, differing_modes, set_change
+from tandemmq.replication.controlevents import (
     AllowUnclean,
     AlterSyncSet,
     Announce,
@@ -47,10 +47,10 @@ from replication.controlevents import (
     SyncStateData,
     Tick,
 )
-from replication.credence import at_home, refuse_registration
-from replication.epochs import EPOCH_MAX
-from replication.evidence import WAITING_MODES, Group, Judge, Switch
-from replication.group import (
+from tandemmq.replication.credence import at_home, refuse_registration
+from tandemmq.replication.epochs import EPOCH_MAX
+from tandemmq.replication.evidence import WAITING_MODES, Group, Judge, Switch
+from tandemmq.replication.group import (
     NO_SESSION,
     NOBODY,
     Code,

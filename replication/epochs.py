@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from replication.errors import CorruptEpochFile
+from tandemmq.replication.errors import CorruptEpochFile
 
 EPOCH_MAX: Final = (1 << 31) - 1
 OFFSET_MAX: Final = (1 << 63) - 1

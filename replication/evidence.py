@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from replication.config import LeaseTimes, Mode
-from replication.controlevents import AlterSyncSet, Heartbeat, RegisterBroker
-from replication.group import NO_SESSION, NOBODY, Code, GroupRecord
-from replication.story import Story
+from tandemmq.replication.config import LeaseTimes, Mode
+from tandemmq.replication.controlevents import AlterSyncSet, Heartbeat, RegisterBroker
+from tandemmq.replication.group import NO_SESSION, NOBODY, Code, GroupRecord
+from tandemmq.replication.story import Story
 
 #: an elected master that lives but does not get ready is passed over
 ACTIVATION_MS_MAX: Final = 30_000

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, ParamSpec, Protocol, get_args
 
-from replication import masterevents as m
-from replication import replica as r
-from replication.master import MasterCore
-from replication.replica import ReplicaCore
-from replication.slave import SlaveCore
-from storage import Clock
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.replica import ReplicaCore
+from tandemmq.replication.slave import SlaveCore
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 

@@ -40,10 +40,10 @@ import lz4.block
 import msgspec
 from crc32c import crc32c
 
-from replication.config import FRAME_BODY_BYTES_MAX
-from replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
-from replication.errors import PeerBrokeProtocol
-from replication.joinedcrc import joined_crc
+from tandemmq.replication.config import FRAME_BODY_BYTES_MAX
+from tandemmq.replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
+from tandemmq.replication.errors import PeerBrokeProtocol
+from tandemmq.replication.joinedcrc import joined_crc
 
 Buffer = bytes | bytearray | memoryview
 

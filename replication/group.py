@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from replication.registered import KnownReplica, host_of
+from tandemmq.replication.registered import KnownReplica, host_of
 
 NOBODY: Final = 0
 NO_SESSION: Final = 0

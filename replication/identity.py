@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replication.errors import CorruptIdentityFile
+from tandemmq.replication.errors import CorruptIdentityFile
 
 
 @dataclass(frozen=True, slots=True)

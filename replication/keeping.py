@@ -11,11 +11,11 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from replication.epochs import OFFSET_MAX, Epoch, EpochHistory, encode_epochs, read_epochs
-from replication.errors import CorruptEpochFile
-from replication.feed import EffectFailed, Feed
-from replication.slave import AppendFailed, NoRoom, PersistHistory, SetAside, Truncate
-from storage import Cut, MessageStore, jsonfile, make_directory, setaside
+from tandemmq.replication.epochs import OFFSET_MAX, Epoch, EpochHistory, encode_epochs, read_epochs
+from tandemmq.replication.errors import CorruptEpochFile
+from tandemmq.replication.feed import EffectFailed, Feed
+from tandemmq.replication.slave import AppendFailed, NoRoom, PersistHistory, SetAside, Truncate
+from tandemmq.storage import Cut, MessageStore, jsonfile, make_directory, setaside
 
 log = logging.getLogger(__name__)
 

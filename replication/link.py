@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, cast
 
-from replication.frames import (
+from tandemmq.replication.frames import (
     Challenge,
     Dialect,
     Hello,

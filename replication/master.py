@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from replication.comparing import Verdict
-from replication.config import Mode, StreamRules
-from replication.epochs import EpochHistory
-from replication.masterevents import (
+from tandemmq.replication.comparing import Verdict
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.masterevents import (
     Acknowledge,
     Admit,
     Appended,
@@ -42,8 +42,8 @@ from replication.masterevents import (
     Tick,
     Trimmed,
 )
-from replication.registered import KnownReplica, Registry
-from replication.story import Story
+from tandemmq.replication.registered import KnownReplica, Registry
+from tandemmq.replication.story import Story
 
 NEVER: Final = -1
 ENDS_MAX: Final = (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from replication.comparing import Verdict
-from replication.registered import KnownReplica
+from tandemmq.replication.comparing import Verdict
+from tandemmq.replication.registered import KnownReplica
 
 # --- events ---
 

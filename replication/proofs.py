@@ -11,7 +11,7 @@ import hmac
 
 from msgspec.structs import replace
 
-from replication.frames import (
+from tandemmq.replication.frames import (
     NO_PROOF,
     VERSION,
     Challenge,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from replication.joinedcrc import shift
+from tandemmq.replication.joinedcrc import shift
 
 
 @dataclass(frozen=True, slots=True)

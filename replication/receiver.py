@@ -17,11 +17,11 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from replication.classicgate import encode_pass
-from replication.comparing import CompareLogs, Finding, LogsCompared, ShowPass, Verdict
-from replication.errors import PeerBrokeProtocol
-from replication.feed import EffectFailed, Feed
-from replication.frames import (
+from tandemmq.replication.classicgate import encode_pass
+from tandemmq.replication.comparing import CompareLogs, Finding, LogsCompared, ShowPass, Verdict
+from tandemmq.replication.errors import PeerBrokeProtocol
+from tandemmq.replication.feed import EffectFailed, Feed
+from tandemmq.replication.frames import (
     NONCE_BYTES,
     Buffer,
     Challenge,
@@ -36,10 +36,10 @@ from replication.frames import (
     encode_slave_frame,
     history_of,
 )
-from replication.link import BUFFER_BYTES, Link
-from replication.party import Party
-from replication.proofs import refuse_welcome, slave_proof
-from replication.slave import (
+from tandemmq.replication.link import BUFFER_BYTES, Link
+from tandemmq.replication.party import Party
+from tandemmq.replication.proofs import refuse_welcome, slave_proof
+from tandemmq.replication.slave import (
     ANSWER_MS_MAX,
     NO_CONNECTION,
     Append,
@@ -56,7 +56,7 @@ from replication.slave import (
     StreamHeard,
     Unfollow,
 )
-from storage import Clock, SegmentUnavailable, StoreIsFull
+from tandemmq.storage import Clock, SegmentUnavailable, StoreIsFull
 
 __all__ = ["BUFFER_BYTES", "Link", "Receiver", "ReceiverStats", "ReplicaStore", "parse_address"]
 

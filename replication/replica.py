@@ -21,14 +21,14 @@ from typing import Final
 
 import msgspec
 
-from replication import masterevents as m
-from replication import slave as s
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.election import NOBODY, GroupView
-from replication.master import HANDLERS, MasterCore, MasterState, Refusal
-from replication.registered import KnownReplica
-from replication.slave import Alarm, NoRoom, PersistHistory, SlaveCore
-from replication.story import Story
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import slave as s
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import NOBODY, GroupView
+from tandemmq.replication.master import HANDLERS, MasterCore, MasterState, Refusal
+from tandemmq.replication.registered import KnownReplica
+from tandemmq.replication.slave import Alarm, NoRoom, PersistHistory, SlaveCore
+from tandemmq.replication.story import Story
 
 DISK_MODES: Final = frozenset(mode.value for mode in Mode if mode.waits_for_disk)
 ASK_AGAIN_MS: Final = 50  # at most so often the controller is asked whether a stranger registered

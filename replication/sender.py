@@ -21,13 +21,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from replication.classicgate import ClassicGate, Examine
-from replication.config import Mode
-from replication.door import Door
-from replication.epochs import EpochHistory
-from replication.errors import PeerBrokeProtocol
-from replication.feed import Feed
-from replication.frames import (
+from tandemmq.replication.classicgate import ClassicGate, Examine
+from tandemmq.replication.config import Mode
+from tandemmq.replication.door import Door
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.errors import PeerBrokeProtocol
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.frames import (
     NONCE_BYTES,
     Challenge,
     Dialect,
@@ -41,8 +41,8 @@ from replication.frames import (
     Welcome,
     read_classic_reports,
 )
-from replication.master import NEVER, MasterCore
-from replication.masterevents import (
+from tandemmq.replication.master import NEVER, MasterCore
+from tandemmq.replication.masterevents import (
     Admit,
     Appended,
     CompareSlave,
@@ -54,14 +54,14 @@ from replication.masterevents import (
     StreamFrom,
     Trimmed,
 )
-from replication.party import Party
-from replication.proofs import master_proof, refuse_hello
-from replication.readahead import Ahead, read_ahead
-from replication.replica import ReplicaCore
-from replication.stream import LogGone, Shipped, SourceLog, Stream
-from replication.tlswire import TlsWire
-from replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
-from storage import Clock
+from tandemmq.replication.party import Party
+from tandemmq.replication.proofs import master_proof, refuse_hello
+from tandemmq.replication.readahead import Ahead, read_ahead
+from tandemmq.replication.replica import ReplicaCore
+from tandemmq.replication.stream import LogGone, Shipped, SourceLog, Stream
+from tandemmq.replication.tlswire import TlsWire
+from tandemmq.replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
+from tandemmq.storage import Clock
 
 __all__ = ["CONNECTIONS_MAX", "Sender", "SlaveStatus", "SourceLog", "Wire", "open_listener"]
 

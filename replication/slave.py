@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from replication.comparing import CompareLogs, LogsCompared, ShowPass, Verdict
-from replication.config import StreamRules
-from replication.epochs import NO_OFFSET, EpochHistory, common_end
-from replication.masterevents import Confirmed, Flushed, Tick, Trimmed
-from replication.story import Story
+from tandemmq.replication.comparing import CompareLogs, LogsCompared, ShowPass, Verdict
+from tandemmq.replication.config import StreamRules
+from tandemmq.replication.epochs import NO_OFFSET, EpochHistory, common_end
+from tandemmq.replication.masterevents import Confirmed, Flushed, Tick, Trimmed
+from tandemmq.replication.story import Story
 
 RETRY_MS_MIN: Final = 50
 RETRY_MS_MAX: Final = 2000

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from replication.epochs import EpochHistory
-from replication.frames import (
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.frames import (
     Buffer,
     Challenge,
     Dialect,
@@ -29,9 +29,9 @@ from replication.frames import (
     encode_master_frame,
     encode_transfer_head,
 )
-from replication.master import NEVER
-from replication.readahead import Ahead, Ready
-from replication.wire import Wire
+from tandemmq.replication.master import NEVER
+from tandemmq.replication.readahead import Ahead, Ready
+from tandemmq.replication.wire import Wire
 
 RATE_WINDOW_MS: Final = 1000
 GROUP_BYTES: Final = 64 << 10  # so much does not wait for the report of what was sent before

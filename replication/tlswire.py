@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from replication.frames import Buffer
-from replication.link import Link
-from replication.wire import SocketWire
+from tandemmq.replication.frames import Buffer
+from tandemmq.replication.link import Link
+from tandemmq.replication.wire import SocketWire
 
 HELD_BYTES_MAX: Final = 256 << 10
 PLAINTEXT_BYTES: Final = 16 << 10  # the largest TLS record

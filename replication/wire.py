@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from replication.frames import Buffer
+from tandemmq.replication.frames import Buffer
 
 CONNECTIONS_MAX: Final = 64
 RECEIVE_BYTES_MAX: Final = 4096  # read at once: 512 reports of classic HA

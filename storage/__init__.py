@@ -1,9 +1,9 @@
 """One broker's bytes on one disk: synchronous, no loop, sockets or threads of its own."""
 
-from storage import fastjson, jsonfile, setaside
-from storage.checkpoint import BOOT_ID_PATH, RunningMark, load_checkpoint
-from storage.clock import Clock, SystemClock
-from storage.codec import (
+from tandemmq.storage import fastjson, jsonfile, setaside
+from tandemmq.storage.checkpoint import BOOT_ID_PATH, RunningMark, load_checkpoint
+from tandemmq.storage.clock import Clock, SystemClock
+from tandemmq.storage.codec import (
     COMPILED,
     BatchItem,
     Draft,
@@ -28,15 +28,15 @@ from storage.codec import (
     tags_code,
     unpack_host,
 )
-from storage.commitlog import BatchPlaced, CommitLog, Placed
-from storage.config import FlushMode, StorageConfig
-from storage.consumequeue import ConsumeQueue
-from storage.consumequeues import ConsumeQueues
-from storage.cutting import Cut
-from storage.directories import make_directory
-from storage.dispatch import parse_delay_levels
-from storage.dump import Report, inspect_store, store_config
-from storage.errors import (
+from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
+from tandemmq.storage.config import FlushMode, StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.cutting import Cut
+from tandemmq.storage.directories import make_directory
+from tandemmq.storage.dispatch import parse_delay_levels
+from tandemmq.storage.dump import Report, inspect_store, store_config
+from tandemmq.storage.errors import (
     CorruptFile,
     CorruptRecord,
     FlushFailed,
@@ -50,12 +50,12 @@ from storage.errors import (
     StoreLocked,
     StoreNotWritable,
 )
-from storage.flags import Problem, StoreFlags
-from storage.pagecache import PageCache
-from storage.reading import GetResult, GetStatus
-from storage.recovery import Recovered
-from storage.store import MessageStore, QueryResult, open_store
-from storage.storelock import is_in_use
+from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.pagecache import PageCache
+from tandemmq.storage.reading import GetResult, GetStatus
+from tandemmq.storage.recovery import Recovered
+from tandemmq.storage.store import MessageStore, QueryResult, open_store
+from tandemmq.storage.storelock import is_in_use
 
 __all__ = [
     "BOOT_ID_PATH",

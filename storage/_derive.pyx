@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memchr, memcmp
 
-from storage._record cimport (
+from tandemmq.storage._record cimport (
     HEAD_BLANK,
     HEAD_NOTHING,
     HEAD_RECORD,
@@ -20,17 +20,17 @@ from storage._record cimport (
     read_head,
 )
 
-from storage import _record as _compiled_record
-from storage import derive as _readable
-from storage.derive import (
+from tandemmq.storage import _record as _compiled_record
+from tandemmq.storage import derive as _readable
+from tandemmq.storage.derive import (
     BLANK as _BLANK,
     BROKEN as _BROKEN,
     MORE as _MORE,
     Checked,
     Derived,
 )
-from storage.errors import StorageError
-from storage.record import queue_tags_code
+from tandemmq.storage.errors import StorageError
+from tandemmq.storage.record import queue_tags_code
 
 cdef extern from *:
     """
@@ -77,7 +77,7 @@ cdef long long INT_MAX = 0x7FFFFFFF
 
 
 cdef class QueueEnd:
-    """See storage.derive.QueueEnd."""
+    """See tandemmq.storage.derive.QueueEnd."""
 
     cdef unsigned char* base        # NULL when closed
     cdef public Py_ssize_t position
@@ -141,7 +141,7 @@ cdef class QueueEnd:
 
 
 cdef class IndexEnd:
-    """See storage.derive.IndexEnd."""
+    """See tandemmq.storage.derive.IndexEnd."""
 
     cdef unsigned char* base        # NULL when closed
     cdef public Py_ssize_t entries_at
@@ -338,7 +338,7 @@ def derive(
     list arrivals,
     long long records_max,
 ):
-    """See storage.derive.derive."""
+    """See tandemmq.storage.derive.derive."""
     cdef FoundQueue[FOUND_SLOTS] remembered
     cdef HeadFields head
     cdef QueueEnd queue
@@ -450,7 +450,7 @@ cdef inline int _slot_of(const unsigned char* topic, Py_ssize_t size, int queue_
 
 
 def key_hash(const unsigned char[::1] topic not None, const unsigned char[::1] key not None):
-    """See storage.derive.key_hash."""
+    """See tandemmq.storage.derive.key_hash."""
     cdef unsigned int prefix = 35   # "#"
     if topic.shape[0]:
         prefix += 31 * <unsigned int>java_hash_c(&topic[0], topic.shape[0])
@@ -468,7 +468,7 @@ def check(
     long long log_offset,
     bint crc_checked,
 ):
-    """See storage.derive.check."""
+    """See tandemmq.storage.derive.check."""
     cdef HeadFields head
     cdef Py_ssize_t limit = view.shape[0], last_record = -1
     cdef long long records = 0, store_ms = 0

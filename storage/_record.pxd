@@ -6,8 +6,8 @@ name.
 
 cdef enum:
     # Checksum of this file's other lines. A module built over another version of it would read and
-    # write in the wrong places, so each compares its own value at import with storage._record's.
-    LAYOUT = 0x06F61823
+    # write in the wrong places, so each compares its own value at import with tandemmq.storage._record's.
+    LAYOUT = 0x61D2CF6D
 
 cdef struct DraftFields:
     # One message as pointers. properties are stored first, then, with one 0x02 at the joint,

@@ -17,16 +17,16 @@ from libc.errno cimport EINTR, EIO, errno
 from libc.string cimport memchr, memcmp, memcpy, memset
 from posix.unistd cimport pwrite
 
-from storage.errors import (
+from tandemmq.storage.errors import (
     CorruptRecord,
     FlushFailed,
     MessageIllegal,
     MessageTooLarge,
     PropertiesTooLarge,
 )
-from storage.record import BatchItem, Head, Record
-from storage.tail import DIRECT_BYTES as _DIRECT_BYTES
-from storage.tail import STAGING_BYTES as _STAGING_BYTES
+from tandemmq.storage.record import BatchItem, Head, Record
+from tandemmq.storage.tail import DIRECT_BYTES as _DIRECT_BYTES
+from tandemmq.storage.tail import STAGING_BYTES as _STAGING_BYTES
 
 cdef extern from *:
     """
@@ -450,7 +450,7 @@ cdef int _set_numbers(
 
 
 def encode(draft, queue_offset, physical_offset, store_ms):
-    """See storage.record.encode."""
+    """See tandemmq.storage.record.encode."""
     cdef DraftFields fields
     cdef Py_buffer body
     cdef long long offset
@@ -492,7 +492,7 @@ cdef inline bytes _slice(const unsigned char* view, Py_ssize_t start, Py_ssize_t
 
 
 def decode(const unsigned char[::1] view not None, Py_ssize_t position=0, *, bint crc_checked=True):
-    """See storage.record.decode."""
+    """See tandemmq.storage.record.decode."""
     cdef Py_ssize_t length = view.shape[0]
     cdef Py_ssize_t room = length - position
     cdef HeadFields head
@@ -543,7 +543,7 @@ def scan(
     const unsigned char[::1] view not None, Py_ssize_t start, Py_ssize_t end,
     *, bint crc_checked=False,
 ):
-    """See storage.record.scan."""
+    """See tandemmq.storage.record.scan."""
     cdef Py_ssize_t length = view.shape[0], position = start, value_size = 0
     cdef const unsigned char* data
     cdef const unsigned char* tags
@@ -586,7 +586,7 @@ def scan(
 
 
 def decode_properties(const unsigned char[::1] properties not None):
-    """See storage.record.decode_properties."""
+    """See tandemmq.storage.record.decode_properties."""
     cdef dict found = {}
     cdef Py_ssize_t size = properties.shape[0]
     if size == 0:
@@ -608,7 +608,7 @@ def decode_properties(const unsigned char[::1] properties not None):
 
 
 def get_property(bytes properties not None, bytes name not None):
-    """See storage.record.get_property."""
+    """See tandemmq.storage.record.get_property."""
     cdef Py_ssize_t value_size = 0
     cdef const unsigned char* value = find_property(
         _bytes_at(properties), PyBytes_GET_SIZE(properties),
@@ -620,7 +620,7 @@ def get_property(bytes properties not None, bytes name not None):
 
 
 def java_hash(str text not None):
-    """See storage.record.java_hash."""
+    """See tandemmq.storage.record.java_hash."""
     cdef unsigned int result = 0, point
     cdef Py_UCS4 character
     for character in text:
@@ -634,7 +634,7 @@ def java_hash(str text not None):
 
 
 def tags_code(str tags):
-    """See storage.record.tags_code."""
+    """See tandemmq.storage.record.tags_code."""
     return java_hash(tags) if tags else 0
 
 
@@ -642,7 +642,7 @@ def tags_code(str tags):
 
 
 def split_batch(body):
-    """See storage.record.split_batch."""
+    """See tandemmq.storage.record.split_batch."""
     view = memoryview(body)
     cdef const unsigned char[::1] data = view
     cdef Py_ssize_t end = data.shape[0], at = 0, body_start, body_end, after
@@ -689,13 +689,13 @@ def check_layout(int built_over, str name):
     ImportError would silently pick the slow form."""
     if built_over != LAYOUT:
         raise RuntimeError(
-            f"{name} and storage._record were not built together: build all compiled modules anew "
+            f"{name} and tandemmq.storage._record were not built together: build all compiled modules anew "
             "(pip install -e .)"
         )
 
 
 cdef class LogTail:
-    """See storage.tail.LogTail."""
+    """See tandemmq.storage.tail.LogTail."""
 
     def __cinit__(self):
         self.staging = NULL
@@ -712,7 +712,7 @@ cdef class LogTail:
         return self.segment_start + self.position
 
     def open(self, int descriptor, long long segment_start, Py_ssize_t position, Py_ssize_t limit):
-        """See storage.tail.LogTail.open."""
+        """See tandemmq.storage.tail.LogTail.open."""
         if descriptor < 0:
             raise ValueError(f"descriptor {descriptor}")
         if not 0 <= position <= limit:
@@ -728,7 +728,7 @@ cdef class LogTail:
         self.descriptor = descriptor
 
     def close(self):
-        """See storage.tail.LogTail.close."""
+        """See tandemmq.storage.tail.LogTail.close."""
         try:
             if not self.failure:
                 self.commit_staged()
@@ -737,7 +737,7 @@ cdef class LogTail:
             self.position = self.limit = self.committed
 
     def commit(self):
-        """See storage.tail.LogTail.commit."""
+        """See tandemmq.storage.tail.LogTail.commit."""
         self.commit_staged()
 
     cdef int commit_staged(self) except -1:
@@ -798,7 +798,7 @@ cdef class LogTail:
         return self.segment_start + position
 
     def append(self, draft, queue_offset, store_ms):
-        """See storage.tail.LogTail.append."""
+        """See tandemmq.storage.tail.LogTail.append."""
         cdef DraftFields fields
         cdef Py_buffer body
         cdef bytes topic = _topic_bytes(draft), born = draft.born_host, store = draft.store_host
@@ -819,7 +819,7 @@ cdef class LogTail:
             PyBuffer_Release(&body)
 
     def append_batch(self, envelope, items, first_queue_offset, store_ms):
-        """See storage.tail.LogTail.append_batch."""
+        """See tandemmq.storage.tail.LogTail.append_batch."""
         cdef DraftFields fields
         cdef Py_buffer body
         cdef Py_ssize_t total = 0, size, index = 0, position = self.position
@@ -865,7 +865,7 @@ cdef class LogTail:
         return placed
 
     def append_raw(self, const unsigned char[::1] data not None):
-        """See storage.tail.LogTail.append_raw."""
+        """See tandemmq.storage.tail.LogTail.append_raw."""
         cdef Py_ssize_t size = data.shape[0], position = self.position
         cdef unsigned char* at
         if self.descriptor < 0 or size > self.limit - position:
@@ -881,7 +881,7 @@ cdef class LogTail:
         return self.segment_start + position
 
     def write_blank(self):
-        """See storage.tail.LogTail.write_blank."""
+        """See tandemmq.storage.tail.LogTail.write_blank."""
         cdef Py_ssize_t room = self.limit - self.position
         cdef unsigned char* at
         if self.descriptor >= 0:
@@ -895,7 +895,7 @@ cdef class LogTail:
 
 
 cdef class QueueTail:
-    """See storage.tail.QueueTail."""
+    """See tandemmq.storage.tail.QueueTail."""
 
     def __init__(self, bytes topic not None, int queue_id, long long next_offset=0):
         self.topic = topic

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from storage.config import FlushMode
-from storage.directories import fsync_directory
-from storage.jsonfile import BAK_SUFFIX, write_atomically
+from tandemmq.storage.config import FlushMode
+from tandemmq.storage.directories import fsync_directory
+from tandemmq.storage.jsonfile import BAK_SUFFIX, write_atomically
 
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MARGIN_MS: Final = 3_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from storage.record import (
+from tandemmq.storage.record import (
     BLANK_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -29,7 +29,7 @@ from storage.record import (
 )
 
 if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
-    from storage.record import (
+    from tandemmq.storage.record import (
         decode,
         decode_properties,
         encode,
@@ -39,10 +39,10 @@ if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
         split_batch,
         tags_code,
     )
-    from storage.tail import LogTail, QueueTail
+    from tandemmq.storage.tail import LogTail, QueueTail
 else:
     try:
-        from storage._record import (
+        from tandemmq.storage._record import (
             LogTail,
             QueueTail,
             decode,
@@ -55,7 +55,7 @@ else:
             tags_code,
         )
     except ImportError:  # built without a compiler: slower, never different
-        from storage.record import (
+        from tandemmq.storage.record import (
             decode,
             decode_properties,
             encode,
@@ -65,9 +65,9 @@ else:
             split_batch,
             tags_code,
         )
-        from storage.tail import LogTail, QueueTail
+        from tandemmq.storage.tail import LogTail, QueueTail
 
-COMPILED = scan.__module__ == "storage._record"
+COMPILED = scan.__module__ == "tandemmq.storage._record"
 
 __all__ = [
     "BLANK_BYTES",

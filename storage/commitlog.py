@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.codec import BLANK_BYTES, LogTail, QueueTail, SysFlag, record_size
-from storage.config import StorageConfig
-from storage.errors import FlushFailed, MessageTooLarge, SegmentUnavailable
-from storage.record import (
+from tandemmq.storage.codec import BLANK_BYTES, LogTail, QueueTail, SysFlag, record_size
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.errors import FlushFailed, MessageTooLarge, SegmentUnavailable
+from tandemmq.storage.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
@@ -21,8 +21,8 @@ from storage.record import (
     Draft,
     join_properties,
 )
-from storage.segment import Segment
-from storage.segments import SegmentRun
+from tandemmq.storage.segment import Segment
+from tandemmq.storage.segments import SegmentRun
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from storage.checkpoint import QueueMark
-from storage.config import QUEUE_ENTRY_BYTES
-from storage.derivation import QUEUE_ENTRY, QueueEnd
-from storage.errors import CorruptFile, FlushFailed, NotAStore
-from storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile
-from storage.segments import NAME_DIGITS, segment_name
+from tandemmq.storage.checkpoint import QueueMark
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.storage.derivation import QUEUE_ENTRY, QueueEnd
+from tandemmq.storage.errors import CorruptFile, FlushFailed, NotAStore
+from tandemmq.storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile
+from tandemmq.storage.segments import NAME_DIGITS, segment_name
 
 if TYPE_CHECKING:
-    from storage.consumequeues import ConsumeQueues
+    from tandemmq.storage.consumequeues import ConsumeQueues
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.checkpoint import QueueMark
-from storage.config import StorageConfig
-from storage.consumequeue import ConsumeQueue, Entry
-from storage.derivation import QueueEnd
-from storage.errors import FlushFailed
-from storage.queuefiles import FileCache, sync_directories
-from storage.tombstones import Tombstones
+from tandemmq.storage.checkpoint import QueueMark
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue, Entry
+from tandemmq.storage.derivation import QueueEnd
+from tandemmq.storage.errors import FlushFailed
+from tandemmq.storage.queuefiles import FileCache, sync_directories
+from tandemmq.storage.tombstones import Tombstones
 
 log = logging.getLogger(__name__)
 

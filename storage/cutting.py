@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.store import MessageStore
+    from tandemmq.storage.store import MessageStore
 
 
 class Cut:

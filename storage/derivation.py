@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from storage.derive import (
+from tandemmq.storage.derive import (
     BLANK,
     BROKEN,
     INDEX_ENTRY,
@@ -22,12 +22,12 @@ from storage.derive import (
 )
 
 if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
-    from storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
+    from tandemmq.storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
 else:
     try:
-        from storage._derive import IndexEnd, QueueEnd, check, derive, key_hash
+        from tandemmq.storage._derive import IndexEnd, QueueEnd, check, derive, key_hash
     except ImportError:  # built without a compiler: slower, never different
-        from storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
+        from tandemmq.storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
 
 __all__ = [
     "BLANK",

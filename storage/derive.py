@@ -18,8 +18,8 @@ from functools import lru_cache
 from operator import mul
 from typing import Final, NamedTuple, Protocol
 
-from storage.errors import CorruptRecord, StorageError
-from storage.record import (
+from tandemmq.storage.errors import CorruptRecord, StorageError
+from tandemmq.storage.record import (
     DELAY_TOPIC,
     MAGIC_BLANK,
     MAGIC_V1,

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from storage.commitlog import CommitLog
-from storage.derivation import BLANK, BROKEN, MORE, Arrival, Derived, derive
-from storage.derive import Sink
-from storage.errors import CorruptFile
-from storage.flags import Problem, StoreFlags
-from storage.keyindex import IndexUnavailable, KeyIndex
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.derivation import BLANK, BROKEN, MORE, Arrival, Derived, derive
+from tandemmq.storage.derive import Sink
+from tandemmq.storage.errors import CorruptFile
+from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.keyindex import IndexUnavailable, KeyIndex
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage import jsonfile
-from storage.checkpoint import Checkpoint, load_checkpoint, load_queue_state
-from storage.codec import SysFlag, queue_tags_code, scan
-from storage.commitlog import CommitLog
-from storage.config import StorageConfig
-from storage.consumequeue import ConsumeQueue
-from storage.consumequeues import ConsumeQueues
-from storage.derivation import NOTHING_WRITTEN, check
-from storage.dispatch import parse_delay_levels
-from storage.errors import CorruptFile, NotAStore
-from storage.keyindex import IndexFile
-from storage.queuefiles import BLANK_SIZE
-from storage.tombstones import Tombstones
+from tandemmq.storage import jsonfile
+from tandemmq.storage.checkpoint import Checkpoint, load_checkpoint, load_queue_state
+from tandemmq.storage.codec import SysFlag, queue_tags_code, scan
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.derivation import NOTHING_WRITTEN, check
+from tandemmq.storage.dispatch import parse_delay_levels
+from tandemmq.storage.errors import CorruptFile, NotAStore
+from tandemmq.storage.keyindex import IndexFile
+from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.tombstones import Tombstones
 
 TEXTS_MAX: Final = 1000
 _OTHER_SLOTS: Final = (

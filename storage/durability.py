@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.checkpoint import (
+from tandemmq.storage.checkpoint import (
     Checkpoint,
     QueueState,
     RunningMark,
@@ -18,12 +18,12 @@ from storage.checkpoint import (
     save_checkpoint,
     save_queue_state,
 )
-from storage.commitlog import CommitLog
-from storage.consumequeues import ConsumeQueues
-from storage.dispatch import Dispatcher
-from storage.errors import FlushFailed
-from storage.flags import Problem, StoreFlags
-from storage.keyindex import KeyIndex
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.dispatch import Dispatcher
+from tandemmq.storage.errors import FlushFailed
+from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.keyindex import KeyIndex
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-from storage.errors import StoreIsFull, StoreNotWritable
+from tandemmq.storage.errors import StoreIsFull, StoreNotWritable
 
 
 class Problem(IntFlag):

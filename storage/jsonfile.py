@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from storage import fastjson
-from storage.directories import fsync_directory, make_directory
-from storage.errors import CorruptFile
+from tandemmq.storage import fastjson
+from tandemmq.storage.directories import fsync_directory, make_directory
+from tandemmq.storage.errors import CorruptFile
 
 BAK_SUFFIX: Final = ".bak"
 PRETTY_BYTES_MAX: Final = (

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from storage.clock import Clock
-from storage.config import PAGE_BYTES, StorageConfig
-from storage.derivation import (
+from tandemmq.storage.clock import Clock
+from tandemmq.storage.config import PAGE_BYTES, StorageConfig
+from tandemmq.storage.derivation import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     INDEX_HEADER,
@@ -23,9 +23,9 @@ from storage.derivation import (
     IndexEnd,
     key_hash,
 )
-from storage.derive import put_keys
-from storage.directories import fsync_directory
-from storage.errors import FlushFailed, StorageError
+from tandemmq.storage.derive import put_keys
+from tandemmq.storage.directories import fsync_directory
+from tandemmq.storage.errors import FlushFailed, StorageError
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from storage.config import PAGE_BYTES, QUEUE_ENTRY_BYTES
-from storage.derivation import QUEUE_ENTRY, QueueEnd
-from storage.directories import fsync_directory
+from tandemmq.storage.config import PAGE_BYTES, QUEUE_ENTRY_BYTES
+from tandemmq.storage.derivation import QUEUE_ENTRY, QueueEnd
+from tandemmq.storage.directories import fsync_directory
 
 log = logging.getLogger(__name__)
 

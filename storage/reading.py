@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage.commitlog import CommitLog
-from storage.config import QUEUE_ENTRY_BYTES, StorageConfig
-from storage.consumequeue import ConsumeQueue
-from storage.consumequeues import ConsumeQueues
-from storage.derivation import QUEUE_ENTRY
-from storage.queuefiles import BLANK_SIZE
-from storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES, StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.derivation import QUEUE_ENTRY
+from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
     compiled_gather = None
 else:
     try:
-        from storage._reading import gather as compiled_gather
+        from tandemmq.storage._reading import gather as compiled_gather
     except ImportError:  # built without a compiler
         compiled_gather = None
 

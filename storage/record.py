@@ -21,7 +21,12 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
-from storage.errors import CorruptRecord, MessageIllegal, MessageTooLarge, PropertiesTooLarge
+from tandemmq.storage.errors import (
+    CorruptRecord,
+    MessageIllegal,
+    MessageTooLarge,
+    PropertiesTooLarge,
+)
 
 try:
     from isal.isal_zlib import crc32

@@ -22,20 +22,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage.checkpoint import Checkpoint, QueueState
-from storage.codec import MAGIC_V1, MAGIC_V2, Head, SysFlag, scan
-from storage.commitlog import CommitLog
-from storage.config import StorageConfig
-from storage.consumequeue import ConsumeQueue, Entry
-from storage.consumequeues import ConsumeQueues
-from storage.derivation import Checked, QueueEnd, check
-from storage.dispatch import Dispatcher
-from storage.errors import CorruptRecord, StoreIsFull
-from storage.flags import StoreFlags
-from storage.keyindex import KeyIndex
-from storage.queuefiles import BLANK_SIZE
-from storage.segment import Segment
-from storage.tombstones import Tombstones
+from tandemmq.storage.checkpoint import Checkpoint, QueueState
+from tandemmq.storage.codec import MAGIC_V1, MAGIC_V2, Head, SysFlag, scan
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue, Entry
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.derivation import Checked, QueueEnd, check
+from tandemmq.storage.dispatch import Dispatcher
+from tandemmq.storage.errors import CorruptRecord, StoreIsFull
+from tandemmq.storage.flags import StoreFlags
+from tandemmq.storage.keyindex import KeyIndex
+from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.segment import Segment
+from tandemmq.storage.tombstones import Tombstones
 
 log = logging.getLogger(__name__)
 

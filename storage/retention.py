@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.clock import Clock
-from storage.commitlog import CommitLog
-from storage.config import StorageConfig
-from storage.flags import Problem, StoreFlags
-from storage.segment import Segment
+from tandemmq.storage.clock import Clock
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 

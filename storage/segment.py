@@ -11,9 +11,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-from storage.directories import fsync_directory, make_directory
-from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StorageError, StoreIsFull
-from storage.tail import LogTail
+from tandemmq.storage.directories import fsync_directory, make_directory
+from tandemmq.storage.errors import (
+    FlushFailed,
+    NotAStore,
+    SegmentUnavailable,
+    StorageError,
+    StoreIsFull,
+)
+from tandemmq.storage.tail import LogTail
 
 log = logging.getLogger(__name__)
 

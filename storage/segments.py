@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from storage.errors import NotAStore
-from storage.segment import Segment
+from tandemmq.storage.errors import NotAStore
+from tandemmq.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 

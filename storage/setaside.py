@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.codec import BLANK_BYTES, Head, scan
-from storage.commitlog import CommitLog
-from storage.directories import fsync_directory, make_directory
+from tandemmq.storage.codec import BLANK_BYTES, Head, scan
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.directories import fsync_directory, make_directory
 
 DIRECTORY: Final = "setaside"
 STEP_BYTES: Final = 1 << 20

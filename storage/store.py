@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
-from storage.clock import Clock, SystemClock
-from storage.codec import BatchItem, Draft, QueueTail
-from storage.commitlog import BatchPlaced, CommitLog, Placed
-from storage.config import FlushMode, StorageConfig
-from storage.consumequeues import ConsumeQueues
-from storage.cutting import Cut
-from storage.directories import make_directory
-from storage.dispatch import Dispatcher, parse_delay_levels
-from storage.durability import Durability
-from storage.errors import (
+from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
+from tandemmq.storage.clock import Clock, SystemClock
+from tandemmq.storage.codec import BatchItem, Draft, QueueTail
+from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
+from tandemmq.storage.config import FlushMode, StorageConfig
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.cutting import Cut
+from tandemmq.storage.directories import make_directory
+from tandemmq.storage.dispatch import Dispatcher, parse_delay_levels
+from tandemmq.storage.durability import Durability
+from tandemmq.storage.errors import (
     FlushFailed,
     MessageIllegal,
     MessageTooLarge,
@@ -29,15 +29,15 @@ from storage.errors import (
     StoreIsFull,
     StoreNotWritable,
 )
-from storage.flags import Problem, StoreFlags
-from storage.keyindex import KeyIndex
-from storage.reading import GetResult, Reader, hot_bytes
-from storage.record import Bytes
-from storage.recovery import Parts, Recovered, Recovery
-from storage.retention import Retention
-from storage.segment import Segment
-from storage.storelock import locked
-from storage.tombstones import Burials
+from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.keyindex import KeyIndex
+from tandemmq.storage.reading import GetResult, Reader, hot_bytes
+from tandemmq.storage.record import Bytes
+from tandemmq.storage.recovery import Parts, Recovered, Recovery
+from tandemmq.storage.retention import Retention
+from tandemmq.storage.segment import Segment
+from tandemmq.storage.storelock import locked
+from tandemmq.storage.tombstones import Burials
 
 log = logging.getLogger(__name__)
 

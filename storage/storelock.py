@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.errors import StoreLocked
+from tandemmq.storage.errors import StoreLocked
 
 #: struct flock of 64-bit Linux: type, whence, start, length, pid
 _RECORD_LOCK: Final = struct.Struct("hhqqi4x")

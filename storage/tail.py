@@ -14,8 +14,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from storage.errors import FlushFailed
-from storage.record import (
+from tandemmq.storage.errors import FlushFailed
+from tandemmq.storage.record import (
     BLANK_BYTES,
     MAGIC_BLANK,
     BatchItem,

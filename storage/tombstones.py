@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from storage import jsonfile
-from storage.errors import CorruptFile
+from tandemmq.storage import jsonfile
+from tandemmq.storage.errors import CorruptFile
 
 if TYPE_CHECKING:
-    from storage.store import MessageStore
+    from tandemmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 

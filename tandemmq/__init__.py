@@ -5,7 +5,7 @@
     async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
         await producer.send(Message("Orders", b"17"))
 
-The names come from cluster.client, imported when first asked for: `tandem broker` starts without
+The names come from tandemmq.cluster.client, imported when first asked for: `tandem broker` starts without
 them.
 """
 
@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cluster.client import (
+    from tandemmq.cluster.client import (
         Admin,
         BrokerAnswerBroken,
         BrokerMembers,
@@ -194,7 +194,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'tandemmq' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module("cluster.client"), name)
+    value: object = getattr(importlib.import_module("tandemmq.cluster.client"), name)
     globals()[name] = value  # the next access does not come here
     return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tandemmq.cli import main
+from tandemmq.command.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Cut the power under storage: python -m chaos.powercut --cuts 1000000 [--seed N] [--jobs 2] [--json].
+"""Cut the power under storage: python -m tandemmq.chaos.powercut --cuts 1000000 [--seed N] [--jobs 2] [--json].
 
 With --state FILE what is done is written there, slice by slice, and a run that was ended goes on from there.
 """
@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from chaos.powercut.campaign import Finding, Outcome, Slice, cut_slice
-from storage import jsonfile
+from tandemmq.chaos.powercut.campaign import Finding, Outcome, Slice, cut_slice
+from tandemmq.storage import jsonfile
 
 SLICE_CUTS: Final = 5_000
 SEEDS_PER_SLICE: Final = 1_000  # more than a slice ever comes to
@@ -33,7 +33,7 @@ class State(msgspec.Struct):
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m chaos.powercut", description=__doc__)
+    options = argparse.ArgumentParser(prog="python -m tandemmq.chaos.powercut", description=__doc__)
     options.add_argument("--cuts", type=int, default=10_000)
     options.add_argument(
         "--seed", type=int, default=0, help="the first one; a finding names its own"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.powercut.disk import Disk, Names
-from chaos.powercut.judge import judge
-from chaos.powercut.slave import Slave
-from chaos.powercut.tables import Tables, judge_tables
-from chaos.powercut.workload import FEW, Expected, Workload
+from tandemmq.chaos.powercut.disk import Disk, Names
+from tandemmq.chaos.powercut.judge import judge
+from tandemmq.chaos.powercut.slave import Slave
+from tandemmq.chaos.powercut.tables import Tables, judge_tables
+from tandemmq.chaos.powercut.workload import FEW, Expected, Workload
 
 MEMORY: Final = Path("/dev/shm")  # a file system in memory: a cut takes milliseconds there
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from chaos.powercut.workload import TOPIC, Expected, HandClock, Queue, Written, config_of
-from storage import (
+from tandemmq.chaos.powercut.workload import TOPIC, Expected, HandClock, Queue, Written, config_of
+from tandemmq.storage import (
     ConsumeQueue,
     Draft,
     FlushMode,
@@ -18,7 +18,7 @@ from storage import (
     open_store,
     setaside,
 )
-from storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.queuefiles import BLANK_SIZE
 
 LATER_MS: Final = 1_900_000_000_000
 KEYS_FOUND_MAX: Final = 64

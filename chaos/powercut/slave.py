@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar, Final
 
-from chaos.powercut.workload import HandClock, Workload, Written, config_of
-from storage import MessageStore, open_store
+from tandemmq.chaos.powercut.workload import HandClock, Workload, Written, config_of
+from tandemmq.storage import MessageStore, open_store
 
 PIECE_BYTES_MAX: Final = 5_000
 

@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from chaos.powercut.judge import Violation, judge
-from chaos.powercut.workload import QUEUES, TOPIC, Expected, HandClock, Workload, config_of
-from cluster.broker import lineage, parting
-from cluster.broker.config import Role
-from cluster.broker.cuts import Cuts
-from cluster.broker.delay import DelayLevels, DelaySchedule
-from cluster.broker.identity import IdentityFiles
-from cluster.broker.lives import Lives
-from cluster.broker.members import ConsumerMembers
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.resting import Resting
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.standing import Standing
-from cluster.broker.suspicion import SuspectMark
-from cluster.broker.versions import DataVersion
-from cluster.controller import store as controller
-from replication import EpochHistory, GroupRecord
-from replication.keeping import EpochFile
-from storage import FlushMode, MessageStore, jsonfile
+from tandemmq.chaos.powercut.judge import Violation, judge
+from tandemmq.chaos.powercut.workload import QUEUES, TOPIC, Expected, HandClock, Workload, config_of
+from tandemmq.cluster.broker.reading.members import ConsumerMembers
+from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing import lineage, parting
+from tandemmq.cluster.broker.standing.identity import IdentityFiles
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.standing.suspicion import SuspectMark
+from tandemmq.cluster.broker.tables.cuts import Cuts
+from tandemmq.cluster.broker.tables.lives import Lives
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.resting import Resting
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.versions import DataVersion
+from tandemmq.cluster.controller import store as controller
+from tandemmq.replication import EpochHistory, GroupRecord
+from tandemmq.replication.keeping import EpochFile
+from tandemmq.storage import FlushMode, MessageStore, jsonfile
 
 GROUP: Final = "Group"
 LEVELS: Final = 4

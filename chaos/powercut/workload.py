@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from storage import (
+from tandemmq.storage import (
     Cut,
     Draft,
     FlushMode,

@@ -7,15 +7,15 @@ import logging
 import sys
 import traceback
 
-from chaos.sim.campaign import Campaign, campaign
-from chaos.sim.classic import ClassicWorld
-from chaos.sim.mishaps import KINDS
-from chaos.sim.world import Outcome, Parts, World
-from replication.config import Mode
+from tandemmq.chaos.sim.campaign import Campaign, campaign
+from tandemmq.chaos.sim.classic import ClassicWorld
+from tandemmq.chaos.sim.mishaps import KINDS
+from tandemmq.chaos.sim.world import Outcome, Parts, World
+from tandemmq.replication.config import Mode
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m chaos.sim", description=__doc__)
+    options = argparse.ArgumentParser(prog="python -m tandemmq.chaos.sim", description=__doc__)
     which = options.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="replay this one")
     which.add_argument("--seeds", help="run A..B, B exclusive")
@@ -69,7 +69,7 @@ def report(found: Campaign) -> None:
 
 def main() -> int:
     options = parser().parse_args()
-    logging.getLogger("cluster").setLevel(logging.CRITICAL)
+    logging.getLogger("tandemmq.cluster").setLevel(logging.CRITICAL)
     mode = Mode(options.mode) if options.mode else None
     parts = Parts(mishaps=frozenset({options.mishap})) if options.mishap else None
     if options.seed is not None:

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from chaos.sim.disk import Disk
-from chaos.sim.network import Link, Message
-from chaos.sim.session import Session
-from chaos.sim.shipping import Stream, ship, ship_heartbeats
-from chaos.sim.wire import Codec
-from replication import masterevents as m
-from replication import replica as r
-from replication import slave as s
-from replication.config import Mode, StreamRules
-from replication.epochs import EpochHistory
-from replication.master import MasterCore
-from replication.replica import ReplicaCore, Role
-from replication.slave import NO_CONNECTION, SlaveCore
+from tandemmq.chaos.sim.disk import Disk
+from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.session import Session
+from tandemmq.chaos.sim.shipping import Stream, ship, ship_heartbeats
+from tandemmq.chaos.sim.wire import Codec
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication import slave as s
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.replica import ReplicaCore, Role
+from tandemmq.replication.slave import NO_CONNECTION, SlaveCore
 
 if TYPE_CHECKING:
-    from chaos.sim.tables import Tables
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.tables import Tables
+    from tandemmq.chaos.sim.world import World
 
 
 @dataclass(slots=True)

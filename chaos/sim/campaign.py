@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from chaos.sim.classic import simulate_classic
-from chaos.sim.world import Outcome, Parts, simulate
-from replication.config import Mode
+from tandemmq.chaos.sim.classic import simulate_classic
+from tandemmq.chaos.sim.world import Outcome, Parts, simulate
+from tandemmq.replication.config import Mode
 
 CHUNK_SEEDS: Final = 25
 CLASSIC_ONE_IN: Final = 4  # seeds of a campaign with a controller, a classic pair too
@@ -68,7 +68,9 @@ def attempt(
 def _chunk(
     work: tuple[list[int], int, Mode | None, Parts | None, bool, bool],
 ) -> list[tuple[int, Outcome | str]]:
-    logging.getLogger("cluster").setLevel(logging.CRITICAL)  # what the tables' own modules say
+    logging.getLogger("tandemmq.cluster").setLevel(
+        logging.CRITICAL
+    )  # what the tables' own modules say
     seeds, events, mode, parts, rolling, classic = work
     return [
         (seed, attempt(seed, events, mode, parts, rolling=rolling, classic=classic))

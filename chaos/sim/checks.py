@@ -9,14 +9,14 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaos.survival import Fate, Fault, fate
-from replication import masterevents as m
-from replication.config import Mode
-from replication.master import MasterState
+from tandemmq.chaos.survival import Fate, Fault, fate
+from tandemmq.replication import masterevents as m
+from tandemmq.replication.config import Mode
+from tandemmq.replication.master import MasterState
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
-    from chaos.sim.world import Record, World
+    from tandemmq.chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.world import Record, World
 
 
 class Check(enum.StrEnum):

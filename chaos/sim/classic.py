@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import msgspec
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.faults import TICK_MS, draw
-from chaos.sim.network import Network
-from chaos.sim.pair import Node
-from chaos.sim.world import CELLS_MAX, Outcome, Record
-from chaos.survival import Fate, Fault, fate
-from replication import masterevents as m
-from replication.config import Mode
-from replication.slave import SlaveState
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.faults import TICK_MS, draw
+from tandemmq.chaos.sim.network import Network
+from tandemmq.chaos.sim.pair import Node
+from tandemmq.chaos.sim.world import CELLS_MAX, Outcome, Record
+from tandemmq.chaos.survival import Fate, Fault, fate
+from tandemmq.replication import masterevents as m
+from tandemmq.replication.config import Mode
+from tandemmq.replication.slave import SlaveState
 
 QUIET_EVENTS_MAX: Final = 20_000
 PERSON_US: Final = (100_000, 900_000)  # until somebody looks at an alarm

@@ -12,15 +12,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.disk import Disk
-from chaos.sim.records import Unjudged
-from replication import election as e
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.disk import Disk
+from tandemmq.chaos.sim.records import Unjudged
+from tandemmq.replication import election as e
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
-    from chaos.sim.world import World
-    from replication.election import GroupRecord
+    from tandemmq.chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.world import World
+    from tandemmq.replication.election import GroupRecord
 
 FIRST_HOST: Final = 100
 PAUSE_US: Final = (200_000, 1_200_000)  # between two copies

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from replication.config import Mode
+from tandemmq.replication.config import Mode
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.world import World
 
 CHANGE_US: Final = (20_000, 300_000)  # between two replicas
 FLUSH_US: Final = {

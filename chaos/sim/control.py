@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from chaos.sim.network import Endpoint, Link, Message
-from replication import election as e
-from replication.election import ControllerCore, GroupRecord
+from tandemmq.chaos.sim.network import Endpoint, Link, Message
+from tandemmq.replication import election as e
+from tandemmq.replication.election import ControllerCore, GroupRecord
 
 if TYPE_CHECKING:
-    from chaos.sim.session import Session
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.session import Session
+    from tandemmq.chaos.sim.world import World
 
 GROUP = "a"
 CLUSTER = "sim"

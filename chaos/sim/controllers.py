@@ -10,24 +10,26 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.control import CLUSTER, GROUP, Controller
-from chaos.sim.etcd import Client, Etcd
-from chaos.sim.loop import ProcessLoop
-from chaos.sim.network import Link, Message
-from cluster.controller.config import ControllerConfig
-from cluster.controller.etcdstore import EtcdStore
-from cluster.controller.reign import Reign
-from cluster.controller.store import Leader, LeadershipLost
-from replication import election as e
-from replication.election import GroupRecord
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.control import CLUSTER, GROUP, Controller
+from tandemmq.chaos.sim.etcd import Client, Etcd
+from tandemmq.chaos.sim.loop import ProcessLoop
+from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.cluster.controller.config import ControllerConfig
+from tandemmq.cluster.controller.etcdstore import EtcdStore
+from tandemmq.cluster.controller.reign import Reign
+from tandemmq.cluster.controller.store import Leader, LeadershipLost
+from tandemmq.replication import election as e
+from tandemmq.replication.election import GroupRecord
 
 if TYPE_CHECKING:
-    from chaos.sim.network import Endpoint
-    from chaos.sim.session import Session
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.network import Endpoint
+    from tandemmq.chaos.sim.session import Session
+    from tandemmq.chaos.sim.world import World
 
-logging.getLogger("cluster").addHandler(logging.NullHandler())  # what goes wrong here is meant to
+logging.getLogger("tandemmq.cluster").addHandler(
+    logging.NullHandler()
+)  # what goes wrong here is meant to
 
 COUNT: Final = 2
 PREFIX: Final = "/tandemmq/controller/sim/"

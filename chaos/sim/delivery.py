@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.slept import Slept
-from chaos.sim.tables import DELAYS, SCALE, Pulled, Tables, queue_of_level
-from cluster.broker.delay import DelayLevels
-from cluster.broker.members import Peer
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.slept import Slept
+from tandemmq.chaos.sim.tables import DELAYS, SCALE, Pulled, Tables, queue_of_level
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.sending.delay import DelayLevels
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
-    from chaos.sim.world import Record, World
+    from tandemmq.chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.world import Record, World
 
 Answer = TypeVar("Answer")
 

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from replication.epochs import EpochHistory
+from tandemmq.replication.epochs import EpochHistory
 
 PAGE_CELLS: Final = 4
 FILE_CELLS: Final = 12

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.loop import FASTER, ProcessLoop
-from cluster.controller.etcd import Json, KeyValue
-from cluster.controller.store import StoreUnreachable
-from replication import GroupRecord
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.loop import FASTER, ProcessLoop
+from tandemmq.cluster.controller.etcd import Json, KeyValue
+from tandemmq.cluster.controller.store import StoreUnreachable
+from tandemmq.replication import GroupRecord
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.world import World
 
 STUCK_US: Final = (
     20_000  # until a request that does not get through is tried again by its connection
@@ -178,7 +178,7 @@ class Etcd:
 
 
 class Client:
-    """One controller process's way to etcd, in the shape of cluster.controller.etcd.Etcd."""
+    """One controller process's way to etcd, in the shape of tandemmq.cluster.controller.etcd.Etcd."""
 
     def __init__(
         self, etcd: Etcd, loop: ProcessLoop, host: int, process: str, timeout_s: float

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
+from tandemmq.replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
 
 #: ten times shorter than the defaults, so that two thousand events see several leases end
 TIMES: Final = LeaseTimes(heartbeat_ms=60, lease_ms=240, election_wait_ms=280, drift_percent=5)

@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.world import World
 
 FASTER: Final = 10  # simulated lease times are so much shorter than the defaults
 

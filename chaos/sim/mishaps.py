@@ -8,15 +8,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.clones import Clones
-from chaos.sim.control import Controller
-from chaos.sim.records import LostRecords
-from replication import election as e
+from tandemmq.chaos.sim.clones import Clones
+from tandemmq.chaos.sim.control import Controller
+from tandemmq.chaos.sim.records import LostRecords
+from tandemmq.replication import election as e
 
 if TYPE_CHECKING:
-    from chaos.sim.controllers import EtcdControllers
-    from chaos.sim.world import World
-    from replication.election import GroupRecord
+    from tandemmq.chaos.sim.controllers import EtcdControllers
+    from tandemmq.chaos.sim.world import World
+    from tandemmq.replication.election import GroupRecord
 
 RECORDS: Final = "records"
 ETCD: Final = "etcd"
@@ -39,7 +39,7 @@ def controller(
     if ETCD not in kinds or make is not Controller:
         return make(world, drift)
     # Imported when wanted: an HTTP client costs every start 200 ms.
-    from chaos.sim.controllers import EtcdControllers
+    from tandemmq.chaos.sim.controllers import EtcdControllers
 
     return EtcdControllers(world, drift)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.world import World
 
 CONNECT_TIMEOUT_US: Final = 150_000
 

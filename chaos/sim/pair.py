@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
-from chaos.sim.disk import Disk
-from chaos.sim.network import Link, Message
-from chaos.sim.shipping import Stream
-from cluster.broker.parting import _last_same
-from replication import masterevents as m
-from replication import slave as s
-from replication.classicgate import ClassicGate
-from replication.comparing import CompareLogs, Finding, LogsCompared, ShowPass, Verdict
-from replication.config import Mode
-from replication.feed import Feed
-from replication.master import NEVER, MasterCore
-from replication.slave import NO_CONNECTION, SlaveCore, SlaveState
+from tandemmq.chaos.sim.disk import Disk
+from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.shipping import Stream
+from tandemmq.cluster.broker.standing.parting import _last_same
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import slave as s
+from tandemmq.replication.classicgate import ClassicGate
+from tandemmq.replication.comparing import CompareLogs, Finding, LogsCompared, ShowPass, Verdict
+from tandemmq.replication.config import Mode
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.master import NEVER, MasterCore
+from tandemmq.replication.slave import NO_CONNECTION, SlaveCore, SlaveState
 
 if TYPE_CHECKING:
-    from chaos.sim.classic import ClassicWorld
+    from tandemmq.chaos.sim.classic import ClassicWorld
 
 MASTER: Final = 1
 STRETCH_CELLS: Final = 24  # what is compared before the slave's end

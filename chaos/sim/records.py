@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.checks import Check, Violation
-from chaos.sim.control import Controller
-from replication import election as e
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.control import Controller
+from tandemmq.replication import election as e
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
-    from replication.election import GroupRecord
+    from tandemmq.chaos.sim.world import World
+    from tandemmq.replication.election import GroupRecord
 
 MISHAP_US: Final = (600_000, 2_000_000)  # between two of them
 COPY_US: Final = (50_000, 500_000)  # between two copies that somebody keeps

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.sim.network import Link, Message
-from replication import election as e
-from replication import replica as r
-from replication.config import Mode
+from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.replication import election as e
+from tandemmq.replication import replica as r
+from tandemmq.replication.config import Mode
 
 if TYPE_CHECKING:
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.world import World
 
 SILENT_LEASES: Final = 0.5  # so long a controller may be silent while there are others
 

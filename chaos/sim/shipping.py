@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaos.sim.network import Link
-from replication import masterevents as m
+from tandemmq.chaos.sim.network import Link
+from tandemmq.replication import masterevents as m
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.broker import Broker
 
 
 @dataclass(slots=True)

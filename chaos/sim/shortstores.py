@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from chaos.sim.disk import Disk
+from tandemmq.chaos.sim.disk import Disk
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
-    from chaos.sim.world import World
+    from tandemmq.chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.world import World
 
 MISHAP_US: Final = 800_000  # between two of them
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from chaos.sim.delivery import Reader
-    from chaos.sim.world import Record
+    from tandemmq.chaos.sim.delivery import Reader
+    from tandemmq.chaos.sim.world import Record
 
 
 class Reign(NamedTuple):

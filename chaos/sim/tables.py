@@ -12,29 +12,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from chaos.sim.slept import Reign
-from cluster.broker import names
-from cluster.broker.config import Role
-from cluster.broker.cuts import Cuts, ends_below
-from cluster.broker.delay import FIRST_RUN_MS, DelayLevels, DelaySchedule
-from cluster.broker.lives import Lives
-from cluster.broker.members import BROADCASTING, ConsumerMembers, GroupMembers, Peer
-from cluster.broker.metasync import TICK_MS as SYNC_MS
-from cluster.broker.offsets import OffsetTable, Place
-from cluster.broker.resting import SETTLE_MS, Resting
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.standing import Standing
-from cluster.broker.versions import DataVersion
-from replication import replica as r
-from replication.slave import SlaveState
-from storage import ConsumeQueue, MessageStore
-from storage.errors import StoreNotWritable
-from storage.tombstones import Tombstones
+from tandemmq.chaos.sim.slept import Reign
+from tandemmq.cluster.broker.reading.members import (
+    BROADCASTING,
+    ConsumerMembers,
+    GroupMembers,
+    Peer,
+)
+from tandemmq.cluster.broker.sending.delay import FIRST_RUN_MS, DelayLevels, DelaySchedule
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
+from tandemmq.cluster.broker.tables.lives import Lives
+from tandemmq.cluster.broker.tables.metasync import TICK_MS as SYNC_MS
+from tandemmq.cluster.broker.tables.offsets import OffsetTable, Place
+from tandemmq.cluster.broker.tables.resting import SETTLE_MS, Resting
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.versions import DataVersion
+from tandemmq.replication import replica as r
+from tandemmq.replication.slave import SlaveState
+from tandemmq.storage import ConsumeQueue, MessageStore
+from tandemmq.storage.errors import StoreNotWritable
+from tandemmq.storage.tombstones import Tombstones
 
 if TYPE_CHECKING:
-    from chaos.sim.broker import Broker
-    from chaos.sim.delivery import Delivery
-    from chaos.sim.world import Record, World
+    from tandemmq.chaos.sim.broker import Broker
+    from tandemmq.chaos.sim.delivery import Delivery
+    from tandemmq.chaos.sim.world import Record, World
 
 SCALE: Final = 10
 TOPIC: Final = "T"
@@ -333,7 +338,7 @@ class Tables:
     async def _never(self, end: int) -> None:
         raise AssertionError("files of the simulator wait for their log themselves")
 
-    # --- as cluster.broker.broker.Broker has it ---
+    # --- as tandemmq.cluster.broker.broker.Broker has it ---
 
     def load(self) -> None:
         """The log was recovered and this process is a slave for now."""

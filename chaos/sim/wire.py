@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import structs
 
-from chaos.sim.network import Message
-from replication.frames import (
+from tandemmq.chaos.sim.network import Message
+from tandemmq.replication.frames import (
     Challenge,
     Dialect,
     Hello,
@@ -22,7 +22,7 @@ from replication.frames import (
     encode_slave_frame,
     history_of,
 )
-from replication.proofs import refuse_hello, slave_proof
+from tandemmq.replication.proofs import refuse_hello, slave_proof
 
 SECRET = b"the simulator's secret"
 _CHALLENGE = Challenge(b"0123456789abcdef")

@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.sim.broker import Broker, Waiting
-from chaos.sim.checks import Check, Checks, Violation
-from chaos.sim.configuration import Configuration
-from chaos.sim.control import GROUP, Controller
-from chaos.sim.delivery import Delivery
-from chaos.sim.delivery import drawn as delivery_drawn
-from chaos.sim.faults import TICK_MS, TIMES, Plan, draw, varied
-from chaos.sim.mishaps import Mishaps, controller
-from chaos.sim.mishaps import drawn as mishaps_drawn
-from chaos.sim.network import Network
-from chaos.sim.records import Unjudged
-from chaos.sim.shortstores import ShortStores
-from chaos.sim.tables import Tables
-from replication import election as e
-from replication import masterevents as m
-from replication.config import Mode
+from tandemmq.chaos.sim.broker import Broker, Waiting
+from tandemmq.chaos.sim.checks import Check, Checks, Violation
+from tandemmq.chaos.sim.configuration import Configuration
+from tandemmq.chaos.sim.control import GROUP, Controller
+from tandemmq.chaos.sim.delivery import Delivery
+from tandemmq.chaos.sim.delivery import drawn as delivery_drawn
+from tandemmq.chaos.sim.faults import TICK_MS, TIMES, Plan, draw, varied
+from tandemmq.chaos.sim.mishaps import Mishaps, controller
+from tandemmq.chaos.sim.mishaps import drawn as mishaps_drawn
+from tandemmq.chaos.sim.network import Network
+from tandemmq.chaos.sim.records import Unjudged
+from tandemmq.chaos.sim.shortstores import ShortStores
+from tandemmq.chaos.sim.tables import Tables
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication.config import Mode
 
 if TYPE_CHECKING:
-    from chaos.sim.controllers import EtcdControllers
-    from chaos.sim.pair import Node
+    from tandemmq.chaos.sim.controllers import EtcdControllers
+    from tandemmq.chaos.sim.pair import Node
 
 QUIET_EVENTS_MAX: Final = 40_000
 OPERATOR_PATIENCE_US: Final = 1_500_000
@@ -62,9 +62,9 @@ class Parts:
     """What runs; tests put defective ones in.
 
     tables        what every broker derives from its log; another than Tables runs in every seed
-    node          a broker of a classic pair: then that is what runs (chaos.sim.classic)
+    node          a broker of a classic pair: then that is what runs (tandemmq.chaos.sim.classic)
     short_stores  one replica's store comes back emptied, shorter or as an older copy, again and again; nothing retained
-    mishaps       those of chaos.sim.mishaps that every seed has, instead of those that it draws
+    mishaps       those of tandemmq.chaos.sim.mishaps that every seed has, instead of those that it draws
     plan          what every seed's plan is like, whatever it draws
     rolling       as World's
     """

@@ -8,30 +8,22 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from cluster.broker.acks import Acks
-from cluster.broker.admission import Admission
-from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
-from cluster.broker.config import BrokerConfig, Role, packed_host
-from cluster.broker.cuts import Cuts, ends_below
-from cluster.broker.delay import DelayLevels, DelaySchedule
-from cluster.broker.duplicates import Claim
-from cluster.broker.fastpath import SendPath
-from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.admin_config import ConfigAdminHandlers
-from cluster.broker.handlers.admin_groups import GroupAdminHandlers
-from cluster.broker.handlers.admin_offsets import OffsetAdminHandlers
-from cluster.broker.handlers.admin_state import StateAdminHandlers
-from cluster.broker.handlers.admin_topics import TopicAdminHandlers
-from cluster.broker.handlers.client import ClientHandlers
-from cluster.broker.handlers.locks import LockHandlers
-from cluster.broker.handlers.masteronly import guarded
-from cluster.broker.handlers.offsets import OffsetHandlers
-from cluster.broker.handlers.pull import PullHandler
-from cluster.broker.handlers.query import QueryHandler
-from cluster.broker.handlers.send import SendHandler
-from cluster.broker.handlers.sendback import SendBackHandler
-from cluster.broker.handlers.tables import TableHandlers
-from cluster.broker.jobs import (
+from tandemmq.cluster.broker.duplicates import Claim
+from tandemmq.cluster.broker.handlers.admin_config import ConfigAdminHandlers
+from tandemmq.cluster.broker.handlers.admin_groups import GroupAdminHandlers
+from tandemmq.cluster.broker.handlers.admin_offsets import OffsetAdminHandlers
+from tandemmq.cluster.broker.handlers.admin_state import StateAdminHandlers
+from tandemmq.cluster.broker.handlers.admin_topics import TopicAdminHandlers
+from tandemmq.cluster.broker.handlers.client import ClientHandlers
+from tandemmq.cluster.broker.handlers.locks import LockHandlers
+from tandemmq.cluster.broker.handlers.masteronly import guarded
+from tandemmq.cluster.broker.handlers.offsets import OffsetHandlers
+from tandemmq.cluster.broker.handlers.pull import PullHandler
+from tandemmq.cluster.broker.handlers.query import QueryHandler
+from tandemmq.cluster.broker.handlers.send import SendHandler
+from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
+from tandemmq.cluster.broker.handlers.tables import TableHandlers
+from tandemmq.cluster.broker.jobs import (
     AckExpiry,
     Dispatch,
     Expiry,
@@ -43,35 +35,43 @@ from cluster.broker.jobs import (
     StatsSampling,
     TableSaving,
 )
-from cluster.broker.lives import Lives
-from cluster.broker.locks import QueueLocks
-from cluster.broker.longpoll import Arrival
-from cluster.broker.members import ConsumerMembers, ProducerMembers
-from cluster.broker.membership import Membership
-from cluster.broker.messages import UniqueIds
-from cluster.broker.metasync import Tables, TableSync
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.putsizes import PutSizes
-from cluster.broker.queuestarts import QueueStarts
-from cluster.broker.refusals import Refusals
-from cluster.broker.registration import Registration
-from cluster.broker.replicagroup import Replica
-from cluster.broker.resting import Resting
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.slavereads import SlaveReads
-from cluster.broker.standing import OnMaster, Standing
-from cluster.broker.startable import exposure
-from cluster.broker.stats import BrokerStats
-from cluster.broker.tablereaders import TableReaders
-from cluster.broker.topics import TopicTable
-from cluster.process import Job, connections_affordable
-from cluster.remoting.budget import OutputBudget
-from cluster.remoting.channel import ChannelPool
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.server import Listen, RemotingServer
-from cluster.remoting.tls import TlsFiles, TlsMode, client_context
-from storage import Clock, MessageStore
+from tandemmq.cluster.broker.reading.locks import QueueLocks
+from tandemmq.cluster.broker.reading.longpoll import Arrival
+from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
+from tandemmq.cluster.broker.registration import Registration
+from tandemmq.cluster.broker.sending.acks import Acks
+from tandemmq.cluster.broker.sending.admission import Admission
+from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
+from tandemmq.cluster.broker.sending.fastpath import SendPath
+from tandemmq.cluster.broker.sending.messages import UniqueIds
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_host
+from tandemmq.cluster.broker.settings.startable import exposure
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.membership import Membership
+from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.slavereads import SlaveReads
+from tandemmq.cluster.broker.standing.standing import OnMaster, Standing
+from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.lives import Lives
+from tandemmq.cluster.broker.tables.metasync import Tables, TableSync
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
+from tandemmq.cluster.broker.tables.resting import Resting
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.tablereaders import TableReaders
+from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.broker.watching.putsizes import PutSizes
+from tandemmq.cluster.broker.watching.refusals import Refusals
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.process import Job, connections_affordable
+from tandemmq.cluster.remoting.budget import OutputBudget
+from tandemmq.cluster.remoting.channel import ChannelPool
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.server import Listen, RemotingServer
+from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context
+from tandemmq.storage import Clock, MessageStore
 
 log = logging.getLogger(__name__)
 

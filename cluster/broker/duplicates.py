@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from cluster.broker.config import BrokerConfig
-from cluster.config import ConfigError, parse_properties
-from cluster.remoting import bodies
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.errors import ConnectFailed, RemotingError
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.config import ConfigError, parse_properties
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cluster.broker.acks import Acks
-from cluster.broker.locks import QueueLocks
-from cluster.broker.members import ConsumerMembers, ProducerMembers
-from cluster.broker.putsizes import PutSizes
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.stats import MINUTE_SAMPLE_S, BrokerStats
-from storage import COMPILED, Clock, FlushMode, MessageStore
+from tandemmq.cluster.broker.reading.locks import QueueLocks
+from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
+from tandemmq.cluster.broker.sending.acks import Acks
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.watching.putsizes import PutSizes
+from tandemmq.cluster.broker.watching.stats import MINUTE_SAMPLE_S, BrokerStats
+from tandemmq.storage import COMPILED, Clock, FlushMode, MessageStore
 
 log = logging.getLogger(__name__)
 

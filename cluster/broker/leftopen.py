@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from cluster.broker import names
-from cluster.broker.config import BrokerConfig, Role, packed_host
-from storage import (
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_host
+from tandemmq.cluster.broker.tables import names
+from tandemmq.storage import (
     CommitLog,
     ConsumeQueues,
     CorruptFile,

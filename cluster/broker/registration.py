@@ -12,17 +12,17 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.standing import MASTER_ID, Standing
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.logs import once_per
-from cluster.remoting import bodies
-from cluster.remoting.channel import ChannelPool
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import RemotingError
-from cluster.remoting.headers import BrokerHeader, RegisterBrokerHeader
-from storage import fastjson
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.standing import MASTER_ID, Standing
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.channel import ChannelPool
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import RemotingError
+from tandemmq.cluster.remoting.headers import BrokerHeader, RegisterBrokerHeader
+from tandemmq.storage import fastjson
 
 log = logging.getLogger(__name__)
 

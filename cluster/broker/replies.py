@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cluster.broker import errors as broker
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
-from storage import errors as storage
+from tandemmq.cluster.broker import errors as broker
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.storage import errors as storage
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

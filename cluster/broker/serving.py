@@ -13,23 +13,23 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cluster.broker import leftopen
-from cluster.broker.acks import STOPPED_WAITING
-from cluster.broker.broker import Broker
-from cluster.broker.classicgroup import ClassicMaster
-from cluster.broker.config import BrokerConfig, MetricsExporter
-from cluster.broker.duplicates import ASK_MS, Claim, NameTaken
-from cluster.broker.leftopen import LeftOpen
-from cluster.broker.membership import find_membership
-from cluster.broker.registration import Registration
-from cluster.broker.replicagroup import Replica
-from cluster.broker.startable import check_startable
-from cluster.broker.suspicion import SuspectMark
-from cluster.process import raise_open_files_limit, running, stop_signals
-from cluster.remoting.channel import ChannelPool
-from cluster.remoting.server import RemotingServer
-from cluster.remoting.tls import TlsMode, client_context
-from storage import FlushFailed, MessageStore, SystemClock, open_store
+from tandemmq.cluster.broker import leftopen
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.broker.duplicates import ASK_MS, Claim, NameTaken
+from tandemmq.cluster.broker.leftopen import LeftOpen
+from tandemmq.cluster.broker.registration import Registration
+from tandemmq.cluster.broker.sending.acks import STOPPED_WAITING
+from tandemmq.cluster.broker.settings.config import BrokerConfig, MetricsExporter
+from tandemmq.cluster.broker.settings.startable import check_startable
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.membership import find_membership
+from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.suspicion import SuspectMark
+from tandemmq.cluster.process import raise_open_files_limit, running, stop_signals
+from tandemmq.cluster.remoting.channel import ChannelPool
+from tandemmq.cluster.remoting.server import RemotingServer
+from tandemmq.cluster.remoting.tls import TlsMode, client_context
+from tandemmq.storage import FlushFailed, MessageStore, SystemClock, open_store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,11 +50,11 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
                 await stack.enter_async_context(_listening(server))
             if broker.config.metrics_exporter is MetricsExporter.PROM:
                 # Imported when wanted: an HTTP server would cost every start time and memory.
-                from cluster.broker.measures import exposing
+                from tandemmq.cluster.broker.watching.measures import exposing
 
                 await stack.enter_async_context(exposing(broker))
             if broker.config.http_port:
-                from cluster.broker.httpplane import serving_http  # as above
+                from tandemmq.cluster.broker.watching.httpplane import serving_http  # as above
 
                 await stack.enter_async_context(
                     serving_http(broker.config, broker.store, broker.standing, broker.clock)

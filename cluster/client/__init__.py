@@ -5,9 +5,9 @@ Applications import these names from tandemmq.
 
 from __future__ import annotations
 
-from cluster.client.admin import Admin
-from cluster.client.admin_calls import UnknownCluster
-from cluster.client.admin_values import (
+from tandemmq.cluster.client.admin.admin import Admin
+from tandemmq.cluster.client.admin.calls import UnknownCluster
+from tandemmq.cluster.client.admin.values import (
     BrokerMembers,
     ClientConnection,
     ConsumeRates,
@@ -39,13 +39,25 @@ from cluster.client.admin_values import (
     TopicStats,
     TrackState,
 )
-from cluster.client.assignments import RebalanceListener
-from cluster.client.compression import Compression
-from cluster.client.config import ClientConfig
-from cluster.client.consumer import PushConsumer
-from cluster.client.credentials import Credentials
-from cluster.client.deliveries import Delivery, Subscription
-from cluster.client.errors import (
+from tandemmq.cluster.client.compression import Compression
+from tandemmq.cluster.client.config import ClientConfig
+from tandemmq.cluster.client.consuming.assignments import RebalanceListener
+from tandemmq.cluster.client.consuming.consumer import PushConsumer
+from tandemmq.cluster.client.consuming.deliveries import Delivery, Subscription
+from tandemmq.cluster.client.consuming.listening import ConsumeResult, RetryLater
+from tandemmq.cluster.client.consuming.membership import MessageModel, StartFrom
+from tandemmq.cluster.client.consuming.pull_consumer import PullConsumer
+from tandemmq.cluster.client.consuming.queue_cache import CacheLimits
+from tandemmq.cluster.client.consuming.rebalance import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_hash,
+    allocate_by_machine_room,
+    allocate_fixed,
+    allocate_nearby,
+)
+from tandemmq.cluster.client.consuming.values import with_value
+from tandemmq.cluster.client.errors import (
     BrokerAnswerBroken,
     BrokerRefused,
     BrokerUnreachable,
@@ -62,25 +74,19 @@ from cluster.client.errors import (
     SendFailed,
     WrongLoop,
 )
-from cluster.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
-from cluster.client.listening import ConsumeResult, RetryLater
-from cluster.client.membership import MessageModel, StartFrom
-from cluster.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
-from cluster.client.pipeline import SendFuture
-from cluster.client.producer import Producer
-from cluster.client.pull_consumer import PullConsumer
-from cluster.client.queue_cache import CacheLimits
-from cluster.client.rebalance import (
-    allocate_averagely,
-    allocate_by_circle,
-    allocate_by_hash,
-    allocate_by_machine_room,
-    allocate_fixed,
-    allocate_nearby,
+from tandemmq.cluster.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
+from tandemmq.cluster.client.message import (
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
 )
-from cluster.client.routes import QueueCounts, TopicRoute
-from cluster.client.selection import at_random, by_key, by_machine_room
-from cluster.client.values import with_value
+from tandemmq.cluster.client.producing.pipeline import SendFuture
+from tandemmq.cluster.client.producing.producer import Producer
+from tandemmq.cluster.client.producing.selection import at_random, by_key, by_machine_room
+from tandemmq.cluster.client.reaching.credentials import Credentials
+from tandemmq.cluster.client.reaching.routes import QueueCounts, TopicRoute
 
 __all__ = [
     "Admin",

@@ -10,11 +10,11 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 
-from cluster.client import fast
-from cluster.client.compression import decompress
-from cluster.client.message import MessageQueue, ReceivedMessage, SendResult, SendStatus
-from cluster.client.records import body_of, host_text
-from cluster.client.records import read_records as read_records_in_doubt
+from tandemmq.cluster.client import fast
+from tandemmq.cluster.client.compression import decompress
+from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage, SendResult, SendStatus
+from tandemmq.cluster.client.records import body_of, host_text
+from tandemmq.cluster.client.records import read_records as read_records_in_doubt
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL

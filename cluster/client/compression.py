@@ -9,7 +9,7 @@ from typing import Final
 
 import lz4.frame
 
-from cluster.client.errors import BrokerAnswerBroken
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
 
 if sys.version_info >= (3, 14):
     from compression import zstd

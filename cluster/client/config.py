@@ -7,10 +7,10 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.client.credentials import Credentials
-from cluster.client.errors import NoNameServer
-from cluster.client.namespaces import check_namespace
-from cluster.remoting import split_address
+from tandemmq.cluster.client.errors import NoNameServer
+from tandemmq.cluster.client.namespaces import check_namespace
+from tandemmq.cluster.client.reaching.credentials import Credentials
+from tandemmq.cluster.remoting import split_address
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"  # RocketMQ's name for it
 

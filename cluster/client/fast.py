@@ -12,19 +12,19 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from cluster.client.calls import count_of
-from cluster.client.message import (
+from tandemmq.cluster.client.message import (
     PROPERTIES_BYTES_MAX,
     Message,
     MessageQueue,
     SendResult,
     SendStatus,
 )
-from cluster.client.records import read_records
-from cluster.client.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC
-from cluster.remoting import Command, PeerBrokeProtocol, RequestCode
-from cluster.remoting.command import RESPONSE_FLAG
-from storage import encode_properties
+from tandemmq.cluster.client.reaching.calls import count_of
+from tandemmq.cluster.client.reaching.routes import TEMPLATE_QUEUE_COUNT, TEMPLATE_TOPIC
+from tandemmq.cluster.client.records import read_records
+from tandemmq.cluster.remoting import Command, PeerBrokeProtocol, RequestCode
+from tandemmq.cluster.remoting.command import RESPONSE_FLAG
+from tandemmq.storage import encode_properties
 
 __all__ = ["SendHead", "peek_opaque", "read_records", "scan_sends", "send_frame"]
 

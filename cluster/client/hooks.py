@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from cluster.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from tandemmq.cluster.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from cluster.client.errors import MessageRefused
+from tandemmq.cluster.client.errors import MessageRefused
 
 TOPIC_LENGTH_MAX: Final = 127
 DERIVED_TOPIC_LENGTH_MAX: Final = 255  # %RETRY% and %DLQ% carry a group name behind the prefix

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cluster.client.errors import MessageRefused
+from tandemmq.cluster.client.errors import MessageRefused
 
 SEPARATOR: Final = "%"
 _PREFIXES: Final = ("%RETRY%", "%DLQ%")

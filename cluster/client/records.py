@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from cluster.client.compression import decompress
-from cluster.client.errors import BrokerAnswerBroken
-from cluster.client.message import RETRY_PREFIX, MessageQueue, ReceivedMessage
-from storage import CorruptRecord, Record, decode, offset_message_id, unpack_host
+from tandemmq.cluster.client.compression import decompress
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
+from tandemmq.cluster.client.message import RETRY_PREFIX, MessageQueue, ReceivedMessage
+from tandemmq.storage import CorruptRecord, Record, decode, offset_message_id, unpack_host
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.controller.config import KEYS, ControllerConfig
-from cluster.controller.serving import serve_controller, serving_controller
+from tandemmq.cluster.controller.config import KEYS, ControllerConfig
+from tandemmq.cluster.controller.serving import serve_controller, serving_controller
 
 __all__ = ["KEYS", "ControllerConfig", "serve_controller", "serving_controller"]

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple, Self
 import msgspec
 from msgspec import Meta
 
-from cluster.config import (
+from tandemmq.cluster.config import (
     ConfigError,
     Properties,
     is_loopback,
@@ -19,10 +19,10 @@ from cluster.config import (
     parse_settings,
     setting_text,
 )
-from cluster.remoting.channel import split_address
-from cluster.remoting.tls import TlsFiles, TlsMode
-from replication import LeaseTimes
-from replication.door import networks
+from tandemmq.cluster.remoting.channel import split_address
+from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode
+from tandemmq.replication import LeaseTimes
+from tandemmq.replication.door import networks
 
 ROCKETMQ_NAMES: Final = {
     "group": "controllerDLegerGroup",

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import msgspec
 
-from cluster.config import ConfigError
-from cluster.controller.store import StoreUnreachable
+from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.controller.store import StoreUnreachable
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from cluster.controller.config import ControllerConfig
-from cluster.controller.etcd import Etcd, Json, KeyValue, client_tls, encoded, key_value
-from cluster.controller.store import (
+from tandemmq.cluster.controller.config import ControllerConfig
+from tandemmq.cluster.controller.etcd import Etcd, Json, KeyValue, client_tls, encoded, key_value
+from tandemmq.cluster.controller.store import (
     Changes,
     CorruptControllerFile,
     Leader,
@@ -30,9 +30,9 @@ from cluster.controller.store import (
     StoreUnreachable,
     check,
 )
-from cluster.logs import once_per
-from replication import GroupRecord
-from storage import Clock
+from tandemmq.cluster.logs import once_per
+from tandemmq.replication import GroupRecord
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cluster.controller.server import Controller
-from cluster.metrics import Reader
-from replication.evidence import Group
-from replication.group import NOBODY
+from tandemmq.cluster.controller.server import Controller
+from tandemmq.cluster.metrics import Reader
+from tandemmq.replication.evidence import Group
+from tandemmq.replication.group import NOBODY
 
 Series = Iterator[tuple[tuple[str, ...], float]]
 _NO_LABELS: Final = ()
 
 
 class Measures:
-    """Readers of cluster.metrics for one controller."""
+    """Readers of tandemmq.cluster.metrics for one controller."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

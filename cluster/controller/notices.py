@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Final
 
-from cluster.logs import once_per
-from cluster.remoting.channel import ChannelPool, split_address
-from cluster.remoting.command import Command
-from cluster.remoting.errors import RemotingError
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.channel import ChannelPool, split_address
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import RemotingError
 
 log = logging.getLogger(__name__)
 

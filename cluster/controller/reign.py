@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cluster.controller.store import Changes, StoreUnreachable
-from cluster.logs import once_per
-from replication import ControllerCore, GroupRecord
-from replication import election as e
+from tandemmq.cluster.controller.store import Changes, StoreUnreachable
+from tandemmq.cluster.logs import once_per
+from tandemmq.replication import ControllerCore, GroupRecord
+from tandemmq.replication import election as e
 
 log = logging.getLogger(__name__)
 

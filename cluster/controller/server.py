@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster import controlanswers as answers
-from cluster import controlplane as plane
-from cluster.config import (
+from tandemmq.cluster import controlanswers as answers
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.config import (
     ConfigError,
     convert_setting,
     edit_properties_file,
@@ -23,23 +23,23 @@ from cluster.config import (
     keys_of,
     parse_properties,
 )
-from cluster.controller.config import CHANGEABLE, ControllerConfig
-from cluster.controller.notices import refuses
-from cluster.controller.reign import Reign
-from cluster.controller.store import Changes, LeadershipLost, Store
-from cluster.logs import OncePer, once_per
-from cluster.process import running
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.errors import HeaderProblem
-from replication import ControllerCore, GroupRecord
-from replication import election as e
-from replication.credence import at_home
-from replication.door import is_within, networks
-from replication.evidence import Group
-from replication.registered import host_of, is_local
-from storage import Clock, jsonfile
+from tandemmq.cluster.controller.config import CHANGEABLE, ControllerConfig
+from tandemmq.cluster.controller.notices import refuses
+from tandemmq.cluster.controller.reign import Reign
+from tandemmq.cluster.controller.store import Changes, LeadershipLost, Store
+from tandemmq.cluster.logs import OncePer, once_per
+from tandemmq.cluster.process import running
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.replication import ControllerCore, GroupRecord
+from tandemmq.replication import election as e
+from tandemmq.replication.credence import at_home
+from tandemmq.replication.door import is_within, networks
+from tandemmq.replication.evidence import Group
+from tandemmq.replication.registered import host_of, is_local
+from tandemmq.storage import Clock, jsonfile
 
 log = logging.getLogger(__name__)
 

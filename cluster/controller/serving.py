@@ -9,14 +9,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from cluster.controller.config import ControllerConfig, Exporter, StoreKind, check_startable
-from cluster.controller.notices import Notices
-from cluster.controller.server import Controller, reply_to
-from cluster.controller.store import FileStore, Leader, NoStore, Store
-from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
-from cluster.remoting.server import Listen, RemotingServer
-from cluster.remoting.stream import ConnectionLimits
-from storage import SystemClock
+from tandemmq.cluster.controller.config import (
+    ControllerConfig,
+    Exporter,
+    StoreKind,
+    check_startable,
+)
+from tandemmq.cluster.controller.notices import Notices
+from tandemmq.cluster.controller.server import Controller, reply_to
+from tandemmq.cluster.controller.store import FileStore, Leader, NoStore, Store
+from tandemmq.cluster.process import (
+    connections_affordable,
+    raise_open_files_limit,
+    running,
+    stop_signals,
+)
+from tandemmq.cluster.remoting.server import Listen, RemotingServer
+from tandemmq.cluster.remoting.stream import ConnectionLimits
+from tandemmq.storage import SystemClock
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +39,7 @@ def make_store(config: ControllerConfig) -> Store:
     me = Leader(*config.me)
     if config.store_kind is StoreKind.ETCD:
         # Imported when wanted: an HTTP client costs every start 200 ms and 15 MB.
-        from cluster.controller.etcdstore import EtcdStore
+        from tandemmq.cluster.controller.etcdstore import EtcdStore
 
         return EtcdStore(config, me, SystemClock())
     first = Leader(*config.all_peers[0])
@@ -125,8 +135,8 @@ async def serve_controller(config: ControllerConfig, ready: Callable[[str], None
 @asynccontextmanager
 async def _exposing(controller: Controller) -> AsyncIterator[None]:
     """Serve the controller's metrics while the body runs."""
-    from cluster.controller.measures import Measures
-    from cluster.metrics import MetricTable, exposition
+    from tandemmq.cluster.controller.measures import Measures
+    from tandemmq.cluster.metrics import MetricTable, exposition
 
     config = controller.config
     base = {"cluster": config.group, "node_type": "controller", "node_id": config.self_id}

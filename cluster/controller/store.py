@@ -4,7 +4,7 @@ The file `controller.json` holds every record, replaced as a whole:
 
     line   content
     1      {"format":1,"crc":CRC-32 of the second line without its line end}
-    2      the records of all groups, a JSON array of replication.group.GroupRecord
+    2      the records of all groups, a JSON array of tandemmq.replication.group.GroupRecord
 
 It is never read in parts and has no older generation: a controller that forgot a decision could give an epoch twice.
 """
@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from replication import GroupRecord
-from storage import StorageError, StoreLocked, jsonfile, make_directory
+from tandemmq.replication import GroupRecord
+from tandemmq.storage import StorageError, StoreLocked, jsonfile, make_directory
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.nameserver.config import KEYS, NameServerConfig
-from cluster.nameserver.server import serve_nameserver
+from tandemmq.cluster.nameserver.config import KEYS, NameServerConfig
+from tandemmq.cluster.nameserver.server import serve_nameserver
 
 __all__ = ["KEYS", "NameServerConfig", "serve_nameserver"]

@@ -10,8 +10,8 @@ from typing import Annotated, Final, Self
 import msgspec
 from msgspec import Meta
 
-from cluster.addresses import ANY, LOOPBACK, reached_at
-from cluster.config import (
+from tandemmq.cluster.addresses import ANY, LOOPBACK, reached_at
+from tandemmq.cluster.config import (
     ConfigError,
     Properties,
     is_loopback,
@@ -19,7 +19,7 @@ from cluster.config import (
     parse_settings,
     setting_text,
 )
-from cluster.remoting.tls import TlsFiles, TlsMode
+from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 import msgspec
 
-from storage import CorruptFile, jsonfile
+from tandemmq.storage import CorruptFile, jsonfile
 
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """topic -> "broker-a:4;broker-b:4": which queues an ordered topic's producers use."""

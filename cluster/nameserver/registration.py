@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cluster.nameserver.routes import DataVersion, RegistrationRefused, TopicLine
-from cluster.remoting import bodies
-from cluster.remoting.codes import VERSION_V3_0_11
+from tandemmq.cluster.nameserver.routes import DataVersion, RegistrationRefused, TopicLine
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import VERSION_V3_0_11
 
 INFLATED_BYTES_MAX: Final = 64 << 20
 TOPICS_MAX: Final = 300_000  # of one broker; a broker makes 100,000 by itself at most

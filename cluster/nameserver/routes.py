@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.remoting.headers import Int32, Int64
+from tandemmq.cluster.remoting.headers import Int32, Int64
 
 MASTER_ID: Final = 0
 BROKER_TIMEOUT_MS: Final = 120_000

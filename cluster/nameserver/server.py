@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from cluster.config import (
+from tandemmq.cluster.config import (
     ConfigError,
     convert_setting,
     format_properties,
@@ -19,11 +19,16 @@ from cluster.config import (
     parse_properties,
     read_properties,
 )
-from cluster.logs import once_per
-from cluster.nameserver.config import CHANGEABLE, NameServerConfig, check_startable, exposure
-from cluster.nameserver.kvconfig import ORDER_TOPICS, KvConfig, TableFull
-from cluster.nameserver.registration import Topics, check_crc, is_compressed, read_topics
-from cluster.nameserver.routes import (
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.nameserver.config import (
+    CHANGEABLE,
+    NameServerConfig,
+    check_startable,
+    exposure,
+)
+from tandemmq.cluster.nameserver.kvconfig import ORDER_TOPICS, KvConfig, TableFull
+from tandemmq.cluster.nameserver.registration import Topics, check_crc, is_compressed, read_topics
+from tandemmq.cluster.nameserver.routes import (
     UNIT_FLAG,
     UNIT_SUBSCRIPTION_FLAG,
     DataVersion,
@@ -34,12 +39,17 @@ from cluster.nameserver.routes import (
     address_problem,
     name_problem,
 )
-from cluster.process import connections_affordable, raise_open_files_limit, running, stop_signals
-from cluster.remoting import bodies
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.headers import (
+from tandemmq.cluster.process import (
+    connections_affordable,
+    raise_open_files_limit,
+    running,
+    stop_signals,
+)
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.headers import (
     BrokerHeader,
     BrokerHeartbeatHeader,
     BrokerNameHeader,
@@ -51,9 +61,9 @@ from cluster.remoting.headers import (
     RouteHeader,
     TopicHeader,
 )
-from cluster.remoting.server import Listen, RemotingServer
-from cluster.remoting.stream import ConnectionLimits
-from storage import Clock, SystemClock, jsonfile
+from tandemmq.cluster.remoting.server import Listen, RemotingServer
+from tandemmq.cluster.remoting.stream import ConnectionLimits
+from tandemmq.storage import Clock, SystemClock, jsonfile
 
 log = logging.getLogger(__name__)
 

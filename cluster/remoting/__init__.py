@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cluster.remoting.channel import Channel, ChannelPool, open_channel, split_address
-from cluster.remoting.codes import VERSION, LanguageCode, RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
-from cluster.remoting.errors import (
+from tandemmq.cluster.remoting.channel import Channel, ChannelPool, open_channel, split_address
+from tandemmq.cluster.remoting.codes import VERSION, LanguageCode, RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
+from tandemmq.cluster.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     HeaderProblem,
@@ -14,10 +14,10 @@ from cluster.remoting.errors import (
     RemotingError,
     RequestTimedOut,
 )
-from cluster.remoting.frame import FrameLimits
-from cluster.remoting.server import Listen, RemotingServer
-from cluster.remoting.stream import ConnectionLimits, RemotingStats
-from cluster.remoting.tls import TlsFiles, TlsMode, client_context
+from tandemmq.cluster.remoting.frame import FrameLimits
+from tandemmq.cluster.remoting.server import Listen, RemotingServer
+from tandemmq.cluster.remoting.stream import ConnectionLimits, RemotingStats
+from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context
 
 __all__ = [
     "VERSION",

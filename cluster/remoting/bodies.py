@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from storage import fastjson
+from tandemmq.storage import fastjson
 
 Kind = TypeVar("Kind")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from cluster.logs import once_per
+from tandemmq.cluster.logs import once_per
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Endpoint, Handler, close_all
-from cluster.remoting.errors import ConnectFailed
-from cluster.remoting.tls import TlsSession
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Endpoint, Handler, close_all
+from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.cluster.remoting.tls import TlsSession
 
 CONNECT_TIMEOUT_MS = 3_000
 CHANNEL_RECEIVE_BYTES = 256 * 1024

@@ -25,15 +25,15 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cluster.remoting.codes import (
+from tandemmq.cluster.remoting.codes import (
     LANGUAGE_CODES,
     LANGUAGE_NAMES,
     UNWRAPPED_BINARY_CODES,
     VERSION,
     LanguageCode,
 )
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import DEFAULT_LIMITS, Buffer, FrameLimits
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import DEFAULT_LIMITS, Buffer, FrameLimits
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2

@@ -9,18 +9,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from cluster.logs import once_per
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from cluster.remoting.errors import (
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from tandemmq.cluster.remoting.errors import (
     ConnectionLost,
     HeaderProblem,
     RemotingError,
     RequestTimedOut,
 )
-from cluster.remoting.frame import bytes_needed
-from cluster.remoting.stream import RECEIVE_BYTES, ConnectionLimits, FrameStream, StreamEndpoint
-from storage import Clock
+from tandemmq.cluster.remoting.frame import bytes_needed
+from tandemmq.cluster.remoting.stream import (
+    RECEIVE_BYTES,
+    ConnectionLimits,
+    FrameStream,
+    StreamEndpoint,
+)
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 

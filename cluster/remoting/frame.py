@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
 
 Buffer = bytes | bytearray | memoryview
 

@@ -15,9 +15,9 @@ from typing import Annotated, Final, Self, cast
 import msgspec
 from msgspec import inspect
 
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

@@ -11,13 +11,25 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
-from cluster.logs import once_per
-from cluster.remoting.budget import OutputBudget
-from cluster.remoting.command import Command
-from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler, close_all
-from cluster.remoting.stream import ConnectionLimits, RemotingStats
-from cluster.remoting.tls import CLIENT_HELLO, TlsFiles, TlsMode, TlsSession, server_context
-from storage import Clock
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.budget import OutputBudget
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import (
+    ChunkHandler,
+    Connection,
+    Endpoint,
+    Handler,
+    close_all,
+)
+from tandemmq.cluster.remoting.stream import ConnectionLimits, RemotingStats
+from tandemmq.cluster.remoting.tls import (
+    CLIENT_HELLO,
+    TlsFiles,
+    TlsMode,
+    TlsSession,
+    server_context,
+)
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 

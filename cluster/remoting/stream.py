@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
-from cluster.logs import once_per
-from cluster.remoting.budget import OutputBudget
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import PREFIX_BYTES, FrameLimits, bytes_needed
-from cluster.remoting.tls import TlsSession
-from storage import Clock, SystemClock
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.budget import OutputBudget
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import PREFIX_BYTES, FrameLimits, bytes_needed
+from tandemmq.cluster.remoting.tls import TlsSession
+from tandemmq.storage import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 

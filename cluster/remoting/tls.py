@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, cast
 
-from cluster.remoting.errors import PeerBrokeProtocol, RemotingError
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol, RemotingError
 
 CLIENT_HELLO: Final = 0x16
 """First byte of a TLS connection. No frame starts with it: its length would be above 350 MiB."""
@@ -125,7 +125,7 @@ def client_context(
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
     # imported here: only test mode needs it, and it costs every process start 60 ms and 10 MB
-    from cluster.remoting.selfsigned import self_signed_pem
+    from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 
     key_pem, cert_pem = self_signed_pem()
     # the ssl module loads keys from files only; the directory is ours alone and gone at once

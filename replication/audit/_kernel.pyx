@@ -12,12 +12,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from storage._record cimport HEAD_RECORD, LAYOUT, HeadFields, crc32, find_property, java_hash_c, read_head
+from tandemmq.storage._record cimport HEAD_RECORD, LAYOUT, HeadFields, crc32, find_property, java_hash_c, read_head
 
-from storage import _record as _compiled_record
+from tandemmq.storage import _record as _compiled_record
 
-from replication.audit.kernel import Island, Line
-from replication.audit.ledger import MARK_NAMES, MARKS_MAX, SPECIAL_TOPICS, Mark, Special
+from tandemmq.replication.audit.kernel import Island, Line
+from tandemmq.replication.audit.ledger import MARK_NAMES, MARKS_MAX, SPECIAL_TOPICS, Mark, Special
 
 _compiled_record.check_layout(LAYOUT, __name__)
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from replication.audit.source import LogSource
-from replication.audit.stores import Replica
+from tandemmq.replication.audit.source import LogSource
+from tandemmq.replication.audit.stores import Replica
 
 BLOCK_BYTES: Final = 1 << 20
 RANGES_MAX: Final = 10_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from replication.audit.kernel import FIELD_BIT, FIELDS, Island
-from replication.epochs import EpochHistory
+from tandemmq.replication.audit.kernel import FIELD_BIT, FIELDS, Island
+from tandemmq.replication.epochs import EpochHistory
 
 
 class Severity(enum.StrEnum):

@@ -12,14 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from replication.audit.blocks import BLOCK_BYTES, Block, Range, differing_ranges, digest_segment
-from replication.audit.ends import find_end
-from replication.audit.errors import BadInput
-from replication.audit.kernel import BLANK, BLANK_BYTES
-from replication.audit.kernels import skip
-from replication.audit.live import Access
-from replication.audit.stores import Replica, open_replica
-from replication.audit.windows import WINDOW_BYTES, limit_of, read
+from tandemmq.replication.audit.blocks import (
+    BLOCK_BYTES,
+    Block,
+    Range,
+    differing_ranges,
+    digest_segment,
+)
+from tandemmq.replication.audit.ends import find_end
+from tandemmq.replication.audit.errors import BadInput
+from tandemmq.replication.audit.kernel import BLANK, BLANK_BYTES
+from tandemmq.replication.audit.kernels import skip
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read
 
 _META: bytes = b"tandem_audit_digest"
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from replication.audit.kernel import BLANK
-from replication.audit.kernels import rows
-from replication.audit.stores import Replica
-from replication.audit.windows import end_of_run, limit_of, next_record, whole_record
+from tandemmq.replication.audit.kernel import BLANK
+from tandemmq.replication.audit.kernels import rows
+from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.windows import end_of_run, limit_of, next_record, whole_record
 
 _CLAIMS_MAX: Final = 3  # entries at the end of a queue that are asked
 

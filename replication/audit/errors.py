@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.errors import ReplicationError
+from tandemmq.replication.errors import ReplicationError
 
 
 class AuditError(ReplicationError):

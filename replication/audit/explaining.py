@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from replication.audit.errors import AuditError, BadInput
-from replication.audit.kernels import kind_at, rows
-from replication.audit.live import Access
-from replication.audit.plan import Outcome
-from replication.audit.repair import load_run
-from replication.audit.stores import Replica, open_replica
-from replication.audit.tables import AuditRun, Divergence, Finding, read_parquet
-from replication.audit.windows import end_of_run, limit_of, next_record, read
+from tandemmq.replication.audit.errors import AuditError, BadInput
+from tandemmq.replication.audit.kernels import kind_at, rows
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.plan import Outcome
+from tandemmq.replication.audit.repair import load_run
+from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.tables import AuditRun, Divergence, Finding, read_parquet
+from tandemmq.replication.audit.windows import end_of_run, limit_of, next_record, read
 
 _SHOWN_BYTES = 64
 _KINDS = ("no record", "record", "blank", "cut record")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from replication.audit.classes import DivergenceClass
-from replication.audit.plan import INCOMPLETE, Outcome
+from tandemmq.replication.audit.classes import DivergenceClass
+from tandemmq.replication.audit.plan import INCOMPLETE, Outcome
 
 _LAST_SUCCESS: Final = "last_success_timestamp_seconds"
 _KEPT: Final = re.compile(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from storage import jsonfile
+from tandemmq.storage import jsonfile
 
 _STEP_BYTES: Final = 128 << 10
 _ZEROS: Final = bytes(_STEP_BYTES)

@@ -13,13 +13,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from replication.audit import ledger
-from replication.audit.classes import Severity
-from replication.audit.rangecheck import Interval, MarkRow, RangeReport, Shelf, Span, SpecialRow
-from replication.audit.shelves import Queue
-from replication.audit.stores import Replica
-from replication.audit.tables import Finding
-from storage.errors import CorruptFile
+from tandemmq.replication.audit import ledger
+from tandemmq.replication.audit.classes import Severity
+from tandemmq.replication.audit.rangecheck import (
+    Interval,
+    MarkRow,
+    RangeReport,
+    Shelf,
+    Span,
+    SpecialRow,
+)
+from tandemmq.replication.audit.shelves import Queue
+from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.tables import Finding
+from tandemmq.storage.errors import CorruptFile
 
 FINDINGS_MAX: Final = 10_000  # of one check in one store
 RESIDUE_MS: Final = 3_600_000  # half or delayed messages this long overdue are residue

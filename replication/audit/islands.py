@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from replication.audit.blocks import BLOCK_BYTES, Range
-from replication.audit.errors import AuditIncomplete
-from replication.audit.kernel import CONTENT_MASK, RECORD, Island
-from replication.audit.kernels import PairDiff, find_record
-from replication.audit.stores import Replica
-from replication.audit.windows import WINDOW_BYTES, limit_of, read, read_padded
+from tandemmq.replication.audit.blocks import BLOCK_BYTES, Range
+from tandemmq.replication.audit.errors import AuditIncomplete
+from tandemmq.replication.audit.kernel import CONTENT_MASK, RECORD, Island
+from tandemmq.replication.audit.kernels import PairDiff, find_record
+from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read, read_padded
 
 _SEARCH_BYTES: Final = 256 << 10
 

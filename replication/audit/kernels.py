@@ -6,15 +6,22 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
-    from replication.audit.kernel import PairDiff, find_record, kind_at, rows, skip
-    from replication.audit.ledger import Ledger
+    from tandemmq.replication.audit.kernel import PairDiff, find_record, kind_at, rows, skip
+    from tandemmq.replication.audit.ledger import Ledger
 else:
     try:
-        from replication.audit._kernel import Ledger, PairDiff, find_record, kind_at, rows, skip
+        from tandemmq.replication.audit._kernel import (
+            Ledger,
+            PairDiff,
+            find_record,
+            kind_at,
+            rows,
+            skip,
+        )
     except ImportError:  # built without a compiler: slower, never different
-        from replication.audit.kernel import PairDiff, find_record, kind_at, rows, skip
-        from replication.audit.ledger import Ledger
+        from tandemmq.replication.audit.kernel import PairDiff, find_record, kind_at, rows, skip
+        from tandemmq.replication.audit.ledger import Ledger
 
-COMPILED = PairDiff.__module__ == "replication.audit._kernel"
+COMPILED = PairDiff.__module__ == "tandemmq.replication.audit._kernel"
 
 __all__ = ["COMPILED", "Ledger", "PairDiff", "find_record", "kind_at", "rows", "skip"]

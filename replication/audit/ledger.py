@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from replication.audit.kernel import (
+from tandemmq.replication.audit.kernel import (
     BLANK,
     MORE,
     NOTHING,
@@ -21,8 +21,8 @@ from replication.audit.kernel import (
     kind_at,
     parts_at,
 )
-from storage.derivation import key_hash
-from storage.record import Bytes, get_property
+from tandemmq.storage.derivation import key_hash
+from tandemmq.storage.record import Bytes, get_property
 
 # What a Mark says
 CRC_WRONG: Final = 0  # the body's checksum; first, second: 0

@@ -1,7 +1,7 @@
 """A running broker as an audit reads it: over its HTTP port, up to what it has confirmed.
 
 Nothing here runs an event loop: engines read in threads and in Spark's tasks. The other end is
-cluster/broker/httpplane.py; docs/audit.md "The broker's HTTP port" describes what is spoken.
+cluster/broker/watching/httpplane.py; docs/audit.md "The broker's HTTP port" describes what is spoken.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.files import QueueFiles
-from replication.audit.source import SegmentFile, segment_name
-from replication.epochs import Epoch, EpochHistory
-from storage import fastjson
-from storage.errors import CorruptFile
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.files import QueueFiles
+from tandemmq.replication.audit.source import SegmentFile, segment_name
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.storage import fastjson
+from tandemmq.storage.errors import CorruptFile
 
 TIMEOUT_S: Final = 30.0
 TRIES: Final = 3  # of one request that was not answered

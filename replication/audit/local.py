@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replication.audit.blocks import Block, Range, differing_ranges, digest_replica
-from replication.audit.islands import Compared, find_islands
-from replication.audit.kernel import Island
-from replication.audit.plan import Level1, Options
-from replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
-from replication.audit.stores import Replica
+from tandemmq.replication.audit.blocks import Block, Range, differing_ranges, digest_replica
+from tandemmq.replication.audit.islands import Compared, find_islands
+from tandemmq.replication.audit.kernel import Island
+from tandemmq.replication.audit.plan import Level1, Options
+from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
+from tandemmq.replication.audit.stores import Replica
 
 #: above this a machine's cores are busy long enough for a JVM's start not to matter
 LOCAL_BYTES_MAX: Final = 20 << 30

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from replication.audit.blocks import Block, Range
-from replication.audit.classes import (
+from tandemmq.replication.audit.blocks import Block, Range
+from tandemmq.replication.audit.classes import (
     DivergenceClass,
     Severity,
     Side,
@@ -25,18 +25,18 @@ from replication.audit.classes import (
     fork_detail,
     severity_of,
 )
-from replication.audit.ends import find_ends
-from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.findings import Findings, conclude, join
-from replication.audit.islands import Compared, common_segments
-from replication.audit.kernel import Island
-from replication.audit.kernels import rows
-from replication.audit.live import Access
-from replication.audit.rangecheck import DELAY_LEVELS, Interval, RangeReport, Shelf
-from replication.audit.stores import Replica, check_kinship, open_replica
-from replication.audit.tables import AuditRun, BlockRow, Divergence, Finding, Row
-from replication.audit.voting import vote
-from replication.audit.windows import limit_of, whole_record
+from tandemmq.replication.audit.ends import find_ends
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.findings import Findings, conclude, join
+from tandemmq.replication.audit.islands import Compared, common_segments
+from tandemmq.replication.audit.kernel import Island
+from tandemmq.replication.audit.kernels import rows
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.rangecheck import DELAY_LEVELS, Interval, RangeReport, Shelf
+from tandemmq.replication.audit.stores import Replica, check_kinship, open_replica
+from tandemmq.replication.audit.tables import AuditRun, BlockRow, Divergence, Finding, Row
+from tandemmq.replication.audit.voting import vote
+from tandemmq.replication.audit.windows import limit_of, whole_record
 
 EQUAL: Final = 0
 DIVERGENT: Final = 1

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replication.audit.classes import DivergenceClass, Side
-from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.kernels import Ledger, rows
-from replication.audit.ledger import CRC_WRONG
-from replication.audit.live import Access
-from replication.audit.source import segment_name
-from replication.audit.stores import Replica, open_replica
-from replication.audit.tables import AuditRun, Divergence, read_parquet
-from replication.audit.windows import limit_of, next_record, read, whole_record
+from tandemmq.replication.audit.classes import DivergenceClass, Side
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.kernels import Ledger, rows
+from tandemmq.replication.audit.ledger import CRC_WRONG
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.source import segment_name
+from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.tables import AuditRun, Divergence, read_parquet
+from tandemmq.replication.audit.windows import limit_of, next_record, read, whole_record
 
 REPAIRABLE: Final = frozenset(
     kind.value

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from replication.audit.plan import Outcome
-from replication.audit.tables import AuditRun, Divergence, Finding
+from tandemmq.replication.audit.plan import Outcome
+from tandemmq.replication.audit.tables import AuditRun, Divergence, Finding
 
 ROWS_MAX: Final = 500
 _WIDTH: Final = 1000

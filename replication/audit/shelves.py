@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from replication.audit.files import StoreFiles
-from storage.config import QUEUE_ENTRY_BYTES
-from storage.derivation import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, SLOT_BYTES
+from tandemmq.replication.audit.files import StoreFiles
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.storage.derivation import (
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    SLOT_BYTES,
+)
 
 INDEX_BYTES_DEFAULT: Final = 420_000_040
 INDEX_SLOTS_DEFAULT: Final = 5_000_000

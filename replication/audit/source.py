@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
 
 NAME_DIGITS: Final = 20
 

@@ -32,15 +32,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from replication.audit.blocks import Range, digest_segment
-from replication.audit.islands import Compared, find_islands
-from replication.audit.kernel import Island
-from replication.audit.live import Access
-from replication.audit.shelves import BLANK_SIZE, Queue, Queues, parse_entry
-from replication.audit.spark_rows import COLUMNS, batches, column_names, record_schema
-from replication.audit.stores import Replica, open_replica
-from replication.audit.walking import log_end, ranges_of
-from storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.replication.audit.blocks import Range, digest_segment
+from tandemmq.replication.audit.islands import Compared, find_islands
+from tandemmq.replication.audit.kernel import Island
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.shelves import BLANK_SIZE, Queue, Queues, parse_entry
+from tandemmq.replication.audit.spark_rows import COLUMNS, batches, column_names, record_schema
+from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.walking import log_end, ranges_of
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES
 
 PARTITION_BYTES: Final = 256 << 20
 PARTITION_BYTES_DIGEST: Final = 1 << 30  # a task costs 40 ms: less of them do the same work

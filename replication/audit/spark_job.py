@@ -18,17 +18,17 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession, functions
 
-from replication.audit import spark_tasks
-from replication.audit.blocks import BLOCK_BYTES, Block, Range, differing_ranges
-from replication.audit.classes import classify
-from replication.audit.errors import AuditIncomplete
-from replication.audit.islands import Compared, join_islands
-from replication.audit.kernel import Island
-from replication.audit.live import Access
-from replication.audit.plan import Level1, Options
-from replication.audit.rangecheck import Interval, RangeReport, Shelf
-from replication.audit.spark_formats import island_of, register
-from replication.audit.stores import Replica
+from tandemmq.replication.audit import spark_tasks
+from tandemmq.replication.audit.blocks import BLOCK_BYTES, Block, Range, differing_ranges
+from tandemmq.replication.audit.classes import classify
+from tandemmq.replication.audit.errors import AuditIncomplete
+from tandemmq.replication.audit.islands import Compared, join_islands
+from tandemmq.replication.audit.kernel import Island
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.plan import Level1, Options
+from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf
+from tandemmq.replication.audit.spark_formats import island_of, register
+from tandemmq.replication.audit.stores import Replica
 
 #: up to so many digests (a quarter of a TiB of log) the driver compares them itself
 COLLECTED_BLOCKS_MAX = 500_000

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
-from replication.audit.blocks import Block, Range, digest_segment
-from replication.audit.errors import AuditError
-from replication.audit.islands import Compared, find_islands
-from replication.audit.kernel import Island
-from replication.audit.live import Access
-from replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
-from replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.blocks import Block, Range, digest_segment
+from tandemmq.replication.audit.errors import AuditError
+from tandemmq.replication.audit.islands import Compared, find_islands
+from tandemmq.replication.audit.kernel import Island
+from tandemmq.replication.audit.live import Access
+from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
+from tandemmq.replication.audit.stores import Replica, open_replica
 
 Share = TypeVar("Share")
 

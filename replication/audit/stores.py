@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.files import LocalFiles, StoreFiles
-from replication.audit.live import (
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.files import LocalFiles, StoreFiles
+from tandemmq.replication.audit.live import (
     Access,
     BrokerPort,
     LiveFiles,
@@ -17,19 +17,19 @@ from replication.audit.live import (
     is_live,
     list_store,
 )
-from replication.audit.shelves import WINDOW_ENTRIES, IndexEntries, Queues, read_index
-from replication.audit.source import (
+from tandemmq.replication.audit.shelves import WINDOW_ENTRIES, IndexEntries, Queues, read_index
+from tandemmq.replication.audit.source import (
     LocalLog,
     LogSource,
     SegmentFile,
     open_log,
     segment_bytes_of,
 )
-from replication.epochs import EpochHistory, read_epochs
-from replication.errors import CorruptEpochFile, CorruptIdentityFile
-from replication.identity import Identity, decode_identity
-from storage.checkpoint import Checkpoint, load_checkpoint
-from storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.replication.epochs import EpochHistory, read_epochs
+from tandemmq.replication.errors import CorruptEpochFile, CorruptIdentityFile
+from tandemmq.replication.identity import Identity, decode_identity
+from tandemmq.storage.checkpoint import Checkpoint, load_checkpoint
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES
 
 _WINDOWS_BYTES_MAX: Final = 256 << 20  # of all queues of a broker that are followed at once
 _WINDOW_ENTRIES_MAX: Final = 52_428  # 1 MiB

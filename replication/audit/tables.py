@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from replication.audit.errors import BadInput
+from tandemmq.replication.audit.errors import BadInput
 
 COLUMN_TYPES: Final = {"int": "int64", "str": "string", "float": "float64", "bool": "bool_"}
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from replication.audit.classes import DivergenceClass, Side
-from replication.audit.stores import Replica
-from replication.audit.tables import Divergence
-from replication.audit.windows import whole_record
+from tandemmq.replication.audit.classes import DivergenceClass, Side
+from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.tables import Divergence
+from tandemmq.replication.audit.windows import whole_record
 
 VOTERS_MIN: Final = 3
 _NOT_ASKED: Final = frozenset({DivergenceClass.LAG.value, DivergenceClass.AHEAD.value})

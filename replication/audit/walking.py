@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replication.audit.ends import find_end
-from replication.audit.kernel import BLANK
-from replication.audit.kernels import skip
-from replication.audit.stores import Replica
-from replication.audit.windows import WINDOW_BYTES, limit_of, read
+from tandemmq.replication.audit.ends import find_end
+from tandemmq.replication.audit.kernel import BLANK
+from tandemmq.replication.audit.kernels import skip
+from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read
 
 
 def log_end(replica: Replica, start: int = -1, bytes_max: int = -1, end_max: int = -1) -> int:

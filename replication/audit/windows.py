@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from replication.audit.kernel import BLANK, MORE, NOTHING, RECORD
-from replication.audit.kernels import find_record, kind_at, skip
-from replication.audit.stores import Replica
+from tandemmq.replication.audit.kernel import BLANK, MORE, NOTHING, RECORD
+from tandemmq.replication.audit.kernels import find_record, kind_at, skip
+from tandemmq.replication.audit.stores import Replica
 
 WINDOW_BYTES: Final = 4 << 20
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tandemmq import cli
-from tandemmq.extras import SERVER_MODULES
+from tandemmq.command import cli
+from tandemmq.command.extras import SERVER_MODULES
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-OURS = {"tandemmq", "storage", "replication", "cluster"}
-DISTRIBUTED = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py*")
+FOLDERS = ("tandemmq", "storage", "replication", "cluster")
+DISTRIBUTED = sorted(path for package in FOLDERS for path in (ROOT / package).rglob("*.py*")
                      if path.suffix in {".py", ".pyx"})  # fmt: skip
 REPLACED = {"compression": "backports"}  # in the standard library since 3.14
 
@@ -56,7 +56,7 @@ def imported(path: Path) -> set[str]:
 def foreign() -> set[str]:
     """Everything that our distribution imports from others."""
     found = {name for path in DISTRIBUTED for name in imported(path)}
-    return {REPLACED.get(name, name) for name in found} - sys.stdlib_module_names - OURS
+    return {REPLACED.get(name, name) for name in found} - sys.stdlib_module_names - {"tandemmq"}
 
 
 def test_everything_that_is_imported_is_declared_and_the_other_way_round() -> None:
@@ -82,7 +82,9 @@ def test_the_contract_of_the_client_names_all_that_extras_bring() -> None:
 def test_a_single_package_that_is_absent_is_named(
     absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tandemmq.extras.find_spec", lambda name: None if name == absent else name)
+    monkeypatch.setattr(
+        "tandemmq.command.extras.find_spec", lambda name: None if name == absent else name
+    )
     assert cli.main(["broker"]) == 11
     said = capsys.readouterr().err
     assert f"{absent} is not installed: pip install 'tandemmq[server]'" in said

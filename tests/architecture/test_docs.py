@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.remoting.codes import RequestCode
 from docs import missing
+from tandemmq.cluster.remoting.codes import RequestCode
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

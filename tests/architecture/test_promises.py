@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos import survival
-from chaos.sim.checks import Check, Violation
-from chaos.sim.faults import FAULTS
-from chaos.sim.world import simulate
-from chaos.survival import ASKED, PROMISES, Fate, Fault, table
-from replication.config import Mode
+from tandemmq.chaos import survival
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.faults import FAULTS
+from tandemmq.chaos.sim.world import simulate
+from tandemmq.chaos.survival import ASKED, PROMISES, Fate, Fault, table
+from tandemmq.replication.config import Mode
 
 ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 300

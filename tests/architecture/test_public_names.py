@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-import cluster.client
 import tandemmq
+import tandemmq.cluster.client
 
 PUBLIC = sorted(set(tandemmq.__all__) - {"__version__"})
 
@@ -21,7 +21,7 @@ def test_names_of_the_issue_are_there() -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_comes_from_the_client_with_a_docstring(name: str) -> None:
     value = getattr(tandemmq, name)
-    assert value is getattr(cluster.client, name)
+    assert value is getattr(tandemmq.cluster.client, name)
     assert inspect.getdoc(value)
 
 
@@ -70,19 +70,29 @@ def modules_after(code: str) -> set[str]:
 
 def test_client_loads_neither_servers_nor_uvloop() -> None:
     loaded = modules_after("from tandemmq import Producer, PushConsumer, PullConsumer")
-    assert "cluster.client.producer" in loaded
-    unwanted = {"uvloop", "cluster.broker", "cluster.nameserver", "aiohttp", "prometheus_client"}
+    assert "tandemmq.cluster.client.producing.producer" in loaded
+    unwanted = {
+        "uvloop",
+        "tandemmq.cluster.broker",
+        "tandemmq.cluster.nameserver",
+        "aiohttp",
+        "prometheus_client",
+    }
     assert not unwanted & loaded
 
 
 def test_command_line_starts_without_the_client() -> None:
-    loaded = modules_after("import tandemmq.cli")
-    assert "tandemmq.cli" in loaded
-    assert not {"cluster.client", "cluster.broker", "asyncio", "msgspec"} & loaded
+    loaded = modules_after("import tandemmq.command.cli")
+    assert "tandemmq.command.cli" in loaded
+    assert not {"tandemmq.cluster.client", "tandemmq.cluster.broker", "asyncio", "msgspec"} & loaded
 
 
 @pytest.mark.parametrize("role", ["broker", "nameserver"])
 def test_server_starts_without_the_client_and_the_other_server(role: str) -> None:
-    loaded = modules_after(f"import tandemmq.serving, cluster.{role}")
-    others = {"cluster.broker", "cluster.nameserver", "cluster.client"} - {f"cluster.{role}"}
+    loaded = modules_after(f"import tandemmq.command.serving, tandemmq.cluster.{role}")
+    others = {
+        "tandemmq.cluster.broker",
+        "tandemmq.cluster.nameserver",
+        "tandemmq.cluster.client",
+    } - {f"tandemmq.cluster.{role}"}
     assert not others & loaded

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("storage", "replication", "cluster", "chaos", "tandemmq")
+LINKED = {"storage", "replication", "cluster", "chaos"}  # docs/decisions/0011
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 SERVER_SOURCES = [
     path
@@ -77,6 +78,34 @@ def test_servers_never_flush_a_mapping_with_the_interpreter_lock_held(path: Path
             assert "map" not in receiver.lower(), f"line {node.lineno}: {receiver}.flush()"
 
 
+EVERYTHING = sorted(
+    path
+    for folder in (*PACKAGES, "bench", "docs", "release", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
+def test_packages_have_one_name_on_the_import_path(path: Path) -> None:
+    """Beside tandemmq.storage a module `storage` can be imported in a checkout: the same file, other classes."""
+    for node in ast.walk(parsed(path)):
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+        assert not {name.split(".")[0] for name in names} & LINKED, f"line {node.lineno}"
+
+
+def test_each_folder_is_linked_into_the_package() -> None:
+    links = {
+        path.name: os.readlink(path) for path in (ROOT / "tandemmq").iterdir() if path.is_symlink()
+    }
+    assert links == {name: f"../{name}" for name in LINKED}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_a_module_opens_by_saying_its_one_job(path: Path) -> None:
     if path.read_text(encoding="utf-8").strip():
@@ -97,12 +126,22 @@ def test_an_error_is_never_swallowed_in_silence(path: Path) -> None:
             assert not (broad and silent), f"line {node.lineno}: broad handler that does nothing"
 
 
-@pytest.mark.parametrize("twin", ["storage._record", "storage._derive", "cluster.broker._sendpath"])
+@pytest.mark.parametrize(
+    "twin",
+    [
+        "tandemmq.storage._record",
+        "tandemmq.storage._derive",
+        "tandemmq.cluster.broker.sending._sendpath",
+    ],
+)
 def test_compiled_modules_are_built_here_and_can_be_switched_off(twin: str) -> None:
     source = ROOT / (twin.replace(".", "/") + ".pyx")
     readable = source.with_name(source.stem.lstrip("_") + ".py")
     assert readable.exists(), "a compiled module needs its readable twin"
-    script = f"import sys, storage, cluster.broker.broker; print(storage.COMPILED, {twin!r} in sys.modules)"
+    script = (
+        "import sys, tandemmq.cluster.broker.broker; from tandemmq import storage\n"
+        f"print(storage.COMPILED, {twin!r} in sys.modules)"
+    )
     for pure, expected in (("", "True True"), ("1", "False False")):
         environment = {**os.environ, "TANDEM_PURE_PYTHON": pure}
         if not pure:
@@ -118,6 +157,5 @@ def test_compiled_modules_are_built_here_and_can_be_switched_off(twin: str) -> N
         assert run.stdout.strip() == expected, run.stderr
 
 
-def test_the_public_packages_are_marked_as_typed() -> None:
-    for package in PACKAGES:
-        assert (ROOT / package / "py.typed").exists(), package
+def test_the_package_is_marked_as_typed() -> None:
+    assert (ROOT / "tandemmq/py.typed").exists()

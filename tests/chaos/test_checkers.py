@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers import Queue, QueueContents, Served, check_acknowledged, check_queues
-from chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
+from tandemmq.chaos.checkers import Queue, QueueContents, Served, check_acknowledged, check_queues
+from tandemmq.chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
 
 HASH = "00112233aabbccdd"
 QUEUE: Queue = ("T", 0)

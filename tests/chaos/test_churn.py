@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from chaos.churn import LAST_EVENT, SENDS, TABLES_NS, Churn, check_last_life, check_lives
-from chaos.groups import Group
-from chaos.journal import FAIL, INFO, OK, Delivered, Journal, Send, read_events
-from chaos.traffic import CHURN_TOPIC, Traffic
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.remoting import Command, RequestCode
+from tandemmq.chaos.churn import LAST_EVENT, SENDS, TABLES_NS, Churn, check_last_life, check_lives
+from tandemmq.chaos.groups import Group
+from tandemmq.chaos.journal import FAIL, INFO, OK, Delivered, Journal, Send, read_events
+from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.remoting import Command, RequestCode
 
 LIFE_NS = 100 * 1_000_000_000
 DELETED = {1: LIFE_NS + 50, 2: 2 * LIFE_NS + 50}

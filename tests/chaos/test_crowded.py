@@ -1,10 +1,10 @@
-"""What chaos.crowded makes of what it saw."""
+"""What tandemmq.chaos.crowded makes of what it saw."""
 
 from __future__ import annotations
 
 import pytest
 
-from chaos.crowded import without_lease
+from tandemmq.chaos.crowded import without_lease
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import hostcuts
+from tandemmq.chaos import hostcuts
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,21 @@ from typing import Any, TypeVar
 
 import pytest
 
-from chaos import campaign as campaign_module
-from chaos import churn as churn_module
-from chaos import traffic as traffic_module
-from chaos.campaign import Campaign
-from chaos.churn import SENDS, Churn
-from chaos.groups import Group, GroupPlan, GroupView, Member
-from chaos.hostcuts import DECLARED, HostCuts
-from chaos.journal import Journal
-from chaos.partitions import Partitions
-from chaos.proxy import Direction
-from chaos.steady import SLAVE_TIMEOUT_MS, STALL_SLACK_MS, Steady
-from chaos.switchover import REFUSALS_MAX, Switchovers
-from chaos.traffic import Stall, Traffic, TrafficPlan
-from chaos.verdict import Verdict
-from cluster.client.errors import ClientError
+from tandemmq.chaos import campaign as campaign_module
+from tandemmq.chaos import churn as churn_module
+from tandemmq.chaos import traffic as traffic_module
+from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.churn import SENDS, Churn
+from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Member
+from tandemmq.chaos.hostcuts import DECLARED, HostCuts
+from tandemmq.chaos.journal import Journal
+from tandemmq.chaos.partitions import Partitions
+from tandemmq.chaos.proxy import Direction
+from tandemmq.chaos.steady import SLAVE_TIMEOUT_MS, STALL_SLACK_MS, Steady
+from tandemmq.chaos.switchover import REFUSALS_MAX, Switchovers
+from tandemmq.chaos.traffic import Stall, Traffic, TrafficPlan
+from tandemmq.chaos.verdict import Verdict
+from tandemmq.cluster.client.errors import ClientError
 
 MS = 1_000_000
 PAGE = Path(__file__).parents[2] / "docs/howto/break-a-group.md"

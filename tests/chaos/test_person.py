@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from chaos import person as module
-from chaos.classichosts import ClassicHosts
-from chaos.groups import GroupPlan, GroupView, Member
-from chaos.journal import Journal, read_events
-from chaos.person import Person
-from chaos.processes import ProcessBroken
-from chaos.verdict import PERSON_EVENT
+from tandemmq.chaos import person as module
+from tandemmq.chaos.classichosts import ClassicHosts
+from tandemmq.chaos.groups import GroupPlan, GroupView, Member
+from tandemmq.chaos.journal import Journal, read_events
+from tandemmq.chaos.person import Person
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.verdict import PERSON_EVENT
 
 FORKED = "a person must act why=master a:0: two logs: the bytes below 7 are not ours; seed it anew"
 ODD = "a person must act why=the clock went back"

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from chaos.ports import BROKER_OFFSETS, LOOPBACK, STEP, Ports
-from chaos.processes import ProcessBroken
+from tandemmq.chaos.ports import BROKER_OFFSETS, LOOPBACK, STEP, Ports
+from tandemmq.chaos.processes import ProcessBroken
 
 AMONG = range(18_000, 20_000)  # used by nothing else here
 

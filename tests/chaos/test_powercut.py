@@ -1,4 +1,4 @@
-"""chaos.powercut: random power cuts under the real storage, and that they find what is planted there."""
+"""tandemmq.chaos.powercut: random power cuts under the real storage, and that they find what is planted there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.powercut.campaign import Manner, campaign
-from chaos.powercut.disk import STALE, Disk, Names, mixed
-from storage import jsonfile
-from storage.checkpoint import RunningMark
-from storage.durability import Durability
-from storage.queuefiles import QueueFile
-from storage.segment import Segment
+from tandemmq.chaos.powercut.campaign import Manner, campaign
+from tandemmq.chaos.powercut.disk import STALE, Disk, Names, mixed
+from tandemmq.storage import jsonfile
+from tandemmq.storage.checkpoint import RunningMark
+from tandemmq.storage.durability import Durability
+from tandemmq.storage.queuefiles import QueueFile
+from tandemmq.storage.segment import Segment
 
 CUTS = 10_000
 CUTS_UNTIL_FOUND_MAX = 4_000
@@ -65,7 +65,7 @@ def raises_the_checkpoint_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_names_of_log_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("storage.segment.fsync_directory", lambda directory: None)
+    patch.setattr("tandemmq.storage.segment.fsync_directory", lambda directory: None)
 
 
 def forgets_the_names_of_directories(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def forgets_the_names_of_directories(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_names_of_tables(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("storage.jsonfile.fsync_directory", lambda directory: None)
+    patch.setattr("tandemmq.storage.jsonfile.fsync_directory", lambda directory: None)
 
 
 def renames_what_was_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def renames_what_was_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_it_sets_aside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("storage.setaside.fsync_directory", lambda directory: None)
+    patch.setattr("tandemmq.storage.setaside.fsync_directory", lambda directory: None)
 
 
 def promises_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:

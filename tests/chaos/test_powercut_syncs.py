@@ -1,7 +1,7 @@
 """Each sync of storage is needed: left out, a power cut shows it, and by the name of what it broke.
 
 A sync that no cut misses is either not needed, and then has no place in the code, or the workload and the judge of
-chaos.powercut do not see what it is for. So a new sync gets a line here.
+tandemmq.chaos.powercut do not see what it is for. So a new sync gets a line here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from chaos.powercut.campaign import Manner, campaign
-from storage.checkpoint import RunningMark
-from storage.commitlog import CommitLog
-from storage.consumequeue import ConsumeQueue
-from storage.consumequeues import ConsumeQueues
-from storage.cutting import Cut
-from storage.keyindex import KeyIndex
-from storage.segment import Segment
-from storage.segments import SegmentRun
+from tandemmq.chaos.powercut.campaign import Manner, campaign
+from tandemmq.storage.checkpoint import RunningMark
+from tandemmq.storage.commitlog import CommitLog
+from tandemmq.storage.consumequeue import ConsumeQueue
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.cutting import Cut
+from tandemmq.storage.keyindex import KeyIndex
+from tandemmq.storage.segment import Segment
+from tandemmq.storage.segments import SegmentRun
 
 CUTS_MAX: Final = 1_500
 
@@ -94,7 +94,7 @@ def queue_state_that_is_forgotten(patch: Patch) -> None:
     def forget(path: Path) -> None:
         path.unlink(missing_ok=True)
 
-    patch.setattr("storage.durability.forget_queue_state", forget)
+    patch.setattr("tandemmq.storage.durability.forget_queue_state", forget)
 
 
 def mark_that_is_taken_back(patch: Patch) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from chaos.gauges import metric_values
-from chaos.journal import FAIL, INFO, OK, Delivered, Seen, Send
-from chaos.promises import (
+from tandemmq.chaos.gauges import metric_values
+from tandemmq.chaos.journal import FAIL, INFO, OK, Delivered, Seen, Send
+from tandemmq.chaos.promises import (
     Cut,
     FinalLog,
     Freeze,
@@ -31,9 +31,9 @@ from chaos.promises import (
     within_window,
     within_window_again,
 )
-from chaos.survival import WINDOW_MS
-from chaos.traffic import Probe, Stall, stalls_between, writable_after
-from replication.config import Mode
+from tandemmq.chaos.survival import WINDOW_MS
+from tandemmq.chaos.traffic import Probe, Stall, stalls_between, writable_after
+from tandemmq.replication.config import Mode
 
 HASH = "00112233aabbccdd"
 QUEUE: Queue = ("T", 0)

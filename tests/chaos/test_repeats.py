@@ -1,10 +1,10 @@
-"""What chaos.repeats finds in deliveries around restarts, and what it lets pass."""
+"""What tandemmq.chaos.repeats finds in deliveries around restarts, and what it lets pass."""
 
 from __future__ import annotations
 
 import pytest
 
-from chaos.repeats import (
+from tandemmq.chaos.repeats import (
     ON_DISK_MS,
     ON_THE_WAY,
     OURS,
@@ -18,7 +18,7 @@ from chaos.repeats import (
     more_often,
     tally,
 )
-from cluster.client import MessageQueue
+from tandemmq.cluster.client import MessageQueue
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 OTHER = MessageQueue("T", "broker-b", 0)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import chaos.verdict as verdict_module
-from chaos.churn import DELETED_EVENT
-from chaos.history import HistoryMissing
-from chaos.journal import (
+import tandemmq.chaos.verdict as verdict_module
+from tandemmq.chaos.churn import DELETED_EVENT
+from tandemmq.chaos.history import HistoryMissing
+from tandemmq.chaos.journal import (
     INFO,
     OK,
     Delivered,
@@ -22,13 +22,13 @@ from chaos.journal import (
     read_seen,
     read_sends,
 )
-from chaos.load import body_hash
-from chaos.replicalogs import differences, read_cuts, read_log
-from chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, TOPIC
-from chaos.verdict import PERSON_EVENT, TOPICS, Verdict, judge
-from replication.config import Mode
-from replication.epochs import Epoch, EpochHistory, encode_epochs
-from storage import Draft, StorageConfig, encode_properties, open_store, pack_host
+from tandemmq.chaos.load import body_hash
+from tandemmq.chaos.replicalogs import differences, read_cuts, read_log
+from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, TOPIC
+from tandemmq.chaos.verdict import PERSON_EVENT, TOPICS, Verdict, judge
+from tandemmq.replication.config import Mode
+from tandemmq.replication.epochs import Epoch, EpochHistory, encode_epochs
+from tandemmq.storage import Draft, StorageConfig, encode_properties, open_store, pack_host
 
 SEGMENT_BYTES = 16 * 1024
 COUNT = 120

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from cluster import addresses
-from cluster.addresses import Interface, chosen
+from tandemmq.cluster import addresses
+from tandemmq.cluster.addresses import Interface, chosen
 
 LOOPBACK = Interface("lo", "127.0.0.1", True)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.config import (
+from tandemmq.cluster.config import (
     ConfigError,
     edit_properties_file,
     format_properties,

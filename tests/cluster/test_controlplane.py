@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster import controlanswers as answers
-from cluster import controlplane as plane
-from cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
-from replication import GroupRecord, GroupView, LeaseTimes
-from replication import election as e
-from replication import replica as r
+from tandemmq.cluster import controlanswers as answers
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
+from tandemmq.replication import GroupRecord, GroupView, LeaseTimes
+from tandemmq.replication import election as e
+from tandemmq.replication import replica as r
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "controller-remoting.jsonl.xz"
 TIMES = LeaseTimes()

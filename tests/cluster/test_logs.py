@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.logs import OncePer, setup_logging
+from tandemmq.cluster.logs import OncePer, setup_logging
 
 
 @pytest.fixture(autouse=True)

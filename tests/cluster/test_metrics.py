@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.metrics import METRICS, SERIES_MAX, MetricTable, page
+from tandemmq.cluster.metrics import METRICS, SERIES_MAX, MetricTable, page
 
 
 def test_names_say_what_they_are() -> None:

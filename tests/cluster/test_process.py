@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cluster import process
-from cluster.process import (
+from tandemmq.cluster import process
+from tandemmq.cluster.process import (
     ExitCode,
     JobReturned,
     connections_affordable,

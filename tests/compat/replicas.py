@@ -15,12 +15,12 @@ from clients import AnyBroker
 from cluster_processes import LOOPBACK, Broker, ask, routed, wait_until
 from javakit import JavaBroker
 
-from cluster.client import Admin
-from cluster.remoting import Command, RequestCode, open_channel
-from replication.audit.stores import Replica, open_replica
-from replication.audit.windows import end_of_run
-from storage import fastjson
 from tandemmq import Message, Producer
+from tandemmq.cluster.client import Admin
+from tandemmq.cluster.remoting import Command, RequestCode, open_channel
+from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.windows import end_of_run
+from tandemmq.storage import fastjson
 
 OURS: Final = "ours"
 CLUSTER: Final = "TestCluster"

@@ -13,8 +13,8 @@ from cluster_processes import wait_until
 from command_line import run
 from javakit import NEWEST, Driver
 
-from cluster.client import Admin
-from tandemmq.local_layout import Layout, open_layout
+from tandemmq.cluster.client import Admin
+from tandemmq.local.layout import Layout, open_layout
 
 
 @pytest.fixture

@@ -18,11 +18,18 @@ import javakit
 import msgspec
 from msgspec import inspect
 
-from cluster import controlplane
-from cluster.broker import registration, versions
-from cluster.broker.handlers import admin_groups, admin_offsets, admin_topics, client, locks
-from cluster.nameserver import registration as registered
-from cluster.remoting import bodies
+from tandemmq.cluster import controlplane
+from tandemmq.cluster.broker import registration
+from tandemmq.cluster.broker.handlers import (
+    admin_groups,
+    admin_offsets,
+    admin_topics,
+    client,
+    locks,
+)
+from tandemmq.cluster.broker.tables import versions
+from tandemmq.cluster.nameserver import registration as registered
+from tandemmq.cluster.remoting import bodies
 
 BODIES = 5_005
 OUT_OF_BOUNDS = "^Expected `int` [<>]="  # read, but no id or number that a request may name

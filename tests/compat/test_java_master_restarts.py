@@ -25,9 +25,9 @@ from test_java_replica import START_S, VERSION, controlled_name_server, epochs
 # meet Java between the two. This one is back at once.
 AT_ONCE = """
 import sys
-from replication import feed, slave
+from tandemmq.replication import feed, slave
 feed.RETRY_TICK_MS = slave.RETRY_MS_MIN = 1
-from tandemmq.cli import main
+from tandemmq.command.cli import main
 sys.exit(main())
 """
 NAME = "restarted"

@@ -20,7 +20,7 @@ from cluster_processes import (
 )
 from javakit import NEWEST, Driver, JavaBroker
 
-from storage import fastjson
+from tandemmq.storage import fastjson
 
 STORE = Path(__file__).parents[1] / "golden" / "moved" / "533-rocksdb.tar.xz"
 HOWTO = REPOSITORY / "docs" / "howto" / "from-rocketmq.md"

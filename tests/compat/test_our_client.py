@@ -24,7 +24,6 @@ from javakit import (
     text_of,
 )
 
-from cluster.client import Admin
 from tandemmq import (
     ClientConfig,
     Compression,
@@ -39,6 +38,7 @@ from tandemmq import (
     StartFrom,
     by_key,
 )
+from tandemmq.cluster.client import Admin
 
 _serial = itertools.count(1)
 

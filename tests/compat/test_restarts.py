@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.repeats import OURS, STOCK
-from chaos.restarts import Settings, campaign
+from tandemmq.chaos.repeats import OURS, STOCK
+from tandemmq.chaos.restarts import Settings, campaign
 
 
 @pytest.mark.timeout(480)

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
-from chaos.sim.broker import Broker
-from chaos.sim.checks import Check
-from chaos.sim.control import Controller
-from chaos.sim.controllers import EtcdController, EtcdControllers
-from chaos.sim.mishaps import CLONES, ETCD, RECORDS
-from chaos.sim.world import Parts
-from cluster.controller.etcdstore import PAST, EtcdStore, _put
-from cluster.controller.store import Changes
-from replication import election as e
-from replication import slave as s
-from replication.config import Mode
-from replication.election import ControllerCore, GroupRecord
-from replication.evidence import Group
-from replication.group import NO_SESSION
-from replication.slave import SlaveCore
+from tandemmq.chaos.sim.broker import Broker
+from tandemmq.chaos.sim.checks import Check
+from tandemmq.chaos.sim.control import Controller
+from tandemmq.chaos.sim.controllers import EtcdController, EtcdControllers
+from tandemmq.chaos.sim.mishaps import CLONES, ETCD, RECORDS
+from tandemmq.chaos.sim.world import Parts
+from tandemmq.cluster.controller.etcdstore import PAST, EtcdStore, _put
+from tandemmq.cluster.controller.store import Changes
+from tandemmq.replication import election as e
+from tandemmq.replication import slave as s
+from tandemmq.replication.config import Mode
+from tandemmq.replication.election import ControllerCore, GroupRecord
+from tandemmq.replication.evidence import Group
+from tandemmq.replication.group import NO_SESSION
+from tandemmq.replication.slave import SlaveCore
 
 
 class BelievesWhoeverSaysAnId(ControllerCore):

@@ -13,7 +13,7 @@ import pytest
 class Platter:
     """What a disk holds of files below a directory: the content that each had when it was last synced.
 
-    Names and lengths count as durable at once: chaos.powercut models those, too.
+    Names and lengths count as durable at once: tandemmq.chaos.powercut models those, too.
     """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 
 from timekit import HandClock
 
-from replication.comparing import Verdict
-from replication.config import Mode, StreamRules
-from replication.feed import Feed
-from replication.frames import Buffer, Dialect, MasterFrameReader, Transfer
-from replication.master import MasterCore
-from replication.masterevents import (
+from tandemmq.replication.comparing import Verdict
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.frames import Buffer, Dialect, MasterFrameReader, Transfer
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import (
     Acknowledge,
     CompareSlave,
     Confirmed,
     Effect,
     SlaveCompared,
 )
-from replication.sender import Sender, open_listener
+from tandemmq.replication.sender import Sender, open_listener
 
 SEGMENT_BYTES = 65536
 

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from storage import SystemClock
+from tandemmq.storage import SystemClock
 
 Result = TypeVar("Result")
 

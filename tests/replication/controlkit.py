@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     AlterSyncSet,
     Announce,
     Answer,

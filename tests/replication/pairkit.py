@@ -11,15 +11,15 @@ from typing import Any
 
 from timekit import HandClock
 
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.election import GroupView
-from replication.feed import Feed
-from replication.frames import Buffer
-from replication.keeping import EpochFile, LogKeeping
-from replication.masterevents import Acknowledge, Confirmed
-from replication.party import Party
-from replication.receiver import Receiver
-from replication.replica import (
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import GroupView
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.frames import Buffer
+from tandemmq.replication.keeping import EpochFile, LogKeeping
+from tandemmq.replication.masterevents import Acknowledge, Confirmed
+from tandemmq.replication.party import Party
+from tandemmq.replication.receiver import Receiver
+from tandemmq.replication.replica import (
     CloseWrites,
     ControllerUp,
     HeartbeatAnswered,
@@ -31,9 +31,9 @@ from replication.replica import (
     SendHeartbeat,
     WritesClosed,
 )
-from replication.sender import Sender
-from replication.slave import Alarm, SlaveCore
-from storage import Draft, MessageStore, StorageConfig, open_store
+from tandemmq.replication.sender import Sender
+from tandemmq.replication.slave import Alarm, SlaveCore
+from tandemmq.storage import Draft, MessageStore, StorageConfig, open_store
 
 SEGMENT_BYTES = 16384
 

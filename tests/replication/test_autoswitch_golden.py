@@ -13,11 +13,11 @@ import pytest
 from pairkit import Connection, Net, Replica
 from timekit import HandClock
 
-from replication.config import Mode
-from replication.frames import Dialect, MasterFrameReader, Transfer
-from replication.keeping import EpochFile
-from replication.replica import Role
-from replication.slave import SlaveState
+from tandemmq.replication.config import Mode
+from tandemmq.replication.frames import Dialect, MasterFrameReader, Transfer
+from tandemmq.replication.keeping import EpochFile
+from tandemmq.replication.replica import Role
+from tandemmq.replication.slave import SlaveState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SWITCHED = 7555  # where epoch 2 begins

@@ -6,9 +6,15 @@ import msgspec
 import pytest
 from controlkit import Bench
 
-from replication.config import LeaseTimes
-from replication.controlevents import AlterSyncSet, Announce, Heartbeat, Kind, RegisterBroker
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.controlevents import (
+    AlterSyncSet,
+    Announce,
+    Heartbeat,
+    Kind,
+    RegisterBroker,
+)
+from tandemmq.replication.election import (
     Answer,
     AnswerHeartbeat,
     ApplyBrokerId,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.haport import door_of
-from cluster.broker.unserved import ACCESS_CONTROL
-from cluster.remoting.selfsigned import self_signed_pem
-from replication.door import Door, networks
-from replication.tlswire import HELD_BYTES_MAX, TlsWire
-from replication.wire import SocketWire
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.settings.unserved import ACCESS_CONTROL
+from tandemmq.cluster.broker.standing.haport import door_of
+from tandemmq.cluster.remoting.selfsigned import self_signed_pem
+from tandemmq.replication.door import Door, networks
+from tandemmq.replication.tlswire import HELD_BYTES_MAX, TlsWire
+from tandemmq.replication.wire import SocketWire
 
 
 def test_addresses_and_networks_in_any_separation() -> None:

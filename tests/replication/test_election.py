@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from controlkit import Bench, kinds, told
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     AllowUnclean,
     AlterSyncSet,
     Answer,

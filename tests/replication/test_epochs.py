@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication import epochs
-from replication.epochs import (
+from tandemmq.replication import epochs
+from tandemmq.replication.epochs import (
     ENTRIES_MAX,
     Epoch,
     EpochHistory,
@@ -16,7 +16,7 @@ from replication.epochs import (
     encode_epochs,
     read_epochs,
 )
-from replication.errors import CorruptEpochFile
+from tandemmq.replication.errors import CorruptEpochFile
 
 
 def history(*entries: tuple[int, int]) -> EpochHistory:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.feed import EffectFailed, Feed
-from replication.master import MasterCore
-from replication.masterevents import Admit, SlaveGreeted, Tick
-from replication.replica import ReplicaCore
-from replication.slave import Connect, Follow, SlaveCore
-from storage import FlushFailed, SystemClock
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.feed import EffectFailed, Feed
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import Admit, SlaveGreeted, Tick
+from tandemmq.replication.replica import ReplicaCore
+from tandemmq.replication.slave import Connect, Follow, SlaveCore
+from tandemmq.storage import FlushFailed, SystemClock
 
 
 class Say:

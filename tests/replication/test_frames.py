@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from replication.config import FRAME_BODY_BYTES_MAX
-from replication.epochs import Epoch, EpochHistory
-from replication.errors import PeerBrokeProtocol
-from replication.frames import (
+from tandemmq.replication.config import FRAME_BODY_BYTES_MAX
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.errors import PeerBrokeProtocol
+from tandemmq.replication.frames import (
     NO_PROOF,
     Challenge,
     Dialect,
@@ -37,7 +37,7 @@ from replication.frames import (
     encode_transfer_head,
     history_of,
 )
-from replication.proofs import master_proof, refuse_hello, refuse_welcome, slave_proof
+from tandemmq.replication.proofs import master_proof, refuse_hello, refuse_welcome, slave_proof
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire"
 GOLDEN = {"ha-classic": Dialect.CLASSIC, "ha-autoswitch": Dialect.AUTO_SWITCH}

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from senderkit import FakeWire, Master, MemoryLog, frames_of, on_loop
 
-from replication.config import Mode
-from replication.masterevents import Acknowledge
-from replication.stream import GROUP_BYTES
+from tandemmq.replication.config import Mode
+from tandemmq.replication.masterevents import Acknowledge
+from tandemmq.replication.stream import GROUP_BYTES
 
 
 @asynccontextmanager

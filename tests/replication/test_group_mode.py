@@ -8,8 +8,8 @@ import pytest
 from controlkit import Bench, told
 from msgspec import structs
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     Announce,
     ApplyBrokerId,
     ControllerCore,

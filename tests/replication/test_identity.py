@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.errors import CorruptIdentityFile
-from replication.identity import Identity, decode_identity
+from tandemmq.replication.errors import CorruptIdentityFile
+from tandemmq.replication.identity import Identity, decode_identity
 
 
 def test_both_files_come_back() -> None:

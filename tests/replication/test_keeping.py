@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from replication.epochs import Epoch, EpochHistory
-from replication.keeping import EpochFile, LogKeeping
-from replication.slave import PersistHistory, Truncate
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.keeping import EpochFile, LogKeeping
+from tandemmq.replication.slave import PersistHistory, Truncate
 
 HISTORY = EpochHistory((Epoch(1, 0), Epoch(2, 800), Epoch(5, 1000)))
 
@@ -83,7 +83,7 @@ def test_a_cut_announces_itself_before_it_begins(
         assert epochs.beyond(end) is None, "announced first"
         cut.append(end)
 
-    monkeypatch.setattr("replication.keeping.cut_log", cut_log)
+    monkeypatch.setattr("tandemmq.replication.keeping.cut_log", cut_log)
     handlers = Handlers()
     keeping = LogKeeping(handlers, Log(tmp_path), epochs)  # type: ignore[arg-type]
     asyncio.run(keeping._truncate(Truncate(800)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from senderkit import SEGMENT_BYTES, FakeWire, Master, MemoryLog, frames_of, on_loop
 
-from replication.frames import Buffer
+from tandemmq.replication.frames import Buffer
 
 HOT_BYTES = 1_000
 DATA = random.Random(1).randbytes(3 * SEGMENT_BYTES + 1_234)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from controlkit import Bench, kinds, told
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     STRANGERS_MAX,
     ApplyBrokerId,
     CleanBrokerData,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from replication.config import Mode, StreamRules
-from replication.master import MasterCore
-from replication.masterevents import Acknowledge, Appended, Confirmed, Effect, Flushed, SlaveGreeted
-from replication.masterevents import SlaveReported as Reported
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import (
+    Acknowledge,
+    Appended,
+    Confirmed,
+    Effect,
+    Flushed,
+    SlaveGreeted,
+)
+from tandemmq.replication.masterevents import SlaveReported as Reported
 
 CONNECTION = 7
 

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replication import masterevents as m
-from replication.config import Mode, StreamRules
-from replication.epochs import Epoch, EpochHistory
-from replication.master import MasterCore, MasterState, Refusal
+from tandemmq.replication import masterevents as m
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.master import MasterCore, MasterState, Refusal
 
 REPLICAS = st.integers(2, 4)
 REIGNS = EpochHistory(

@@ -14,13 +14,13 @@ import pytest
 from pairkit import Net, Replica
 from timekit import HandClock
 
-from replication.epochs import EpochHistory
-from replication.frames import Dialect
-from replication.keeping import EpochFile
-from replication.masterevents import Flushed
-from replication.replica import Role
-from replication.slave import DispatchBroken, SlaveState
-from storage import inspect_store, setaside
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.frames import Dialect
+from tandemmq.replication.keeping import EpochFile
+from tandemmq.replication.masterevents import Flushed
+from tandemmq.replication.replica import Role
+from tandemmq.replication.slave import DispatchBroken, SlaveState
+from tandemmq.storage import inspect_store, setaside
 
 DIALECTS: dict[str, dict[str, Any]] = {
     "auto-switch": {"extended": False},

@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.joinedcrc import joined_crc
-from replication.readahead import Ahead, Ready, read_ahead
+from tandemmq.replication.joinedcrc import joined_crc
+from tandemmq.replication.readahead import Ahead, Ready, read_ahead
 
 
 @given(st.binary(max_size=60), st.binary(max_size=3000))

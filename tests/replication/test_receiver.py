@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from timekit import HandClock
 
-from replication.comparing import Finding, Verdict
-from replication.config import StreamRules
-from replication.feed import Feed
-from replication.frames import Dialect, Transfer, encode_master_frame
-from replication.masterevents import Confirmed, Flushed
-from replication.receiver import BUFFER_BYTES, Link, Receiver, parse_address
-from replication.slave import Alarm, SlaveCore, SlaveState
-from storage import FlushFailed, StorageConfig, StoreIsFull, open_store
+from tandemmq.replication.comparing import Finding, Verdict
+from tandemmq.replication.config import StreamRules
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.frames import Dialect, Transfer, encode_master_frame
+from tandemmq.replication.masterevents import Confirmed, Flushed
+from tandemmq.replication.receiver import BUFFER_BYTES, Link, Receiver, parse_address
+from tandemmq.replication.slave import Alarm, SlaveCore, SlaveState
+from tandemmq.storage import FlushFailed, StorageConfig, StoreIsFull, open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SEGMENT_BYTES = 65536

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from replication.config import Mode, StreamRules
-from replication.epochs import Epoch, EpochHistory
-from replication.group import GroupRecord, Member
-from replication.master import MasterCore
-from replication.masterevents import (
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.group import GroupRecord, Member
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import (
     Acknowledge,
     Admit,
     Appended,
@@ -21,7 +21,7 @@ from replication.masterevents import (
     SlaveReported,
     Tick,
 )
-from replication.registered import KnownReplica, Registry
+from tandemmq.replication.registered import KnownReplica, Registry
 
 OURS = KnownReplica(1, 11, ("10.0.0.1",))
 SLAVE = KnownReplica(2, 12, ("10.0.0.2",))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from senderkit import FakeWire, Master, MemoryLog, frames_of
 
-import replication.sender as sender_module
-from replication.master import NEVER
-from replication.masterevents import Acknowledge, Confirmed
+import tandemmq.replication.sender as sender_module
+from tandemmq.replication.master import NEVER
+from tandemmq.replication.masterevents import Acknowledge, Confirmed
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire" / "ha-classic.jsonl.xz"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from controlkit import Bench, kinds, told
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     Announce,
     ApplyBrokerId,
     Code,
@@ -21,7 +21,7 @@ from replication.election import (
     SessionClosed,
     Tick,
 )
-from replication.evidence import NOTED_MS
+from tandemmq.replication.evidence import NOTED_MS
 
 
 def register(bench: Bench, replica: int, incarnation: int, **fields: Any) -> list[Announce]:

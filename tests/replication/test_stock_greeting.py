@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from replication import slave as s
-from replication.config import StreamRules
-from replication.epochs import Epoch, EpochHistory
-from replication.slave import SlaveCore, SlaveState
+from tandemmq.replication import slave as s
+from tandemmq.replication.config import StreamRules
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.slave import SlaveCore, SlaveState
 
 MASTER = 1
 

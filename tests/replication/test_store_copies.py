@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from controlkit import Bench
 
-from replication.config import LeaseTimes
-from replication.election import (
+from tandemmq.replication.config import LeaseTimes
+from tandemmq.replication.election import (
     Answer,
     Code,
     ControllerCore,

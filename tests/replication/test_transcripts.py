@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from replication import election as e
-from replication import masterevents as m
-from replication import replica as r
-from replication import slave as s
-from replication.comparing import Verdict
-from replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
-from replication.election import ControllerCore, GroupRecord, GroupView
-from replication.epochs import Epoch, EpochHistory
-from replication.master import MasterCore
-from replication.replica import ReplicaCore
-from replication.slave import SlaveCore
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication import slave as s
+from tandemmq.replication.comparing import Verdict
+from tandemmq.replication.config import LeasePolicy, LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import ControllerCore, GroupRecord, GroupView
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.replica import ReplicaCore
+from tandemmq.replication.slave import SlaveCore
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 

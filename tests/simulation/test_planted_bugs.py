@@ -15,29 +15,29 @@ import msgspec
 import pytest
 from mishapbugs import MISHAP_BUGS
 
-from chaos.sim.broker import Broker
-from chaos.sim.checks import Check, Violation
-from chaos.sim.classic import simulate_classic
-from chaos.sim.control import Controller
-from chaos.sim.disk import LOST, Disk
-from chaos.sim.pair import Node
-from chaos.sim.tables import TOPIC, Pulled, Schedule, Tables
-from chaos.sim.world import Parts, simulate
-from cluster.broker.cuts import _SETTLED, Cuts
-from cluster.broker.members import Peer
-from cluster.broker.resting import Resting
-from cluster.broker.steadytime import Arrivals
-from replication import election as e
-from replication import masterevents as m
-from replication import slave as s
-from replication.comparing import Finding
-from replication.config import Mode
-from replication.election import ControllerCore
-from replication.epochs import EpochHistory
-from replication.evidence import Group
-from replication.master import MasterCore, Slave
-from replication.replica import ReplicaCore
-from replication.slave import SlaveCore
+from tandemmq.chaos.sim.broker import Broker
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.classic import simulate_classic
+from tandemmq.chaos.sim.control import Controller
+from tandemmq.chaos.sim.disk import LOST, Disk
+from tandemmq.chaos.sim.pair import Node
+from tandemmq.chaos.sim.tables import TOPIC, Pulled, Schedule, Tables
+from tandemmq.chaos.sim.world import Parts, simulate
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.sending.steadytime import Arrivals
+from tandemmq.cluster.broker.tables.cuts import _SETTLED, Cuts
+from tandemmq.cluster.broker.tables.resting import Resting
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import slave as s
+from tandemmq.replication.comparing import Finding
+from tandemmq.replication.config import Mode
+from tandemmq.replication.election import ControllerCore
+from tandemmq.replication.epochs import EpochHistory
+from tandemmq.replication.evidence import Group
+from tandemmq.replication.master import MasterCore, Slave
+from tandemmq.replication.replica import ReplicaCore
+from tandemmq.replication.slave import SlaveCore
 
 pytestmark = pytest.mark.simulation
 

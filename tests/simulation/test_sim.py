@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from chaos.sim import clones
-from chaos.sim.broker import Broker
-from chaos.sim.campaign import campaign
-from chaos.sim.checks import Check, Violation
-from chaos.sim.classic import simulate_classic
-from chaos.sim.control import Controller
-from chaos.sim.faults import FAULTS
-from chaos.sim.mishaps import CLONES
-from chaos.sim.world import Parts, World, simulate
-from replication.config import Mode
-from replication.election import ControllerCore, Effect, RegisterBroker
-from replication.replica import ReplicaCore
+from tandemmq.chaos.sim import clones
+from tandemmq.chaos.sim.broker import Broker
+from tandemmq.chaos.sim.campaign import campaign
+from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.classic import simulate_classic
+from tandemmq.chaos.sim.control import Controller
+from tandemmq.chaos.sim.faults import FAULTS
+from tandemmq.chaos.sim.mishaps import CLONES
+from tandemmq.chaos.sim.world import Parts, World, simulate
+from tandemmq.replication.config import Mode
+from tandemmq.replication.election import ControllerCore, Effect, RegisterBroker
+from tandemmq.replication.replica import ReplicaCore
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2000
@@ -71,8 +71,9 @@ pytestmark = pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_two_thousand_seeds_keep_every_promise() -> None:
     found = campaign(range(SEEDS), EVENTS, jobs=2)
-    assert not found.failures, "replay: python -m chaos.sim --trace --seed N; " + "\n".join(
-        f"seed {seed}: {problem}" for seed, problem in found.failures[:3]
+    assert not found.failures, (
+        "replay: python -m tandemmq.chaos.sim --trace --seed N; "
+        + "\n".join(f"seed {seed}: {problem}" for seed, problem in found.failures[:3])
     )
     assert found.seeds >= SEEDS
     assert found.events >= found.seeds * EVENTS
@@ -206,7 +207,7 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     outputs = set()
     for hash_seed in ("0", "4711"):
         run = subprocess.run(
-            [sys.executable, "-m", "chaos.sim", "--seed", "7", "--trace"],
+            [sys.executable, "-m", "tandemmq.chaos.sim", "--seed", "7", "--trace"],
             capture_output=True,
             text=True,
             check=True,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.world import World
-from replication.config import LeasePolicy, Mode
-from replication.master import MasterCore, Refusal
+from tandemmq.chaos.sim.world import World
+from tandemmq.replication.config import LeasePolicy, Mode
+from tandemmq.replication.master import MasterCore, Refusal
 
 pytestmark = pytest.mark.simulation
 

@@ -24,12 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A local session with two slots, warmed by nothing: the first test to read pays for the start."""
-    from tandemmq import sparkling
+    from tandemmq.audit import sparkling
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Spark and py4j warn of is theirs
         made = sparkling.session("local[2]")
-        formats = __import__("replication.audit.spark_formats", fromlist=["register"])
+        formats = __import__("tandemmq.replication.audit.spark_formats", fromlist=["register"])
         formats.register(made)
         yield made
         made.stop()

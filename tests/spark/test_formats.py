@@ -11,9 +11,9 @@ import pytest
 import storekit
 from storekit import LogFiles
 
-from replication.audit.blocks import digest_replica
-from replication.audit.stores import open_replica
-from storage.record import decode
+from tandemmq.replication.audit.blocks import digest_replica
+from tandemmq.replication.audit.stores import open_replica
+from tandemmq.storage.record import decode
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,7 +52,7 @@ def test_range_without_records_gives_no_rows(spark: Any, store: Path) -> None:
 
 
 def test_every_column_is_what_the_store_decodes(spark: Any, store: Path) -> None:
-    from replication.audit.spark_rows import COLUMNS
+    from tandemmq.replication.audit.spark_rows import COLUMNS
 
     place = storekit.places(store)[123]
     found = (

@@ -15,10 +15,10 @@ import pytest
 import storekit
 from storekit import LogFiles
 
-from replication.audit.plan import Options, Outcome, audit
-from storage import StorageConfig, open_store
-from tandemmq import sparkling
-from tandemmq.cli import main
+from tandemmq.audit import sparkling
+from tandemmq.command.cli import main
+from tandemmq.replication.audit.plan import Options, Outcome, audit
+from tandemmq.storage import StorageConfig, open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -75,7 +75,7 @@ def test_both_engines_say_the_same(spark: Any, pair: tuple[Path, Path]) -> None:
 def test_blocks_that_are_too_many_for_the_driver_are_compared_by_spark(
     spark: Any, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    job = __import__("replication.audit.spark_job", fromlist=["x"])
+    job = __import__("tandemmq.replication.audit.spark_job", fromlist=["x"])
     monkeypatch.setattr(job, "COLLECTED_BLOCKS_MAX", 0)
     places = {"master": str(pair[0]), "slave": str(pair[1])}
     engine = sparkling.spark_engine("local[2]", "c1", places, out=tmp_path)
@@ -199,7 +199,7 @@ def test_stream_goes_back_to_where_a_failover_cut_the_log(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader that Spark would ask, asked here: a log that is shorter than it was."""
-    formats = __import__("replication.audit.spark_formats", fromlist=["x"])
+    formats = __import__("tandemmq.replication.audit.spark_formats", fromlist=["x"])
     for name in ("master", "slave"):
         grow(tmp_path / name, 4, 200)
     options = {

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from platterkit import Platter
 
-import storage.record
-import storage.tail
-from storage.config import StorageConfig
-from storage.segment import Segment
+import tandemmq.storage.record
+import tandemmq.storage.tail
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.segment import Segment
 
 GOLDEN_STORES = Path(__file__).parent.parent / "golden" / "stores"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN_STORES.glob("*.jsonl"))
@@ -26,7 +26,9 @@ GOLDEN_NAMES = sorted(path.stem for path in GOLDEN_STORES.glob("*.jsonl"))
 
 #: record.py and tail.py as one, like their compiled form
 _READABLE = SimpleNamespace(
-    **vars(storage.record), LogTail=storage.tail.LogTail, QueueTail=storage.tail.QueueTail
+    **vars(tandemmq.storage.record),
+    LogTail=tandemmq.storage.tail.LogTail,
+    QueueTail=tandemmq.storage.tail.QueueTail,
 )
 
 
@@ -34,10 +36,10 @@ def _codecs() -> list[Any]:
     if os.environ.get("TANDEM_PURE_PYTHON"):
         return [_READABLE]
     try:
-        compiled = import_module("storage._record")
+        compiled = import_module("tandemmq.storage._record")
     except ImportError as error:
         pytest.exit(
-            f"storage._record is not built ({error}): half of the codec tests would not run."
+            f"tandemmq.storage._record is not built ({error}): half of the codec tests would not run."
             " Build it (pip install -e .), or set TANDEM_PURE_PYTHON=1 to test Python alone.",
             returncode=4,
         )
@@ -46,7 +48,7 @@ def _codecs() -> list[Any]:
 
 @pytest.fixture(params=_codecs(), ids=lambda module: module.__name__)
 def codec(request: pytest.FixtureRequest) -> Any:
-    """storage.record with storage.tail, then storage._record."""
+    """tandemmq.storage.record with tandemmq.storage.tail, then tandemmq.storage._record."""
     return request.param
 
 

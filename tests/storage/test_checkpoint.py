@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.checkpoint import (
+from tandemmq.storage.checkpoint import (
     CHECKPOINT_BYTES,
     Checkpoint,
     QueueMark,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-import storage.codec as codec
-import storage.record as readable
-import storage.tail
+import tandemmq.storage.codec as codec
+import tandemmq.storage.record as readable
+import tandemmq.storage.tail
 
 
 def test_every_name_of_the_codec_is_documented_in_the_readable_form() -> None:
     for name in set(codec.__all__) - {"COMPILED"}:
-        assert hasattr(readable, name) or hasattr(storage.tail, name), name
+        assert hasattr(readable, name) or hasattr(tandemmq.storage.tail, name), name
 
 
 def test_compiled_functions_are_picked_together_or_not_at_all() -> None:
@@ -19,8 +19,8 @@ def test_compiled_functions_are_picked_together_or_not_at_all() -> None:
     doubled += ["split_batch", "tags_code"]
     modules = {getattr(codec, name).__module__ for name in doubled}
     tails = {codec.LogTail.__module__, codec.QueueTail.__module__}
-    assert modules == {"storage._record" if codec.COMPILED else "storage.record"}
-    assert tails == {"storage._record" if codec.COMPILED else "storage.tail"}
+    assert modules == {"tandemmq.storage._record" if codec.COMPILED else "tandemmq.storage.record"}
+    assert tails == {"tandemmq.storage._record" if codec.COMPILED else "tandemmq.storage.tail"}
 
 
 def test_pure_python_can_be_asked_for() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.codec import (
+from tandemmq.storage.codec import (
     BLANK_BYTES,
     Draft,
     SysFlag,
@@ -24,18 +24,18 @@ from storage.codec import (
     scan,
     split_batch,
 )
-from storage.commitlog import CommitLog, Placed
-from storage.config import StorageConfig
-from storage.errors import (
+from tandemmq.storage.commitlog import CommitLog, Placed
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.errors import (
     CorruptRecord,
     FlushFailed,
     MessageTooLarge,
     SegmentUnavailable,
     StoreIsFull,
 )
-from storage.record import BatchItem
-from storage.segment import Segment
-from storage.segments import segment_name
+from tandemmq.storage.record import BatchItem
+from tandemmq.storage.segment import Segment
+from tandemmq.storage.segments import segment_name
 
 SEGMENT = 4096
 Open = Callable[..., CommitLog]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import CorruptFile, FlushFailed, NotAStore, StorageConfig
-from storage.checkpoint import QueueMark
-from storage.consumequeue import GAP_ENTRIES_MAX, ConsumeQueue
-from storage.consumequeues import ConsumeQueues
-from storage.queuefiles import ALLOCATE_BYTES_MIN, BLANK_ENTRY, FileCache, QueueFile
+from tandemmq.storage import CorruptFile, FlushFailed, NotAStore, StorageConfig
+from tandemmq.storage.checkpoint import QueueMark
+from tandemmq.storage.consumequeue import GAP_ENTRIES_MAX, ConsumeQueue
+from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.queuefiles import ALLOCATE_BYTES_MIN, BLANK_ENTRY, FileCache, QueueFile
 
 FILE_BYTES = 400  # twenty entries
 RECORD = 100

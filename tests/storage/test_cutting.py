@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from platterkit import Platter
 
-from replication.keeping import cut_log
-from storage import (
+from tandemmq.replication.keeping import cut_log
+from tandemmq.storage import (
     Cut,
     Draft,
     FlushFailed,
@@ -26,7 +26,7 @@ from storage import (
     open_store,
     setaside,
 )
-from storage.checkpoint import load_checkpoint, load_queue_state
+from tandemmq.storage.checkpoint import load_checkpoint, load_queue_state
 
 SEGMENT_BYTES = 4096
 
@@ -221,7 +221,7 @@ def test_what_recovery_cuts_off_is_gone_for_good(
 
 
 def test_a_queue_that_is_cut_empty_stays_so(tmp_path: Path, platter: Platter) -> None:
-    """INV-40, found by chaos.powercut: nothing was left to flush, so its zeros were not either, and
+    """INV-40, found by tandemmq.chaos.powercut: nothing was left to flush, so its zeros were not either, and
     after a clean stop the entry was believed."""
     boot = tmp_path / "boot"
     boot.write_text("one")
@@ -244,7 +244,7 @@ def test_a_queue_that_is_cut_empty_stays_so(tmp_path: Path, platter: Platter) ->
 def test_entries_in_front_of_a_cut_that_were_not_flushed_are_not_taken_for_it(
     tmp_path: Path, platter: Platter, kept: int
 ) -> None:
-    """Found by chaos.powercut: where a file of the queue began there were no zeros to sync, so nothing was."""
+    """Found by tandemmq.chaos.powercut: where a file of the queue began there were no zeros to sync, so nothing was."""
     files = tmp_path / "store" / "consumequeue" / "T" / "0"
     boot = tmp_path / "boot"
     boot.write_text("one")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import storage.derive
-from storage.errors import CorruptFile
-from storage.record import (
+import tandemmq.storage.derive
+from tandemmq.storage.errors import CorruptFile
+from tandemmq.storage.record import (
     DELAY_TOPIC,
     Draft,
     SysFlag,
@@ -33,13 +33,13 @@ INDEX_ROOM = 9
 
 def implementations() -> list[Any]:
     if os.environ.get("TANDEM_PURE_PYTHON"):
-        return [storage.derive]
-    return [storage.derive, import_module("storage._derive")]
+        return [tandemmq.storage.derive]
+    return [tandemmq.storage.derive, import_module("tandemmq.storage._derive")]
 
 
 @pytest.fixture(params=implementations(), ids=lambda module: module.__name__)
 def loops(request: pytest.FixtureRequest) -> Any:
-    """storage.derive, then storage._derive."""
+    """tandemmq.storage.derive, then tandemmq.storage._derive."""
     return request.param
 
 
@@ -303,7 +303,7 @@ def test_stale_record_is_no_record(loops: Any) -> None:
 
 
 def loops_constant(name: str) -> int:
-    value: int = getattr(storage.derive, name)
+    value: int = getattr(tandemmq.storage.derive, name)
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage import Draft, MessageStore, StorageConfig, encode_properties, open_store
+from tandemmq.storage import Draft, MessageStore, StorageConfig, encode_properties, open_store
 
 SEGMENT_BYTES = 4096
 IN_FIRST_FILE = 15  # more than the index takes in one file
@@ -75,7 +75,9 @@ def test_index_that_lags_catches_up_although_the_blank_of_a_file_came_in_part(
     assert arrived < SEGMENT_BYTES
     slave = opened("slave")
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("storage.keyindex.IndexFile.create", staticmethod(fail_for_lack_of_space))
+        full_disk.setattr(
+            "tandemmq.storage.keyindex.IndexFile.create", staticmethod(fail_for_lack_of_space)
+        )
         slave.append_raw(data[:arrived], 0)
         dispatched(slave)
     queued = slave.max_offset("T", 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     Draft,
     MessageStore,
     NotAStore,
@@ -222,7 +222,7 @@ def test_queues_of_a_log_that_rocketmq_had_elsewhere_are_removed_and_no_damage(
 
 def test_texts_are_bounded() -> None:
     report = Report("x")
-    from storage.dump import TEXTS_MAX, _add
+    from tandemmq.storage.dump import TEXTS_MAX, _add
 
     for number in range(TEXTS_MAX + 5):
         _add(report.notes, f"note {number}")

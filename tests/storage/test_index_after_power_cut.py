@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import Draft, StorageConfig, encode_properties, open_store
-from storage.clock import SystemClock
-from storage.derivation import INDEX_HEADER_BYTES, SLOT_BYTES
-from storage.keyindex import IndexFile, KeyIndex
+from tandemmq.storage import Draft, StorageConfig, encode_properties, open_store
+from tandemmq.storage.clock import SystemClock
+from tandemmq.storage.derivation import INDEX_HEADER_BYTES, SLOT_BYTES
+from tandemmq.storage.keyindex import IndexFile, KeyIndex
 
 SLOTS = 8
 KEYS = 12

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storage import CorruptFile, jsonfile
+from tandemmq.storage import CorruptFile, jsonfile
 
 
 def test_saved_object_is_loaded_and_the_former_one_kept(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import FlushFailed, StorageConfig
-from storage.keyindex import IndexFile, IndexUnavailable, KeyIndex
+from tandemmq.storage import FlushFailed, StorageConfig
+from tandemmq.storage.keyindex import IndexFile, IndexUnavailable, KeyIndex
 
 SLOTS, ENTRIES = 10, 8
 T0 = 1_700_000_000_000

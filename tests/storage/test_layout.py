@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import storage
-from storage.codec import COMPILED
+import tandemmq.storage
+from tandemmq.storage.codec import COMPILED
 
-DECLARATIONS = Path(storage.__file__).parent / "_record.pxd"
+DECLARATIONS = Path(tandemmq.storage.__file__).parent / "_record.pxd"
 
 
 def test_layout_number_changes_with_the_declarations() -> None:
@@ -24,7 +24,7 @@ def test_layout_number_changes_with_the_declarations() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_module_built_over_other_declarations_does_not_start() -> None:
-    compiled = import_module("storage._record")
-    compiled.check_layout(compiled.layout, "storage._derive")
+    compiled = import_module("tandemmq.storage._record")
+    compiled.check_layout(compiled.layout, "tandemmq.storage._derive")
     with pytest.raises(RuntimeError, match="not built together"):
-        compiled.check_layout(compiled.layout ^ 1, "storage._derive")
+        compiled.check_layout(compiled.layout ^ 1, "tandemmq.storage._derive")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import PageCache
+from tandemmq.storage import PageCache
 
 
 def test_a_written_file_is_in_memory_and_an_empty_range_tells_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     Draft,
     GetResult,
     GetStatus,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage import Draft, MessageStore, StorageConfig, java_hash, open_store, reading
+from tandemmq.storage import Draft, MessageStore, StorageConfig, java_hash, open_store, reading
 
 TAGS = ["", "a", "b", "payment"]
 

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from storage.errors import CorruptRecord, MessageIllegal, MessageTooLarge, PropertiesTooLarge
-from storage.record import (
+from tandemmq.storage.errors import (
+    CorruptRecord,
+    MessageIllegal,
+    MessageTooLarge,
+    PropertiesTooLarge,
+)
+from tandemmq.storage.record import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage.config import StorageConfig
-from storage.record import (
+from tandemmq.storage.config import StorageConfig
+from tandemmq.storage.record import (
     BatchItem,
     Draft,
     Record,

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import storage.record as readable
-import storage.tail
-from storage.errors import CorruptRecord, MessageIllegal
-from storage.record import BatchItem, Draft, encode_properties
+import tandemmq.storage.record as readable
+import tandemmq.storage.tail
+from tandemmq.storage.errors import CorruptRecord, MessageIllegal
+from tandemmq.storage.record import BatchItem, Draft, encode_properties
 
-compiled = pytest.importorskip("storage._record", reason="TANDEM_PURE_PYTHON: see conftest.py")
+compiled = pytest.importorskip(
+    "tandemmq.storage._record", reason="TANDEM_PURE_PYTHON: see conftest.py"
+)
 
 EXAMPLES = settings(max_examples=300, deadline=None)
 
@@ -207,7 +209,7 @@ def test_tails_write_alike(script: list[tuple[Any, ...]], limit: int, position: 
         os.close(file)
         return written, results
 
-    assert run(storage.tail) == run(compiled)
+    assert run(tandemmq.storage.tail) == run(compiled)
 
 
 @pytest.mark.fuzz

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     Draft,
     MessageStore,
     StorageConfig,
@@ -22,9 +22,9 @@ from storage import (
     inspect_store,
     open_store,
 )
-from storage.checkpoint import load_queue_state
-from storage.queuefiles import BLANK_ENTRY
-from storage.recovery import Recovery
+from tandemmq.storage.checkpoint import load_queue_state
+from tandemmq.storage.queuefiles import BLANK_ENTRY
+from tandemmq.storage.recovery import Recovery
 
 SEGMENT_BYTES = 4096
 QUEUE_BYTES = 200  # ten entries a file

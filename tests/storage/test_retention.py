@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from storage import Draft, MessageStore, Problem, StorageConfig, open_store
-from storage.retention import Retention, parse_hours, used_percent
+from tandemmq.storage import Draft, MessageStore, Problem, StorageConfig, open_store
+from tandemmq.storage.retention import Retention, parse_hours, used_percent
 
 HOUR_MS = 3_600_000
 T0 = 1_700_000_000_000
@@ -217,6 +217,6 @@ def test_files_are_deleted_one_by_one_with_a_pause_between(
     w.percent = 95
     w.store.clean()
     pauses: list[float] = []
-    monkeypatch.setattr("storage.store.time.sleep", pauses.append)
+    monkeypatch.setattr("tandemmq.storage.store.time.sleep", pauses.append)
     assert w.store.free_retired() == 0
     assert pauses == [0.1, 0.1, 0.1]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.codec import LogTail
-from storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StoreIsFull
-from storage.segment import Segment
+from tandemmq.storage.codec import LogTail
+from tandemmq.storage.errors import FlushFailed, NotAStore, SegmentUnavailable, StoreIsFull
+from tandemmq.storage.segment import Segment
 
 SIZE = 1 << 16
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import FlushFailed, NotAStore
-from storage.segments import SegmentRun, segment_name
+from tandemmq.storage.errors import FlushFailed, NotAStore
+from tandemmq.storage.segments import SegmentRun, segment_name
 
 SIZE = 4096
 Opened = Callable[[], SegmentRun]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     BatchItem,
     Draft,
     FlushFailed,
@@ -35,8 +35,8 @@ from storage import (
     open_store,
     store,
 )
-from storage.flags import Problem
-from storage.segment import Segment
+from tandemmq.storage.flags import Problem
+from tandemmq.storage.segment import Segment
 
 T0 = 1_700_000_000_000
 
@@ -291,7 +291,9 @@ def test_disk_full_for_the_index_does_not_hold_up_the_queues(
     store = opened(index_entries=5)
     put(store, 4)
     with monkeypatch.context() as patched:
-        patched.setattr("storage.keyindex.IndexFile.create", staticmethod(fail_with(errno.ENOSPC)))
+        patched.setattr(
+            "tandemmq.storage.keyindex.IndexFile.create", staticmethod(fail_with(errno.ENOSPC))
+        )
         put(store, 6)
         assert store.max_offset("T", 0) == 10
         assert not store.flags.writable
@@ -311,7 +313,9 @@ def test_broken_index_stops_puts_but_not_the_queues_and_is_mended_by_a_restart(
     for number in range(6):
         store.put(draft(KEYS=f"later{number}"))
     with monkeypatch.context() as patched:
-        patched.setattr("storage.keyindex.IndexFile.create", staticmethod(fail_with(errno.EIO)))
+        patched.setattr(
+            "tandemmq.storage.keyindex.IndexFile.create", staticmethod(fail_with(errno.EIO))
+        )
         assert store.dispatch() == 6
     assert store.max_offset("T", 0) == 10
     with pytest.raises(StoreNotWritable, match="index file cannot be written"):
@@ -330,7 +334,7 @@ def test_broken_queue_stops_puts_keeps_reading_and_is_mended_by_a_restart(
     put(store, 10)
     store.put(draft())
     with monkeypatch.context() as patched:
-        patched.setattr("storage.queuefiles.QueueFile.create", fail_with(errno.EIO))
+        patched.setattr("tandemmq.storage.queuefiles.QueueFile.create", fail_with(errno.EIO))
         assert store.dispatch() == 0
     with pytest.raises(StoreNotWritable, match="consume queue cannot be written"):
         store.put(draft())
@@ -699,8 +703,8 @@ def test_checkpoint_that_cannot_be_written_leaves_the_older_one(
     put(store)
     store.flush_log()
     with monkeypatch.context() as patched:
-        patched.setattr("storage.durability.save_checkpoint", fail_with(errno.ENOSPC))
-        patched.setattr("storage.durability.save_queue_state", fail_with(errno.ENOSPC))
+        patched.setattr("tandemmq.storage.durability.save_checkpoint", fail_with(errno.ENOSPC))
+        patched.setattr("tandemmq.storage.durability.save_queue_state", fail_with(errno.ENOSPC))
         store.flush_checkpoint(store.confirmed)
         store.flush_queues(0)
     assert not (tmp_path / "store" / "queuestate").exists()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     Draft,
     GetStatus,
     MessageStore,
@@ -21,7 +21,7 @@ from storage import (
     open_store,
     tags_code,
 )
-from storage.record import index_hash
+from tandemmq.storage.record import index_hash
 
 Lines = Callable[..., list[dict[str, Any]]]
 ConfigOf = Callable[[str], StorageConfig]

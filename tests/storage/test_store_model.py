@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from storage import (
+from tandemmq.storage import (
     BatchItem,
     Draft,
     FlushMode,

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from storage import Draft, StorageConfig, encode_properties, inspect_store, open_store
-from storage.checkpoint import load_queue_state
+from tandemmq.storage import Draft, StorageConfig, encode_properties, inspect_store, open_store
+from tandemmq.storage.checkpoint import load_queue_state
 
 MESSAGES = 3_000
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from storage.errors import FlushFailed, MessageIllegal, PropertiesTooLarge
-from storage.record import BatchItem, Draft, encode_properties, pack_host, record_size
-from storage.tail import DIRECT_BYTES, STAGING_BYTES
+from tandemmq.storage.errors import FlushFailed, MessageIllegal, PropertiesTooLarge
+from tandemmq.storage.record import BatchItem, Draft, encode_properties, pack_host, record_size
+from tandemmq.storage.tail import DIRECT_BYTES, STAGING_BYTES
 
 MakeFile = Callable[[int], Any]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import (
+from tandemmq.storage import (
     CorruptFile,
     Draft,
     MessageStore,
@@ -19,7 +19,7 @@ from storage import (
     jsonfile,
     open_store,
 )
-from storage.tombstones import FILE, Tombstones
+from tandemmq.storage.tombstones import FILE, Tombstones
 
 Opener = Callable[..., MessageStore]
 

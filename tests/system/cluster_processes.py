@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from chaos.ports import BROKER_OFFSETS, LOOPBACK, Ports
+from tandemmq.chaos.ports import BROKER_OFFSETS, LOOPBACK, Ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Below the ephemeral range of Linux (32768): no outgoing connection takes a port first. What runs at the

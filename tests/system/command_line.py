@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tandemmq.cli import main
+from tandemmq.command.cli import main
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from cluster_processes import (
     write_settings,
 )
 
-from cluster import controlanswers as answers
-from cluster import controlplane as plane
-from cluster.remoting import Command, RequestCode, open_channel
-from cluster.remoting.channel import Channel
-from cluster.remoting.errors import ConnectFailed, RemotingError
-from replication import GroupView, LeaseTimes
-from replication import election as e
+from tandemmq.cluster import controlanswers as answers
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.remoting import Command, RequestCode, open_channel
+from tandemmq.cluster.remoting.channel import Channel
+from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
+from tandemmq.replication import GroupView, LeaseTimes
+from tandemmq.replication import election as e
 
 TIMES = LeaseTimes()
 GROUP = "a"

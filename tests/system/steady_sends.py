@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.groups import Group, GroupPlan, GroupView, Replica
-from cluster.remoting import ConnectFailed
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from storage import fastjson
 from tandemmq import ClientError, Message, Producer, SendStatus
+from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.cluster.remoting import ConnectFailed
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import fastjson
 
 TOPIC = "Failover"
 PROBED = "Probed"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.groups import Group, GroupPlan, Replica
-from chaos.replicalogs import read_log
 from tandemmq import Message, Producer, SendStatus
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.replicalogs import read_log
 
 pytestmark = pytest.mark.system
 

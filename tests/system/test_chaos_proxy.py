@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from cluster_processes import LOOPBACK, free_port
 
-from chaos.proxy import Direction, Link
+from tandemmq.chaos.proxy import Direction, Link
 
 pytestmark = pytest.mark.system
 

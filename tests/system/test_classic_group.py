@@ -30,7 +30,7 @@ from raw_wire import (
     topic_names,
 )
 
-from tandemmq.exits import ExitCode
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -16,9 +16,9 @@ import pytest
 from cluster_processes import Broker, NameServer, routed, wait_until
 from command_line import Done, run
 
-from tandemmq.admin import COMMANDS, SECTIONS, admin_parser
-from tandemmq.admin_absent import ABSENT
-from tandemmq.exits import ExitCode
+from tandemmq.admin.absent import ABSENT
+from tandemmq.admin.commands import COMMANDS, SECTIONS, admin_parser
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ import pytest
 from cluster_processes import Broker, NameServer, python_env
 from command_line import run
 
-from tandemmq.exits import ExitCode
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -19,8 +19,8 @@ import pytest
 from cluster_processes import Broker, NameServer, python_env, wait_until
 from command_line import Done, run
 
-from tandemmq.admin import COMMANDS
-from tandemmq.exits import ExitCode
+from tandemmq.admin.commands import COMMANDS
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

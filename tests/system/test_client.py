@@ -16,7 +16,6 @@ import pytest
 from cluster_processes import Broker, NameServer, registered, wait_until
 from inbox import WAIT_S, Inbox, eventually
 
-from cluster.client import Admin
 from tandemmq import (
     ClientError,
     ConsumeResult,
@@ -30,6 +29,7 @@ from tandemmq import (
     StartFrom,
     by_key,
 )
+from tandemmq.cluster.client import Admin
 
 pytestmark = pytest.mark.system
 

@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cluster.client import instance, offsets, pull_consumer
-from cluster.remoting import Command, RequestCode
 from tandemmq import (
     BrokerRefused,
     ClientConfig,
@@ -36,6 +34,9 @@ from tandemmq import (
     SendFailed,
     StartFrom,
 )
+from tandemmq.cluster.client.consuming import offsets, pull_consumer
+from tandemmq.cluster.client.reaching import instance
+from tandemmq.cluster.remoting import Command, RequestCode
 
 pytestmark = pytest.mark.system
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.rebalance_soak import (
+from tandemmq.chaos.rebalance_soak import (
     TAKE_OVER_SLACK_MS,
     Delivery,
     Samples,
@@ -16,7 +16,7 @@ from chaos.rebalance_soak import (
     check_shares,
     soak,
 )
-from cluster.client import MessageQueue
+from tandemmq.cluster.client import MessageQueue
 
 pytestmark = pytest.mark.system
 

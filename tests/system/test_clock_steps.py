@@ -13,8 +13,8 @@ from raw_wire import SEND, Wire, bodies, json_frame, lone_broker, send_ext, send
 from steady_sends import roles
 from stepping_clock import SteppingClock
 
-from chaos.groups import Group, GroupPlan, Replica
-from cluster.remoting import Command, RequestCode, ResponseCode
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
 
 pytestmark = [
     pytest.mark.system,

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cluster.remoting import RequestCode, ResponseCode
+from tandemmq.cluster.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.system
 LEASE_S = 2

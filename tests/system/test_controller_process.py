@@ -18,8 +18,8 @@ from cluster_processes import LOOPBACK, NameServer, ask, free_port, wait_until
 from controller_processes import TIMES, Controller, FakeBroker, until
 from raw_wire import Wire, json_frame
 
-from cluster.remoting import RequestCode, ResponseCode
-from tandemmq.exits import ExitCode
+from tandemmq.cluster.remoting import RequestCode, ResponseCode
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 WAIT_S = TIMES.election_wait_ms / 1000

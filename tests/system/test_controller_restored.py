@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_group_tables import roles, until
 
-from chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
 
 pytestmark = pytest.mark.system
 

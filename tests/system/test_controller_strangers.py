@@ -11,12 +11,12 @@ import pytest
 from raw_wire import Answer, Wire
 from steady_sends import group_of, roles, sending
 
-from chaos.groups import Group, GroupPlan
-from cluster import controlplane as plane
-from cluster.addresses import reached_at
-from cluster.remoting import Command, ResponseCode
-from replication import LeaseTimes
-from replication import election as e
+from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.addresses import reached_at
+from tandemmq.cluster.remoting import Command, ResponseCode
+from tandemmq.replication import LeaseTimes
+from tandemmq.replication import election as e
 
 pytestmark = pytest.mark.system
 

@@ -23,12 +23,12 @@ from steady_sends import (
 )
 from test_disk_full import fill, small_disk
 
-from chaos.groups import Group, GroupPlan, Replica
-from chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from replication import LeaseTimes
 from tandemmq import Message, SendStatus
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.replication import LeaseTimes
 
 pytestmark = pytest.mark.system
 

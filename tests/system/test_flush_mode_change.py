@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.groups import Group, GroupPlan, Replica
 from tandemmq import Message, Producer, SendStatus
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
 
 pytestmark = pytest.mark.system
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos.campaign import Campaign, Outcome
-from chaos.failover import Failover
-from chaos.groups import GroupPlan
-from chaos.partitions import Partitions
-from chaos.replicalogs import read_log
-from chaos.steady import Steady
-from chaos.switchover import Switchovers
-from chaos.traffic import TOPIC, TrafficPlan
-from chaos.verdict import TOPICS, judge
-from replication.config import Mode
+from tandemmq.chaos.campaign import Campaign, Outcome
+from tandemmq.chaos.failover import Failover
+from tandemmq.chaos.groups import GroupPlan
+from tandemmq.chaos.partitions import Partitions
+from tandemmq.chaos.replicalogs import read_log
+from tandemmq.chaos.steady import Steady
+from tandemmq.chaos.switchover import Switchovers
+from tandemmq.chaos.traffic import TOPIC, TrafficPlan
+from tandemmq.chaos.verdict import TOPICS, judge
+from tandemmq.replication.config import Mode
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from inbox import Inbox
 
-from chaos.groups import Group, GroupPlan, GroupView, Replica
-from cluster.remoting import Command
-from storage import fastjson
 from tandemmq import Message, Producer, PushConsumer, StartFrom
+from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.cluster.remoting import Command
+from tandemmq.storage import fastjson
 
 pytestmark = pytest.mark.system
 

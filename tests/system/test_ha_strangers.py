@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from steady_sends import TOPIC, eventually, group_of, one_send, roles, sending
 
-from chaos.groups import Group, GroupPlan, Replica
-from cluster.controlplane import encode_alter_sync_set, encode_register_broker
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from replication import LeaseTimes
-from replication import election as e
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.cluster.controlplane import encode_alter_sync_set, encode_register_broker
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.replication import LeaseTimes
+from tandemmq.replication import election as e
 
 pytestmark = pytest.mark.system
 

@@ -16,15 +16,15 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from replication.comparing import Finding, Verdict
-from replication.config import Mode, StreamRules
-from replication.feed import Feed
-from replication.master import MasterCore
-from replication.masterevents import Acknowledge
-from replication.receiver import Link, Receiver
-from replication.sender import CONNECTIONS_MAX, Sender, open_listener
-from replication.slave import SlaveCore
-from storage import (
+from tandemmq.replication.comparing import Finding, Verdict
+from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import Acknowledge
+from tandemmq.replication.receiver import Link, Receiver
+from tandemmq.replication.sender import CONNECTIONS_MAX, Sender, open_listener
+from tandemmq.replication.slave import SlaveCore
+from tandemmq.storage import (
     Clock,
     Draft,
     FlushMode,

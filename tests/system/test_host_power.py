@@ -1,4 +1,4 @@
-"""Machines lose their power under load: short runs of chaos.hostcuts, on real file systems."""
+"""Machines lose their power under load: short runs of tandemmq.chaos.hostcuts, on real file systems."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos import hosts
-from chaos.groups import GroupPlan
-from chaos.hostcuts import HostCuts
-from chaos.hosts import BOOT_ID, FILE_SYSTEMS, Disks, FileSystem, as_host, unsupported
-from chaos.processes import ProcessBroken
-from chaos.traffic import TrafficPlan
+from tandemmq.chaos import hosts
+from tandemmq.chaos.groups import GroupPlan
+from tandemmq.chaos.hostcuts import HostCuts
+from tandemmq.chaos.hosts import BOOT_ID, FILE_SYSTEMS, Disks, FileSystem, as_host, unsupported
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.traffic import TrafficPlan
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

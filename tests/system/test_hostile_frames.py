@@ -36,7 +36,7 @@ from raw_wire import (
     topic_names,
 )
 
-from cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.codes import RequestCode
 
 pytestmark = pytest.mark.system
 

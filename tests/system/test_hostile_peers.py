@@ -26,7 +26,7 @@ from raw_wire import (
 
 pytestmark = pytest.mark.system
 
-FIRST_FRAME_S, FRAME_S = 10, 15  # cluster.remoting.stream.ConnectionLimits
+FIRST_FRAME_S, FRAME_S = 10, 15  # tandemmq.cluster.remoting.stream.ConnectionLimits
 LORISES = 800
 # A quiet machine needs 1 ms; this one has two cores and other work.
 P99_S_MAX = 0.1

@@ -20,8 +20,8 @@ from cluster_processes import wait_until
 from command_line import run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
-from cluster.httplog import ODD_LOG_S
-from cluster.remoting.selfsigned import self_signed_pem
+from tandemmq.cluster.httplog import ODD_LOG_S
+from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 
 pytestmark = pytest.mark.system
 

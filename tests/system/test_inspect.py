@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from storage import Draft, StorageConfig, open_store, setaside
-from tandemmq.exits import ExitCode
+from tandemmq.command.exits import ExitCode
+from tandemmq.storage import Draft, StorageConfig, open_store, setaside
 
 pytestmark = pytest.mark.system
 

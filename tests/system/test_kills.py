@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.kills import Run, Settings
-from storage import inspect_store
+from tandemmq.chaos.kills import Run, Settings
+from tandemmq.storage import inspect_store
 
 pytestmark = pytest.mark.system
 

@@ -14,16 +14,16 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-import replication.stream
-from replication.config import LeaseTimes, Mode, StreamRules
-from replication.election import GroupView
-from replication.epochs import Epoch, EpochHistory
-from replication.feed import Feed
-from replication.keeping import EpochFile, LogKeeping
-from replication.master import MasterCore
-from replication.party import Party
-from replication.receiver import Receiver
-from replication.replica import (
+import tandemmq.replication.stream
+from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
+from tandemmq.replication.election import GroupView
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.keeping import EpochFile, LogKeeping
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.party import Party
+from tandemmq.replication.receiver import Receiver
+from tandemmq.replication.replica import (
     ControllerUp,
     HeartbeatAnswered,
     Prepare,
@@ -32,9 +32,9 @@ from replication.replica import (
     ReplicaCore,
     SendHeartbeat,
 )
-from replication.sender import Sender, open_listener
-from replication.slave import SlaveCore
-from storage import Draft, FlushMode, MessageStore, StorageConfig, SystemClock, open_store
+from tandemmq.replication.sender import Sender, open_listener
+from tandemmq.replication.slave import SlaveCore
+from tandemmq.storage import Draft, FlushMode, MessageStore, StorageConfig, SystemClock, open_store
 
 pytestmark = pytest.mark.system
 
@@ -56,7 +56,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 def on_loop(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Main], None]:
-    monkeypatch.setattr(replication.stream, "HOT_BYTES", HOT_BYTES)
+    monkeypatch.setattr(tandemmq.replication.stream, "HOT_BYTES", HOT_BYTES)
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
 
     def run(main: Main) -> None:

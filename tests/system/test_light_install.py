@@ -16,8 +16,8 @@ from cluster_processes import Broker, NameServer
 from light_install import Light, built_here
 
 from release import wheels
-from tandemmq.exits import ExitCode
-from tandemmq.extras import SERVER_MODULES
+from tandemmq.command.exits import ExitCode
+from tandemmq.command.extras import SERVER_MODULES
 
 # Compiling takes most of it: half a minute on two processors that have nothing else to do.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -28,9 +28,9 @@ COMPILED = """
 import importlib, sys
 for name in sys.argv[1:]:
     print(name, importlib.import_module(name).__file__)
-import cluster.client.hot, storage, storage.record
-print(cluster.client.hot.COMPILED, storage.COMPILED, storage.record.crc32.__module__)
-print(*sorted(name for name in sys.modules if name.startswith(("uvloop", "aiohttp", "chaos"))))
+import tandemmq.cluster.client.hot, tandemmq.storage.record
+print(tandemmq.cluster.client.hot.COMPILED, tandemmq.storage.COMPILED, tandemmq.storage.record.crc32.__module__)
+print(*sorted(name for name in sys.modules if name.startswith(("uvloop", "aiohttp", "tandemmq.chaos"))))
 """
 
 ROUND_TRIP = """
@@ -102,7 +102,11 @@ def test_nothing_is_installed_but_what_a_client_needs(light: Light) -> None:
 
 def test_every_compiled_module_is_there_and_used(light: Light) -> None:
     # a broker's own is in the wheel, too, but imports what only its extra brings
-    modules = [each for each in wheels.compiled_modules() if each != "cluster.broker._sendpath"]
+    modules = [
+        each
+        for each in wheels.compiled_modules()
+        if each != "tandemmq.cluster.broker.sending._sendpath"
+    ]
     done = light.run("-c", COMPILED, *modules)
     *files, used, servers = done.stdout.splitlines()
     assert (done.stderr, used, servers) == ("", "True True isal.isal_zlib", "")
@@ -117,6 +121,24 @@ def test_a_client_sends_and_consumes_with_every_compression(
     light: Light, name_server: NameServer
 ) -> None:
     done = light.run("-W", "error", "-c", ROUND_TRIP, name_server.address)
+    assert (done.stderr, done.stdout) == ("", "60 came back\n")
+
+
+@pytest.mark.parametrize("kind", ["module", "package"])
+def test_an_application_may_have_modules_of_our_folders_names(
+    light: Light, name_server: NameServer, tmp_path: Path, kind: str
+) -> None:
+    for name in ("storage", "cluster", "replication", "chaos", "bench", "docs", "release", "tests"):
+        file = tmp_path / (f"{name}.py" if kind == "module" else f"{name}/__init__.py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("OURS = True\n")
+    program = (
+        "import storage, cluster, replication, chaos, bench, docs, release, tests\n" + ROUND_TRIP
+    )
+    (tmp_path / "application.py").write_text(
+        program + "\nassert storage.OURS and cluster.OURS and replication.OURS and chaos.OURS\n"
+    )
+    done = light.run("-W", "error", tmp_path / "application.py", name_server.address)
     assert (done.stderr, done.stdout) == ("", "60 came back\n")
 
 

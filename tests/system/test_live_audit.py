@@ -16,7 +16,7 @@ from cluster_processes import Broker, NameServer, free_port, wait_until
 from command_line import Done, run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
-from storage.record import scan
+from tandemmq.storage.record import scan
 
 pytestmark = pytest.mark.system
 

@@ -28,8 +28,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedGroup]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """One session for all: a start takes seconds."""
-    from replication.audit.spark_formats import register
-    from tandemmq import sparkling
+    from tandemmq.audit import sparkling
+    from tandemmq.replication.audit.spark_formats import register
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Spark and py4j warn of is theirs

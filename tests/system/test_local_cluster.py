@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cluster_processes import free_broker_port, free_port, python_env, wait_until
 
-from tandemmq.exits import ExitCode
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -17,8 +17,8 @@ import pytest
 from cluster_processes import python_env, wait_until
 from command_line import Done, run
 
-from tandemmq.exits import ExitCode
-from tandemmq.local_layout import open_layout
+from tandemmq.command.exits import ExitCode
+from tandemmq.local.layout import open_layout
 
 pytestmark = pytest.mark.system
 

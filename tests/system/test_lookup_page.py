@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cluster_processes import NameServer
 
-from cluster.client.lookup import PAGE_BYTES_MAX, fetch_page
 from tandemmq import Admin
+from tandemmq.cluster.client.reaching.lookup import PAGE_BYTES_MAX, fetch_page
 
 pytestmark = pytest.mark.system
 

@@ -15,7 +15,7 @@ from cluster_processes import LOOPBACK, Broker, NameServer, routed, wait_until
 from command_line import run
 from test_many_topics import topic
 
-from tandemmq.exits import ExitCode
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -12,8 +12,8 @@ from cluster_processes import Broker, NameServer, ask, registered_at
 from command_line import run
 from raw_wire import lone_broker
 
-from cluster.addresses import reached_at
-from tandemmq.exits import ExitCode
+from tandemmq.cluster.addresses import reached_at
+from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import free_port
 
-from cluster.remoting import Channel, Command, client_context, open_channel
+from tandemmq.cluster.remoting import Channel, Command, client_context, open_channel
 
 pytestmark = pytest.mark.system
 
@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 START = """
 import json, sys
 from pathlib import Path
-from cluster.logs import setup_logging
-from cluster.nameserver import NameServerConfig, serve_nameserver
-from cluster.process import run
+from tandemmq.cluster.logs import setup_logging
+from tandemmq.cluster.nameserver import NameServerConfig, serve_nameserver
+from tandemmq.cluster.process import run
 setup_logging()
 config = NameServerConfig.from_properties(json.loads(sys.argv[1]), path=Path(sys.argv[2]))
 run(lambda: serve_nameserver(config, lambda line: print(line, flush=True)))

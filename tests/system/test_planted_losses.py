@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos import deliveries, traffic
-from chaos.failover import Failover
-from chaos.groups import GroupPlan
-from chaos.traffic import TrafficPlan
+from tandemmq.chaos import deliveries, traffic
+from tandemmq.chaos.failover import Failover
+from tandemmq.chaos.groups import GroupPlan
+from tandemmq.chaos.traffic import TrafficPlan
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 #: what every server of the run executes before anything else
 PLANTED = """
-    from cluster.broker import cuts, delay
+    from tandemmq.cluster.broker import cuts, delay
 
     # consumers beyond the end that a cut left stay there: what is sent to those offsets passes them by
     cuts.Cuts.target = lambda *_: None

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.serving import channels_to_rivals
-from cluster.remoting import (
+from tandemmq.cluster.broker.serving import channels_to_rivals
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
     ConnectFailed,
@@ -30,10 +30,10 @@ from cluster.remoting import (
     client_context,
     open_channel,
 )
-from cluster.remoting.frame import FrameSplitter
-from cluster.remoting.selfsigned import self_signed_pem
-from cluster.remoting.tls import TlsUnusable, server_context
-from storage import StorageConfig
+from tandemmq.cluster.remoting.frame import FrameSplitter
+from tandemmq.cluster.remoting.selfsigned import self_signed_pem
+from tandemmq.cluster.remoting.tls import TlsUnusable, server_context
+from tandemmq.storage import StorageConfig
 
 pytestmark = pytest.mark.system
 
@@ -222,7 +222,7 @@ def test_garbage_inside_tls_closes_and_garbage_as_tls_does_too(on_loop: Any) -> 
 
 def _tolerating_alerts(main: Main) -> Main:
     """The TLS alert is no frame: plain_exchange's splitter may call it one that broke the protocol."""
-    from cluster.remoting.errors import PeerBrokeProtocol
+    from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
 
     async def run() -> None:
         try:

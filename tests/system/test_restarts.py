@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.repeats import ON_THE_WAY, OURS
-from chaos.restarts import KILL, LOCAL, TERM, Settings, campaign
+from tandemmq.chaos.repeats import ON_THE_WAY, OURS
+from tandemmq.chaos.restarts import KILL, LOCAL, TERM, Settings, campaign
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

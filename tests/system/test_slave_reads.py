@@ -16,9 +16,9 @@ from cluster_processes import Broker, NameServer, ask, registered, routed, wait_
 from inbox import Inbox
 from raw_wire import PULL, Wire, json_frame, pull_ext
 
-from cluster.client import Admin
-from storage import PageCache, fastjson
 from tandemmq import Message, Producer, PushConsumer, StartFrom
+from tandemmq.cluster.client import Admin
+from tandemmq.storage import PageCache, fastjson
 
 pytestmark = pytest.mark.system
 

@@ -13,7 +13,7 @@ from failing_disk import FailingDisk, compiler
 from raw_wire import SEND, Wire, json_frame, send_ext
 from steady_sends import roles
 
-from chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
 
 pytestmark = [
     pytest.mark.system,

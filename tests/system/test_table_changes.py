@@ -10,11 +10,11 @@ import pytest
 from inbox import Inbox
 from test_group_tables import ALL_GROUPS, produce, roles, succeeded, table, topics, until
 
-from chaos.groups import Group, GroupPlan, Replica
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.remoting import Command
-from storage import fastjson
 from tandemmq import PushConsumer, StartFrom
+from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.remoting import Command
+from tandemmq.storage import fastjson
 
 pytestmark = pytest.mark.system
 

@@ -10,9 +10,9 @@ from inbox import Inbox
 from test_group_tables import produce, roles, succeeded
 from test_table_changes import KEPT, ask, make_topic
 
-from chaos.groups import Group, GroupPlan
-from cluster.remoting import Command
 from tandemmq import PushConsumer, StartFrom
+from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.cluster.remoting import Command
 
 pytestmark = pytest.mark.system
 

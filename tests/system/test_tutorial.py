@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from cluster_processes import REPOSITORY, free_port, python_env
 
-from tandemmq.admin import COMMANDS, admin_parser
-from tandemmq.cli import command_parser
+from tandemmq.admin.commands import COMMANDS, admin_parser
+from tandemmq.command.cli import command_parser
 
 pytestmark = pytest.mark.system
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.client.admin import Admin
-from cluster.remoting import Command, RequestCode
-from tandemmq.admin import run_admin
+from tandemmq.admin.commands import run_admin
+from tandemmq.cluster.client.admin.admin import Admin
+from tandemmq.cluster.remoting import Command, RequestCode
 
 REMARK = "done here, but not known to have reached the slaves 2 within 3000 ms"
 
@@ -31,7 +31,7 @@ def remark(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | None]]:
     async def leave(self: Admin, *exc: object) -> None:
         pass
 
-    monkeypatch.setattr("cluster.client.calls.call", call)
+    monkeypatch.setattr("tandemmq.cluster.client.reaching.calls.call", call)
     monkeypatch.setattr(Admin, "__aenter__", enter)
     monkeypatch.setattr(Admin, "__aexit__", leave)
     monkeypatch.setattr(Admin, "connections", None, raising=False)

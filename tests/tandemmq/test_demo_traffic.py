@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster.client import MessageQueue
-from tandemmq.demo_traffic import DemoFailed, Place, Sent, Traffic, body_of, count, name_of
+from tandemmq.cluster.client import MessageQueue
+from tandemmq.demo.traffic import DemoFailed, Place, Sent, Traffic, body_of, count, name_of
 
 QUEUE = MessageQueue("Demo", "broker-a", 0)
 

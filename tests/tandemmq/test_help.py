@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandemmq import admin, audit, cli
+from tandemmq.admin import commands as admin
+from tandemmq.audit import commands as audit
+from tandemmq.command import cli
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

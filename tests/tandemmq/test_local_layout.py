@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import read_properties
-from tandemmq import local_layout as layouts
-from tandemmq.exits import CommandFailed, ExitCode
-from tandemmq.local_layout import LOOPBACK, Layout, open_layout, open_or_create
-from tandemmq.local_processes import says_no_address
+from tandemmq.cluster.config import read_properties
+from tandemmq.command.exits import CommandFailed, ExitCode
+from tandemmq.local import layout as layouts
+from tandemmq.local.layout import LOOPBACK, Layout, open_layout, open_or_create
+from tandemmq.local.processes import says_no_address
 
 Taken = Callable[..., None]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from cluster.client import BrokerUnreachable, NoNameServer, Replica, ReplicaSet
-from tandemmq import local_layout, local_processes
-from tandemmq.local_layout import Layout, Member, open_or_create
-from tandemmq.local_status import Status, look, to_text, to_tree
+from tandemmq.cluster.client import BrokerUnreachable, NoNameServer, Replica, ReplicaSet
+from tandemmq.local import layout as local_layout
+from tandemmq.local import processes as local_processes
+from tandemmq.local.layout import Layout, Member, open_or_create
+from tandemmq.local.status import Status, look, to_text, to_tree
 
 A0, A1, B0, B1 = (f"127.0.0.1:{port}" for port in (10_911, 10_921, 10_931, 10_941))
 

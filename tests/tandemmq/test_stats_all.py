@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.client import NoRoute
-from tandemmq.admin_topics import TOPICS_AT_ONCE, stats_all
+from tandemmq.admin.topics import TOPICS_AT_ONCE, stats_all
+from tandemmq.cluster.client import NoRoute
 
 TOPICS = 100
 

@@ -9,17 +9,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from cluster.broker.config import BrokerConfig, change_settings
-from cluster.broker.handlers.requests import Refused, dumps, refusing
-from cluster.broker.members import Peer
-from cluster.broker.shown import shown_settings
-from cluster.broker.versions import DataVersion
-from cluster.config import ConfigError, edit_properties_file, format_properties, parse_properties
-from cluster.logs import once_per
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from storage import Clock
+from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings
+from tandemmq.cluster.broker.settings.shown import shown_settings
+from tandemmq.cluster.broker.tables.versions import DataVersion
+from tandemmq.cluster.config import (
+    ConfigError,
+    edit_properties_file,
+    format_properties,
+    parse_properties,
+)
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 _refused = once_per(10)

@@ -6,9 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.handlers.requests import (
+from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_group,
     check_topic,
@@ -16,15 +14,22 @@ from cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
-from cluster.broker.members import ConsumerMembers, Member, Peer, ProducerMembers
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.tablereaders import TableReaders
-from cluster.remoting.codes import LANGUAGE_NAMES, VERSION_V3_1_8, RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.errors import ConnectionLost, RequestTimedOut
-from cluster.remoting.headers import Header
-from storage import MessageStore, parse_offset_message_id
+from tandemmq.cluster.broker.reading.members import ConsumerMembers, Member, Peer, ProducerMembers
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.tablereaders import TableReaders
+from tandemmq.cluster.remoting.codes import (
+    LANGUAGE_NAMES,
+    VERSION_V3_1_8,
+    RequestCode,
+    ResponseCode,
+)
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.errors import ConnectionLost, RequestTimedOut
+from tandemmq.cluster.remoting.headers import Header
+from tandemmq.storage import MessageStore, parse_offset_message_id
 
 #: how long a client may take to answer a relayed request
 RELAY_TIMEOUT_MS: Final = 10_000

@@ -8,9 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.requests import (
+from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_group,
     check_topic,
@@ -20,16 +18,18 @@ from cluster.broker.handlers.requests import (
     queue_json,
     refusing,
 )
-from cluster.broker.members import ConsumerMembers, Peer
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.stats import BrokerStats
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.codes import LanguageCode, RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.errors import RemotingError
-from cluster.remoting.headers import Header, Int64
-from storage import Clock, MessageStore
+from tandemmq.cluster.broker.reading.members import ConsumerMembers, Peer
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.errors import RemotingError
+from tandemmq.cluster.remoting.headers import Header, Int64
+from tandemmq.storage import Clock, MessageStore
 
 #: a client must be this new to be sent elsewhere or asked where it is
 VERSION_MIN: Final = 28  # V3_0_7_SNAPSHOT

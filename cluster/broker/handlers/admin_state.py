@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.delay import DelaySchedule
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.broker.handlers.requests import Refused, check_topic, dumps, refusing
-from cluster.broker.jobs import Retention
-from cluster.broker.members import Peer
-from cluster.broker.runtime import runtime_table
-from cluster.broker.standing import Standing
-from cluster.broker.stats import BrokerStats
-from cluster.broker.topics import TopicTable
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.headers import Header
-from storage import Clock, MessageStore
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.broker.handlers.requests import Refused, check_topic, dumps, refusing
+from tandemmq.cluster.broker.jobs import Retention
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.sending.delay import DelaySchedule
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.broker.watching.runtime import runtime_table
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.headers import Header
+from tandemmq.storage import Clock, MessageStore
 
 
 class StatsHeader(Header):

@@ -6,10 +6,9 @@ from typing import Final
 
 import msgspec
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.errors import InvalidParameter
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.broker.handlers.requests import (
+from tandemmq.cluster.broker.errors import InvalidParameter
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_topic,
     dumps,
@@ -18,17 +17,18 @@ from cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
-from cluster.broker.members import Peer
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.stats import BrokerStats
-from cluster.broker.tablereaders import TableReaders
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.headers import CreateTopicHeader, Header
-from storage import MessageStore
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.tablereaders import TableReaders
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.headers import CreateTopicHeader, Header
+from tandemmq.storage import MessageStore
 
 #: more would make the topic's route unreadable for clients and its queue files fill the disk
 QUEUES_MAX: Final = 65_536

@@ -9,10 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cluster.broker import names
-from cluster.broker.config import BrokerConfig
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.handlers.requests import (
+from tandemmq.cluster.broker.handlers.requests import (
     BODY_BYTES_ON_LOOP_MAX,
     Refused,
     check_group,
@@ -21,7 +18,7 @@ from cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
-from cluster.broker.members import (
+from tandemmq.cluster.broker.reading.members import (
     CONSUME_ACTIVELY,
     GROUPS_MAX,
     ConsumerMembers,
@@ -31,15 +28,18 @@ from cluster.broker.members import (
     Peer,
     ProducerMembers,
 )
-from cluster.broker.subscriptions import Subscription, SubscriptionData
-from cluster.broker.topics import TopicTable
-from cluster.logs import once_per
-from cluster.remoting import bodies
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.headers import ConsumerListHeader, UnregisterClientHeader
-from storage import Clock
+from tandemmq.cluster.broker.reading.subscriptions import Subscription, SubscriptionData
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
+from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.headers import ConsumerListHeader, UnregisterClientHeader
+from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
 _skipped = once_per(60)

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cluster.broker import names
-from cluster.broker.handlers.requests import (
+from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_group,
     dumps,
@@ -15,13 +14,14 @@ from cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
-from cluster.broker.locks import QueueLocks, QueueName
-from cluster.broker.members import Peer
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.headers import Int32
-from storage import Clock
+from tandemmq.cluster.broker.reading.locks import QueueLocks, QueueName
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.headers import Int32
+from tandemmq.storage import Clock
 
 QUEUES_MAX: Final = 20_000  # of one request
 

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster.broker.config import Role
-from cluster.broker.standing import Standing
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
 
 _SETTINGS: Final = (
     "Can't modify topic or subscription group from slave broker, "

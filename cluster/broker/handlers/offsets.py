@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cluster.broker.cuts import Cuts
-from cluster.broker.errors import InvalidParameter
-from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.requests import Refused, check_group, check_topic, refusing
-from cluster.broker.members import Peer
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.topics import TopicTable
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from cluster.remoting.headers import (
+from tandemmq.cluster.broker.errors import InvalidParameter
+from tandemmq.cluster.broker.handlers.requests import Refused, check_group, check_topic, refusing
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.tables.cuts import Cuts
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.headers import (
     QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from storage import MessageStore
+from tandemmq.storage import MessageStore
 
 MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

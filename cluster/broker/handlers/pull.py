@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster.broker import names
-from cluster.broker.config import BrokerConfig
-from cluster.broker.cuts import ASK_MASTER, Cuts
-from cluster.broker.errors import (
+from tandemmq.cluster.broker.errors import (
     BrokerBusy,
     FilterNotServed,
     InvalidParameter,
@@ -20,20 +17,23 @@ from cluster.broker.errors import (
     SubscriptionMissing,
     SubscriptionOutdated,
 )
-from cluster.broker.filters import TagCodes, is_tag_expression, parse_tags
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.longpoll import HeldPull, HeldPulls
-from cluster.broker.members import ConsumerMembers
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.replies import FAQ, REFUSALS, refusal
-from cluster.broker.slavereads import SlaveReads
-from cluster.broker.stats import BrokerStats
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.headers import PullHeader
-from storage import Clock, GetResult, GetStatus, MessageStore
+from tandemmq.cluster.broker.reading.filters import TagCodes, is_tag_expression, parse_tags
+from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
+from tandemmq.cluster.broker.reading.members import ConsumerMembers
+from tandemmq.cluster.broker.replies import FAQ, REFUSALS, refusal
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.slavereads import SlaveReads
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.cuts import ASK_MASTER, Cuts
+from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.headers import PullHeader
+from tandemmq.storage import Clock, GetResult, GetStatus, MessageStore
 
 COMMIT_OFFSET: Final = 1  # bits of a pull's sysFlag
 SUSPEND: Final = 2

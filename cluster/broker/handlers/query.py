@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.errors import NoMessageThere
-from cluster.broker.replies import REFUSALS, refusal
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.headers import QueryMessageHeader, ViewMessageHeader
-from storage import MessageStore
+from tandemmq.cluster.broker.errors import NoMessageThere
+from tandemmq.cluster.broker.replies import REFUSALS, refusal
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.headers import QueryMessageHeader, ViewMessageHeader
+from tandemmq.storage import MessageStore
 
 
 class QueryHandler:

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from cluster.broker import names, replies
-from cluster.remoting import bodies
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import Command
-from storage import fastjson
+from tandemmq.cluster.broker import replies
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import fastjson
 
 Arguments = TypeVar("Arguments")
 Answer = Command | None | Awaitable[Command | None]

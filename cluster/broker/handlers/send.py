@@ -14,11 +14,7 @@ from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Final
 
-from cluster.broker import messages, names
-from cluster.broker.acks import UNSETTLED, Acks, at_once
-from cluster.broker.config import BrokerConfig
-from cluster.broker.delay import DelayLevels, delay_level
-from cluster.broker.errors import (
+from tandemmq.cluster.broker.errors import (
     BrokerBusy,
     InvalidParameter,
     NoSuchGroup,
@@ -29,16 +25,21 @@ from cluster.broker.errors import (
     TimerNotEnabled,
     TransactionsNotServed,
 )
-from cluster.broker.groups import GroupTable
-from cluster.broker.locks import QueueLocks
-from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
-from cluster.broker.standing import Standing
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.codes import VERSION_V3_4_9, RequestCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.headers import SendHeader
-from storage import (
+from tandemmq.cluster.broker.reading.locks import QueueLocks
+from tandemmq.cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from tandemmq.cluster.broker.sending import messages
+from tandemmq.cluster.broker.sending.acks import UNSETTLED, Acks, at_once
+from tandemmq.cluster.broker.sending.delay import DelayLevels, delay_level
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.remoting.codes import VERSION_V3_4_9, RequestCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.headers import SendHeader
+from tandemmq.storage import (
     BatchItem,
     Clock,
     Draft,

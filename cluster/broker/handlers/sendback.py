@@ -8,21 +8,22 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from cluster.broker import messages, names
-from cluster.broker.acks import Acks
-from cluster.broker.config import BrokerConfig
-from cluster.broker.delay import DelayLevels
-from cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
-from cluster.broker.standing import Standing
-from cluster.broker.stats import BrokerStats
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.codes import VERSION_V3_4_9, RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.headers import SendBackHeader
-from storage import (
+from tandemmq.cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
+from tandemmq.cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
+from tandemmq.cluster.broker.sending import messages
+from tandemmq.cluster.broker.sending.acks import Acks
+from tandemmq.cluster.broker.sending.delay import DelayLevels
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.codes import VERSION_V3_4_9, RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.headers import SendBackHeader
+from tandemmq.storage import (
     Draft,
     FlushFailed,
     MessageStore,

@@ -6,20 +6,27 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cluster.broker.delay import DelaySchedule
-from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.requests import Refused, dumps, refusing
-from cluster.broker.members import Peer
-from cluster.broker.metasync import CHANGES, HOLD, READER, READER_LIFE, STAMP, UNCHANGED
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.resting import RESTS_ON, Resting
-from cluster.broker.savedfile import SavedFile
-from cluster.broker.tablereaders import HOLD_MS, TableReaders
-from cluster.broker.topics import TopicTable
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Handler
-from storage import MessageStore
+from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
+from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.sending.delay import DelaySchedule
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.metasync import (
+    CHANGES,
+    HOLD,
+    READER,
+    READER_LIFE,
+    STAMP,
+    UNCHANGED,
+)
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.resting import RESTS_ON, Resting
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.tablereaders import HOLD_MS, TableReaders
+from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.storage import MessageStore
 
 
 class TableHandlers:
@@ -98,7 +105,7 @@ class TableHandlers:
         return await self._progress(command, self._schedule.file, self._schedule.to_json)
 
     def _deletions(self) -> dict[str, Any]:
-        """Ours, and for slaves of ours only: see storage.tombstones."""
+        """Ours, and for slaves of ours only: see tandemmq.storage.tombstones."""
         store = self._store
         return {"deletedTopics": store.tombstones.all(), "logStart": store.log.start}
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.broker.broker import Broker
-from cluster.remoting.codes import VERSION, LanguageCode
-from cluster.remoting.command import Command
-from storage import Draft, encode_properties, fastjson, pack_host
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.remoting.codes import VERSION, LanguageCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, encode_properties, fastjson, pack_host
 
 SMALL_STORE = {
     "mappedFileSizeCommitLog": "1048576",

@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # the kits beside this file
 
 from brokerkit import SMALL_STORE, Asker, MakeBroker, TwoClocks
 
-from cluster.broker.broker import Broker
-from cluster.broker.config import BrokerConfig
-from storage import open_store
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.storage import open_store
 
 
 @pytest.fixture

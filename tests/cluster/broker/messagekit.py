@@ -12,29 +12,29 @@ from typing import Any
 
 from senderkit import take_on_trust
 
-from cluster.broker.acks import Acks
-from cluster.broker.admission import Admission
-from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
-from cluster.broker.config import BrokerConfig, Role
-from cluster.broker.cuts import Cuts
-from cluster.broker.delay import DelayLevels, DelaySchedule
-from cluster.broker.groups import GroupTable
-from cluster.broker.handlers.pull import PullHandler
-from cluster.broker.handlers.query import QueryHandler
-from cluster.broker.handlers.send import SendHandler
-from cluster.broker.handlers.sendback import SendBackHandler
-from cluster.broker.lives import Lives
-from cluster.broker.locks import QueueLocks
-from cluster.broker.members import ConsumerMembers
-from cluster.broker.messages import UniqueIds
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.slavereads import SlaveReads
-from cluster.broker.standing import Standing
-from cluster.broker.stats import BrokerStats
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed
-from storage import MessageStore, Record, StorageConfig, decode, open_store, pack_host
+from tandemmq.cluster.broker.handlers.pull import PullHandler
+from tandemmq.cluster.broker.handlers.query import QueryHandler
+from tandemmq.cluster.broker.handlers.send import SendHandler
+from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
+from tandemmq.cluster.broker.reading.locks import QueueLocks
+from tandemmq.cluster.broker.reading.members import ConsumerMembers
+from tandemmq.cluster.broker.sending.acks import Acks
+from tandemmq.cluster.broker.sending.admission import Admission
+from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
+from tandemmq.cluster.broker.sending.messages import UniqueIds
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.slavereads import SlaveReads
+from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables.cuts import Cuts
+from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.lives import Lives
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.storage import MessageStore, Record, StorageConfig, decode, open_store, pack_host
 
 STORE_HOST = pack_host("10.9.9.1", 29911)
 START_MS = 1_795_260_706_282

@@ -15,21 +15,21 @@ import pytest
 from messagekit import FakeConnection
 from timekit import LoopClock
 
-from cluster import controlanswers, controlplane
-from cluster.broker import controllerlink, identity
-from cluster.broker.acks import UNSETTLED, Acks
-from cluster.broker.config import BrokerConfig, Role
-from cluster.broker.membership import find_membership
-from cluster.broker.replicagroup import Replica
-from cluster.broker.suspicion import SuspectMark
-from cluster.process import running
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection, Handler
-from cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
-from replication import ControllerCore, LeaseTimes
-from replication import election as e
-from storage import Draft, MessageStore, open_store, pack_host
+from tandemmq.cluster import controlanswers, controlplane
+from tandemmq.cluster.broker.sending.acks import UNSETTLED, Acks
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.standing import controllerlink, identity
+from tandemmq.cluster.broker.standing.membership import find_membership
+from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.suspicion import SuspectMark
+from tandemmq.cluster.process import running
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
+from tandemmq.replication import ControllerCore, LeaseTimes
+from tandemmq.replication import election as e
+from tandemmq.storage import Draft, MessageStore, open_store, pack_host
 
 Result = TypeVar("Result")
 TIMES = LeaseTimes()

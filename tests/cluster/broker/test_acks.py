@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from messagekit import FakeClock, FakeConnection
 
-from cluster.broker.acks import (
+from tandemmq.cluster.broker.sending.acks import (
     DISK_UNKNOWN,
     FATE_UNKNOWN,
     LEARNING_MS,
@@ -19,8 +19,8 @@ from cluster.broker.acks import (
     settled,
     with_code,
 )
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import Command
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
 
 SEND = Command(310, opaque=7)
 STORED = SEND.reply(ext={"queueId": "1", "msgId": "AB", **UNSETTLED, "queueOffset": "5"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from brokerkit import Asker, FakeConnection
 
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectionLost, RequestTimedOut
-from storage import offset_message_id, pack_host
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectionLost, RequestTimedOut
+from tandemmq.storage import offset_message_id, pack_host
 
 SYSTEM_ERROR, GROUP_NOT_EXIST, INVALID, NOT_ONLINE, CONSUME_TIMEOUT = 1, 26, 29, 206, 207
 UPDATE, GET_ALL, CONSUMERS, PRODUCERS, DELETE, UPDATE_LIST = 200, 201, 203, 204, 207, 225

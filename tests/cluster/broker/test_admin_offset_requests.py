@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker
 
-from cluster.remoting.codes import LanguageCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import RequestTimedOut
+from tandemmq.cluster.remoting.codes import LanguageCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import RequestTimedOut
 
 SYSTEM_ERROR, TOPIC_NOT_EXIST, GROUP_NOT_EXIST, NOT_ONLINE = 1, 17, 26, 206
 CONSUME_STATS, RESET, STATUS, ALL_OFFSETS = 208, 222, 223, 43

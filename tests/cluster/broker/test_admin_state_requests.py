@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from brokerkit import Asker, MakeBroker
 
-from cluster.broker.runtime import duration_text, missing_entries, size_text
-from cluster.config import parse_properties
-from storage.consumequeue import ConsumeQueue
+from tandemmq.cluster.broker.watching.runtime import duration_text, missing_entries, size_text
+from tandemmq.cluster.config import parse_properties
+from tandemmq.storage.consumequeue import ConsumeQueue
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 SYSTEM_ERROR, NO_PERMISSION = 1, 16

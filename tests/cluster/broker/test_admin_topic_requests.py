@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from brokerkit import Asker
 
-from storage import jsonfile
+from tandemmq.storage import jsonfile
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 SYSTEM_ERROR, TOPIC_NOT_EXIST, INVALID = 1, 17, 29

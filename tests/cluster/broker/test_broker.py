@@ -7,11 +7,11 @@ import gc
 import pytest
 from brokerkit import Asker, MakeBroker
 
-from cluster.broker.broker import NOT_ON_FAST_PORT
-from cluster.broker.config import packed_host
-from cluster.broker.serving import first_of, settle_memory
-from cluster.remoting.codes import RequestCode
-from storage import FlushFailed, pack_host
+from tandemmq.cluster.broker.broker import NOT_ON_FAST_PORT
+from tandemmq.cluster.broker.serving import first_of, settle_memory
+from tandemmq.cluster.broker.settings.config import packed_host
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.storage import FlushFailed, pack_host
 
 #: request codes that stock clients and tools need of a broker
 SERVED = {

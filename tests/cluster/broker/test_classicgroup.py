@@ -1,4 +1,4 @@
-"""cluster/broker/classicgroup.py: what a classic master acknowledges, and whom a classic slave follows."""
+"""cluster/broker/standing/classicgroup.py: what a classic master acknowledges, and whom a classic slave follows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from messagekit import UNIQUE, Kit, open_kit
 
-from cluster.broker.classicgroup import ClassicMaster, ClassicSlave
-from cluster.broker.config import Role
-from cluster.broker.hastatus import Following
-from cluster.remoting.command import Command
-from replication import StreamRules
-from replication.frames import Dialect, Report, encode_slave_frame
-from replication.link import Link
-from storage import FlushMode, encode_properties
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.hastatus import Following
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.replication import StreamRules
+from tandemmq.replication.frames import Dialect, Report, encode_slave_frame
+from tandemmq.replication.link import Link
+from tandemmq.storage import FlushMode, encode_properties
 
 SLAVE_MS = 2_000
 DISK_MS = 5_000

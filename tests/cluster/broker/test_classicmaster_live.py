@@ -15,11 +15,17 @@ import pytest
 from messagekit import UNIQUE, FakeConnection, Kit, java_frame, open_kit, send_ext
 from senderkit import on_loop
 
-from cluster.broker.config import Role
-from cluster.remoting.command import Command
-from replication import StreamRules
-from replication.frames import Dialect, MasterFrameReader, Report, Transfer, encode_slave_frame
-from storage import Draft, FlushFailed, encode_properties
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.replication import StreamRules
+from tandemmq.replication.frames import (
+    Dialect,
+    MasterFrameReader,
+    Report,
+    Transfer,
+    encode_slave_frame,
+)
+from tandemmq.storage import Draft, FlushFailed, encode_properties
 
 from .test_classicgroup import SLAVE_MS, FakeWire, Group, SlaveBeside, safety
 from .test_sendpath_twins import KINDS

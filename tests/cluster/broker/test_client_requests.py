@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker
 
-from cluster.broker.handlers.client import ENTRIES_MAX
-from storage import fastjson
+from tandemmq.cluster.broker.handlers.client import ENTRIES_MAX
+from tandemmq.storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 SUCCESS, SYSTEM_ERROR, INVALID_PARAMETER = 0, 1, 29

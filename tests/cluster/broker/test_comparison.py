@@ -17,22 +17,32 @@ from messagekit import Kit, open_kit
 from msgspec.structs import replace
 from test_classicgroup import FakeWire
 
-import cluster.broker.comparison as comparison
-import cluster.broker.parting as parting
-from cluster.broker.classicgroup import ClassicMaster, ClassicSlave, beside
-from cluster.broker.comparison import AskingSlave, ComparingMaster, ExaminingMaster
-from cluster.broker.config import Role
-from cluster.broker.parting import word_of
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed
-from replication.classicgate import encode_pass
-from replication.comparing import Finding, Verdict, begins_entry, entry_before, stretch_digest
-from replication.frames import Dialect, Report, encode_slave_frame
-from replication.master import MasterCore
-from replication.masterevents import CompareSlave, SlaveCompared
-from storage import setaside
-from storage.flags import StoreFlags
+import tandemmq.cluster.broker.standing.comparison as comparison
+import tandemmq.cluster.broker.standing.parting as parting
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave, beside
+from tandemmq.cluster.broker.standing.comparison import (
+    AskingSlave,
+    ComparingMaster,
+    ExaminingMaster,
+)
+from tandemmq.cluster.broker.standing.parting import word_of
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.replication.classicgate import encode_pass
+from tandemmq.replication.comparing import (
+    Finding,
+    Verdict,
+    begins_entry,
+    entry_before,
+    stretch_digest,
+)
+from tandemmq.replication.frames import Dialect, Report, encode_slave_frame
+from tandemmq.replication.master import MasterCore
+from tandemmq.replication.masterevents import CompareSlave, SlaveCompared
+from tandemmq.storage import setaside
+from tandemmq.storage.flags import StoreFlags
 
 SEGMENT = 16384
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"

@@ -1,4 +1,4 @@
-"""cluster/broker/config.py: the settings of a broker.conf, good and bad."""
+"""cluster/broker/settings/config.py: the settings of a broker.conf, good and bad."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker.config import (
-    BrokerConfig,
-    Role,
-    change_settings,
-    ha_secret,
-)
-from cluster.broker.haport import door_of
-from cluster.broker.known_keys import WITHOUT_EFFECT
-from cluster.broker.startable import check_startable, exposure
-from cluster.config import ConfigError, keys_of, parse_properties
-from replication import LeaseTimes, Mode, StreamRules
-from storage import StorageConfig
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, change_settings, ha_secret
+from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
+from tandemmq.cluster.broker.settings.startable import check_startable, exposure
+from tandemmq.cluster.broker.standing.haport import door_of
+from tandemmq.cluster.config import ConfigError, keys_of, parse_properties
+from tandemmq.replication import LeaseTimes, Mode, StreamRules
+from tandemmq.storage import StorageConfig
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 
@@ -180,8 +175,10 @@ def from_file(**given: str) -> BrokerConfig:
 def test_a_settings_file_that_names_no_address_is_served_as_by_rocketmq(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cluster.broker.config.local_address", lambda: "10.0.0.5")
-    monkeypatch.setattr("cluster.broker.startable.reached_at", lambda: ["10.0.0.5", "172.17.0.1"])
+    monkeypatch.setattr("tandemmq.cluster.broker.settings.config.local_address", lambda: "10.0.0.5")
+    monkeypatch.setattr(
+        "tandemmq.cluster.broker.settings.startable.reached_at", lambda: ["10.0.0.5", "172.17.0.1"]
+    )
     config = from_file()
     assert (config.bind_host, config.advertised_host) == ("0.0.0.0", "10.0.0.5")
     check_startable(config)

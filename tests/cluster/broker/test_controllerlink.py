@@ -1,4 +1,4 @@
-"""cluster/broker/controllerlink.py: one broker's talk with its controllers, in memory."""
+"""cluster/broker/standing/controllerlink.py: one broker's talk with its controllers, in memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ import pytest
 from replicakit import Controllers, MemoryController, config_of, controllers, until
 from timekit import LoopClock, run
 
-from cluster.broker.controllerlink import TAKEN_MS_MAX, ControllerLink, IdentityTaken
-from cluster.process import running
-from replication import election as e
-from replication import masterevents as m
-from replication import replica as r
-from replication.registered import KnownReplica
+from tandemmq.cluster.broker.standing.controllerlink import (
+    TAKEN_MS_MAX,
+    ControllerLink,
+    IdentityTaken,
+)
+from tandemmq.cluster.process import running
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication.registered import KnownReplica
 
 __all__ = ["controllers"]
 

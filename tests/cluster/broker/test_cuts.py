@@ -1,4 +1,4 @@
-"""cluster/broker/cuts.py: readers that stand beyond what a loss left are moved to it, once (INV-42)."""
+"""cluster/broker/tables/cuts.py: readers that stand beyond what a loss left are moved to it, once (INV-42)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from brokerkit import Asker, MakeBroker, TwoClocks
 
-from cluster.broker.config import Role
-from cluster.broker.cuts import KEEP_MS
-from cluster.broker.replicagroup import Replica
-from cluster.logs import once_per
-from cluster.remoting.command import Command
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.tables.cuts import KEEP_MS
+from tandemmq.cluster.logs import once_per
+from tandemmq.cluster.remoting.command import Command
 
 PULL, COMMIT, QUERY, MAX = 11, 15, 14, 30
 MOVED, FOUND, NOT_FOUND = 21, 0, 19

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from messagekit import UNIQUE, FakeClock, Kit, open_kit
 
-from cluster.broker.delay import DELIVERIES_PER_STEP, DelayLevels
-from cluster.broker.steadytime import BELIEVED_MS
-from storage import Draft, StoreNotWritable
+from tandemmq.cluster.broker.sending.delay import DELIVERIES_PER_STEP, DelayLevels
+from tandemmq.cluster.broker.sending.steadytime import BELIEVED_MS
+from tandemmq.storage import Draft, StoreNotWritable
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from brokerkit import Asker
 
-from cluster.remoting.command import Command
-from storage import Draft, decode, encode_properties, pack_host
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, decode, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 ROUNDS = 40

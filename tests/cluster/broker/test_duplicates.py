@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from messagekit import open_kit
 
-from cluster.broker.classicgroup import ClassicMaster
-from cluster.broker.config import BrokerConfig
-from cluster.broker.duplicates import LOOKS_MS, STAGE, Claim, NameTaken, Stage
-from cluster.config import ConfigError
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed, RequestTimedOut
+from tandemmq.cluster.broker.duplicates import LOOKS_MS, STAGE, Claim, NameTaken, Stage
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed, RequestTimedOut
 
 NAMES = "10.0.0.9:9876"
 OTHER = "10.0.0.2:10911"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.broker.errors import SubscriptionUnparsable
-from cluster.broker.filters import is_tag_expression, parse_tags
+from tandemmq.cluster.broker.errors import SubscriptionUnparsable
+from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_tags
 
 TAG_A, TAG_B, PAYMENT = 2598919, 2598920, -786681338  # Java's String.hashCode
 

@@ -1,4 +1,4 @@
-"""cluster/broker/handover.py: when a master with a full disk lets another take over, and when it does not."""
+"""cluster/broker/standing/handover.py: when a master with a full disk lets another take over, and when it does not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from replicakit import Controllers, Kit, MemoryController, controllers, reigning, turns, until
 from timekit import run
 
-from cluster.broker.handover import ASK_AGAIN_MS, CLEANING_MS, STAY_MS, FullDisk
-from replication import election as e
-from replication import masterevents as m
-from storage import Problem
+from tandemmq.cluster.broker.standing.handover import ASK_AGAIN_MS, CLEANING_MS, STAY_MS, FullDisk
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.storage import Problem
 
 __all__ = ["controllers"]
 

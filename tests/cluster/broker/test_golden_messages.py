@@ -21,9 +21,9 @@ import pytest
 from brokerkit import MakeBroker, TwoClocks
 from messagekit import FakeConnection
 
-from cluster.broker.acks import UNSETTLED
-from cluster.broker.broker import Broker
-from cluster.remoting.command import Command
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.broker.sending.acks import UNSETTLED
+from tandemmq.cluster.remoting.command import Command
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 MESSAGE_FAMILY = frozenset({10, 310, 320, 11, 361, 36, 12, 33})

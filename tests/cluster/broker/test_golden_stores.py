@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brokerkit import MakeBroker
 
-from storage import fastjson
+from tandemmq.storage import fastjson
 
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 CONSUME_STATS, TOPIC_STATS, QUERY_OFFSET = 208, 202, 14

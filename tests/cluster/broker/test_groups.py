@@ -1,4 +1,4 @@
-"""cluster/broker/groups.py: subscription groups and what they are forbidden."""
+"""cluster/broker/tables/groups.py: subscription groups and what they are forbidden."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from brokerkit import TwoClocks
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.groups import GroupConfig, GroupTable
-from cluster.broker.names import SYSTEM_GROUPS
-from storage import jsonfile
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
+from tandemmq.cluster.broker.tables.names import SYSTEM_GROUPS
+from tandemmq.storage import jsonfile
 
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 

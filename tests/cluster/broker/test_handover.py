@@ -1,4 +1,4 @@
-"""cluster/broker/replicagroup.py: how a reign ends, planned or not, without sockets."""
+"""cluster/broker/standing/replicagroup.py: how a reign ends, planned or not, without sockets."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from replicakit import Controllers, Kit, answered, controllers, draft, hold, reigning, turns
 from timekit import run
 
-from cluster.broker.config import Role
-from cluster.broker.errors import NotMaster
-from cluster.remoting.codes import ResponseCode
-from replication import GroupView
-from replication import Role as ReplicaRole
-from replication import election as e
-from replication import masterevents as m
-from replication import replica as r
-from replication.master import MasterState
-from storage import FlushFailed, Problem
+from tandemmq.cluster.broker.errors import NotMaster
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.replication import GroupView
+from tandemmq.replication import Role as ReplicaRole
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication.master import MasterState
+from tandemmq.storage import FlushFailed, Problem
 
 __all__ = ["controllers"]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.broker.config import BrokerConfig, change_settings, http_token
-from cluster.broker.httpplane import ByteRange, Pace, RangeProblem, parse_range
-from cluster.broker.startable import check_startable
-from cluster.config import ConfigError
+from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings, http_token
+from tandemmq.cluster.broker.settings.startable import check_startable
+from tandemmq.cluster.broker.watching.httpplane import ByteRange, Pace, RangeProblem, parse_range
+from tandemmq.cluster.config import ConfigError
 
 TOKEN = "a-token-of-some-length"
 

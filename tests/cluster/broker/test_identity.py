@@ -1,4 +1,4 @@
-"""cluster/broker/identity.py: a store's id, and what a crash between two of its files costs."""
+"""cluster/broker/standing/identity.py: a store's id, and what a crash between two of its files costs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from replicakit import Controllers, config_of, controllers
 from timekit import LoopClock, run
 
-from cluster.broker.identity import IdentityFiles, obtain_identity
-from cluster.config import ConfigError
-from replication import CorruptIdentityFile, Identity
-from replication import election as e
+from tandemmq.cluster.broker.standing.identity import IdentityFiles, obtain_identity
+from tandemmq.cluster.config import ConfigError
+from tandemmq.replication import CorruptIdentityFile, Identity
+from tandemmq.replication import election as e
 
 __all__ = ["controllers"]
 

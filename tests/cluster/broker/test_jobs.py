@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
-from cluster.broker.jobs import (
+from tandemmq.cluster.broker.jobs import (
     DISPATCH_RECORDS_MAX,
     Dispatch,
     NextSegment,
@@ -22,10 +22,10 @@ from cluster.broker.jobs import (
     StatsSampling,
     TableSaving,
 )
-from cluster.broker.offsets import OffsetTable
-from cluster.process import running
-from cluster.remoting.command import Command
-from storage import Draft, FlushFailed, StoreIsFull, encode_properties, pack_host
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.process import running
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, FlushFailed, StoreIsFull, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from brokerkit import SMALL_STORE
 
-from cluster.broker import leftopen
-from cluster.broker.config import BrokerConfig
-from cluster.broker.leftopen import LeftOpen
-from cluster.broker.names import HALF_TOPIC, OP_TOPIC
-from cluster.config import ConfigError
-from storage import Draft, MessageStore, encode_properties, open_store, pack_host
+from tandemmq.cluster.broker import leftopen
+from tandemmq.cluster.broker.leftopen import LeftOpen
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.names import HALF_TOPIC, OP_TOPIC
+from tandemmq.cluster.config import ConfigError
+from tandemmq.storage import Draft, MessageStore, encode_properties, open_store, pack_host
 
 NOW_MS = 1_700_000_000_000
 

@@ -1,4 +1,4 @@
-"""cluster/broker/lineage.py and what a start finds out of its own files."""
+"""cluster/broker/standing/lineage.py and what a start finds out of its own files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from replicakit import Controllers, controllers, draft, hold, open_kit, reigning, turns, until
 from timekit import run
 
-from cluster.broker.lineage import FILE_NAME, PROCESSES_MAX, registered, succeed
+from tandemmq.cluster.broker.standing.lineage import FILE_NAME, PROCESSES_MAX, registered, succeed
 
 __all__ = ["controllers"]
 

@@ -1,4 +1,4 @@
-"""cluster/broker/lives.py: a topic deleted and made again is read from its new beginning (INV-42)."""
+"""cluster/broker/tables/lives.py: a topic deleted and made again is read from its new beginning (INV-42)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from brokerkit import Asker, FakeConnection, TwoClocks
 
-from cluster.broker.config import Role
-from cluster.broker.lives import KEEP_MS
-from cluster.broker.longpoll import TICK_MS
-from cluster.remoting.command import Command
-from storage import decode
+from tandemmq.cluster.broker.reading.longpoll import TICK_MS
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.tables.lives import KEEP_MS
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import decode
 
 PULL, QUERY, COMMIT, CREATE, MAX, DELETE = 11, 14, 15, 17, 30, 215
 FOUND, NO_TOPIC, RETRY, MOVED = 0, 17, 20, 21

@@ -1,10 +1,10 @@
-"""cluster/broker/locks.py: who may consume a queue in order."""
+"""cluster/broker/reading/locks.py: who may consume a queue in order."""
 
 from __future__ import annotations
 
 import pytest
 
-from cluster.broker.locks import LOCK_LIVES_MS, QueueLocks, QueueName
+from tandemmq.cluster.broker.reading.locks import LOCK_LIVES_MS, QueueLocks, QueueName
 
 ONE, TWO = QueueName("T", "broker-a", 0), QueueName("T", "broker-a", 1)
 
@@ -51,7 +51,7 @@ def test_group_consumes_in_order_while_it_holds_a_live_lock() -> None:
 def test_locks_are_bounded_and_given_up_places_are_free_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.broker.locks.LOCKS_MAX", 1)
+    monkeypatch.setattr("tandemmq.cluster.broker.reading.locks.LOCKS_MAX", 1)
     locks = QueueLocks()
     assert locks.lock("G", "a", [ONE, TWO], 0) == [ONE]
     assert locks.lock("H", "a", [ONE], 0) == []

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from messagekit import FakeClock, FakeConnection
 
-from cluster.broker.longpoll import HeldPull, HeldPulls
-from cluster.remoting.command import Command
-from cluster.remoting.headers import PullHeader
+from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.headers import PullHeader
 
 
 class Bench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from brokerkit import MakeBroker
 
-from cluster.broker.handlers.masteronly import REMARKS
+from tandemmq.cluster.broker.handlers.masteronly import REMARKS
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 

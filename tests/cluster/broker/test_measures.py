@@ -1,11 +1,11 @@
-"""cluster/broker/measures.py: every metric of a broker can be read."""
+"""cluster/broker/watching/measures.py: every metric of a broker can be read."""
 
 from __future__ import annotations
 
 from brokerkit import Asker
 
-from cluster.broker.measures import Measures
-from cluster.metrics import METRICS, MetricTable, page
+from tandemmq.cluster.broker.watching.measures import Measures
+from tandemmq.cluster.metrics import METRICS, MetricTable, page
 
 
 async def test_every_metric_of_the_table_has_a_reader(asker: Asker) -> None:

@@ -1,4 +1,4 @@
-"""cluster/broker/members.py: who is connected."""
+"""cluster/broker/reading/members.py: who is connected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from brokerkit import FakeConnection
 
-from cluster.broker.members import (
+from tandemmq.cluster.broker.reading.members import (
     GROUPS_MAX,
     ConsumerMembers,
     GroupMembers,
@@ -14,7 +14,7 @@ from cluster.broker.members import (
     Member,
     ProducerMembers,
 )
-from cluster.broker.subscriptions import Subscription
+from tandemmq.cluster.broker.reading.subscriptions import Subscription
 
 
 def member(connection: Any, client_id: str = "c", seen_ms: int = 0) -> Member:

@@ -1,4 +1,4 @@
-"""cluster/broker/metasync.py and handlers/tables.py: a slave's tables become its master's."""
+"""cluster/broker/tables/metasync.py and handlers/tables.py: a slave's tables become its master's."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
-from cluster.broker import metasync
-from cluster.broker.config import Role
-from cluster.broker.mastertables import (
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.tables import metasync
+from tandemmq.cluster.broker.tables.mastertables import (
     TableRefused,
     read_delays,
     read_groups,
     read_offsets,
     read_topics,
 )
-from cluster.broker.metasync import STAMP, STOCK_MS, Tables, TableSync
-from cluster.broker.queuestarts import QueueStarts
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed, RemotingError
-from storage import fastjson
+from tandemmq.cluster.broker.tables.metasync import STAMP, STOCK_MS, Tables, TableSync
+from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
+from tandemmq.storage import fastjson
 
 MASTER = "10.0.0.1:10911"
 WIRE = Path(__file__).parents[2] / "golden" / "wire"

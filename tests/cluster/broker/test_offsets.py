@@ -1,4 +1,4 @@
-"""cluster/broker/offsets.py: how far groups came, and where they are sent."""
+"""cluster/broker/tables/offsets.py: how far groups came, and where they are sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brokerkit import TwoClocks
 
-from cluster.broker.offsets import COMMITS_PER_VERSION, OffsetTable
+from tandemmq.cluster.broker.tables.offsets import COMMITS_PER_VERSION, OffsetTable
 
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from messagekit import UNIQUE, FakeConnection, Kit, open_kit
 
-from cluster.broker.handlers.pull import CODES
-from cluster.broker.members import Heartbeat, Member
-from cluster.broker.subscriptions import Subscription
-from cluster.remoting.command import Command
-from storage import GetStatus, decode
+from tandemmq.cluster.broker.handlers.pull import CODES
+from tandemmq.cluster.broker.reading.members import Heartbeat, Member
+from tandemmq.cluster.broker.reading.subscriptions import Subscription
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import GetStatus, decode
 
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
 

@@ -1,4 +1,4 @@
-"""cluster/broker/queuestarts.py: a slave's queues begin where its master's stand, seen or not."""
+"""cluster/broker/tables/queuestarts.py: a slave's queues begin where its master's stand, seen or not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from brokerkit import Asker, MakeBroker, TwoClocks
 
-from cluster.broker.mastertables import TableRefused, read_queue_ends
-from cluster.broker.metasync import STARTS_MS
-from cluster.broker.queuestarts import PASS_MS, TOPICS_MAX
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed
+from tandemmq.cluster.broker.tables.mastertables import TableRefused, read_queue_ends
+from tandemmq.cluster.broker.tables.metasync import STARTS_MS
+from tandemmq.cluster.broker.tables.queuestarts import PASS_MS, TOPICS_MAX
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed
 
 from .test_metasync import QUEUES, Pair
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from brokerkit import Asker, FakeConnection
 
-from cluster.broker import refusals
-from cluster.remoting.codes import RequestCode as R
-from cluster.remoting.command import Command
+from tandemmq.cluster.broker.watching import refusals
+from tandemmq.cluster.remoting.codes import RequestCode as R
+from tandemmq.cluster.remoting.command import Command
 
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "j": 0}
 PULL = {

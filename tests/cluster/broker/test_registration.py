@@ -16,20 +16,20 @@ import msgspec
 import pytest
 from brokerkit import TwoClocks
 
-from cluster.broker.classicgroup import ClassicMaster
-from cluster.broker.config import BrokerConfig
-from cluster.broker.registration import (
+from tandemmq.cluster.broker.registration import (
     RETRY_MS_MAX,
     NameServerLink,
     Registration,
     registration,
     single_registrations,
 )
-from cluster.broker.standing import RoleChanges
-from cluster.broker.topics import TopicConfig, TopicTable
-from cluster.remoting.command import Command
-from cluster.remoting.errors import ConnectFailed
-from storage import fastjson
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.standing import RoleChanges
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 

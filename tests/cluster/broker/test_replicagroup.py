@@ -1,4 +1,4 @@
-"""cluster/broker/replicagroup.py: one replica as its controller and its clients see it, without sockets."""
+"""cluster/broker/standing/replicagroup.py: one replica as its controller and its clients see it, without sockets."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from replicakit import (
 )
 from timekit import run
 
-from cluster.broker.config import Role
-from cluster.broker.errors import NotMaster, TooFewReplicas
-from cluster.broker.serving import leave_as_found
-from cluster.config import ConfigError
-from cluster.remoting.codes import RequestCode, ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection
-from replication import GroupView
-from replication import Role as ReplicaRole
-from replication import election as e
-from replication import masterevents as m
-from replication import replica as r
-from replication.epochs import Epoch, EpochHistory
-from storage import Problem, fastjson
+from tandemmq.cluster.broker.errors import NotMaster, TooFewReplicas
+from tandemmq.cluster.broker.serving import leave_as_found
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.replication import GroupView
+from tandemmq.replication import Role as ReplicaRole
+from tandemmq.replication import election as e
+from tandemmq.replication import masterevents as m
+from tandemmq.replication import replica as r
+from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.storage import Problem, fastjson
 
 __all__ = ["controllers"]
 

@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 
-from cluster.broker import errors as broker
-from cluster.broker import replies
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
-from storage import errors as storage
+from tandemmq.cluster.broker import errors as broker
+from tandemmq.cluster.broker import replies
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.storage import errors as storage
 
 CLASSES = [
     found

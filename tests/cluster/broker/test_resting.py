@@ -1,4 +1,4 @@
-"""cluster/broker/resting.py: progress is neither kept nor told beyond the log that it rests on."""
+"""cluster/broker/tables/resting.py: progress is neither kept nor told beyond the log that it rests on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from brokerkit import Asker, FakeConnection, MakeBroker, TwoClocks
 
-from cluster.broker.config import Role
-from cluster.broker.metasync import Tables, TableSync
-from cluster.broker.offsets import OffsetTable
-from cluster.broker.queuestarts import QueueStarts
-from cluster.broker.resting import KEPT_MAX, Recent
-from cluster.remoting.command import Command
-from storage import Draft, encode_properties, pack_host
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.tables.metasync import Tables, TableSync
+from tandemmq.cluster.broker.tables.offsets import OffsetTable
+from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
+from tandemmq.cluster.broker.tables.resting import KEPT_MAX, Recent
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 OFFSETS, DELAYS = 43, 45
@@ -65,7 +65,7 @@ async def test_delay_progress_is_not_on_the_disk_before_the_copy_is_confirmed(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-41. Whoever is elected may not have the copy."""
-    monkeypatch.setattr("cluster.broker.resting.SETTLE_MS", 20)
+    monkeypatch.setattr("tandemmq.cluster.broker.tables.resting.SETTLE_MS", 20)
     store, schedule = asker.broker.store, asker.broker.schedule
     park(asker)
     confirmed = store.end
@@ -104,7 +104,7 @@ async def test_who_does_not_look_is_told_no_progress_that_is_not_confirmed(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-41, towards stock slaves."""
-    monkeypatch.setattr("cluster.broker.resting.SETTLE_MS", 20)
+    monkeypatch.setattr("tandemmq.cluster.broker.tables.resting.SETTLE_MS", 20)
     store = asker.broker.store
     park(asker)
     confirmed = store.end

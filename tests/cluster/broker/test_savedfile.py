@@ -1,4 +1,4 @@
-"""cluster/broker/savedfile.py: a table that must not outlive the log it rests on is written all the same (INV-41)."""
+"""tables/savedfile.py: a table that must not outlive the log it rests on is written all the same (INV-41)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from cluster.broker.savedfile import SavedFile
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
 
 
 class Log:

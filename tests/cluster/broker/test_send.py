@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 from messagekit import STORE_HOST, UNIQUE, FakeConnection, Kit, open_kit, send_ext
 
-from cluster.broker.acks import at_once
-from cluster.broker.config import Role
-from cluster.broker.locks import QueueName
-from cluster.broker.messages import UniqueIds
-from cluster.broker.standing import slave_refusal
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection
-from storage import FlushMode, parse_offset_message_id
+from tandemmq.cluster.broker.reading.locks import QueueName
+from tandemmq.cluster.broker.sending.acks import at_once
+from tandemmq.cluster.broker.sending.messages import UniqueIds
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.standing import slave_refusal
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.storage import FlushMode, parse_offset_message_id
 
 MARKS = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from messagekit import UNIQUE, Kit, open_kit
 
-from cluster.remoting.command import Command
-from storage import Draft, FlushMode, Record, encode_properties
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, FlushMode, Record, encode_properties
 
 
 @pytest.fixture

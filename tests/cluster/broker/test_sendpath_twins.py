@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from messagekit import FakeClock, FakeConnection, Kit, decode_frames, java_frame, open_kit, send_ext
 
-from cluster.broker import sendpath
-from cluster.broker.acks import Overdue
-from cluster.remoting.codes import ResponseCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import bytes_needed
-from storage import COMPILED, FlushFailed, FlushMode, StoreNotWritable
+from tandemmq.cluster.broker.sending import sendpath
+from tandemmq.cluster.broker.sending.acks import Overdue
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import bytes_needed
+from tandemmq.storage import COMPILED, FlushFailed, FlushMode, StoreNotWritable
 
 INPUTS = 20_000
 UNIQUE_CHARS = "0123456789ABCDEF"
 
 
 try:
-    from cluster.broker._sendpath import SendPath as CompiledSendPath
+    from tandemmq.cluster.broker.sending._sendpath import SendPath as CompiledSendPath
 except ImportError:  # built without a compiler
     CompiledSendPath = None
 

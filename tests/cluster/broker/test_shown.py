@@ -9,12 +9,12 @@ from pathlib import Path
 
 from brokerkit import MakeBroker
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.known_keys import WITHOUT_EFFECT
-from cluster.broker.shown import FIXED, shown_settings
-from cluster.broker.startable import check_startable
-from cluster.config import Properties, keys_of, parse_properties
-from cluster.remoting.codes import RequestCode
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
+from tandemmq.cluster.broker.settings.shown import FIXED, shown_settings
+from tandemmq.cluster.broker.settings.startable import check_startable
+from tandemmq.cluster.config import Properties, keys_of, parse_properties
+from tandemmq.cluster.remoting.codes import RequestCode
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire" / "b53-c53-json.jsonl.xz"
 

@@ -1,4 +1,4 @@
-"""cluster/broker/slavereads.py: who is sent where, and how slaves answer pulls."""
+"""cluster/broker/standing/slavereads.py: who is sent where, and how slaves answer pulls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from messagekit import FakeClock, FakeConnection, Kit, open_kit
 
-from cluster.broker.config import BrokerConfig, Role
-from cluster.broker.groups import GroupConfig
-from cluster.broker.slavereads import (
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.standing.slavereads import (
     AHEAD_BYTES,
     ASK_AGAIN_MS,
     LOST_MS,
@@ -22,9 +21,10 @@ from cluster.broker.slavereads import (
     Recent,
     SlaveReads,
 )
-from cluster.remoting.command import Command
-from storage import Draft, GetResult, GetStatus, StorageConfig, pack_host
-from storage.reading import hot_bytes
+from tandemmq.cluster.broker.tables.groups import GroupConfig
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Draft, GetResult, GetStatus, StorageConfig, pack_host
+from tandemmq.storage.reading import hot_bytes
 
 FOUND, MOVED, RETRY, NOTHING_NEW = 0, 21, 20, 19
 SUSPEND, SUBSCRIPTION = 2, 4

@@ -1,4 +1,4 @@
-"""cluster/broker/standing.py: a role, and what follows it."""
+"""cluster/broker/standing/standing.py: a role, and what follows it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from brokerkit import MakeBroker
 
-from cluster.broker.classicgroup import ClassicMaster
-from cluster.broker.config import Role
-from cluster.broker.standing import OnMaster
-from cluster.process import running
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.standing import OnMaster
+from tandemmq.cluster.process import running
 
 
 @pytest.fixture

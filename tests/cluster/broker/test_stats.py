@@ -1,11 +1,11 @@
-"""cluster/broker/stats.py: sums and rates over windows."""
+"""cluster/broker/watching/stats.py: sums and rates over windows."""
 
 from __future__ import annotations
 
 from brokerkit import Asker
 
-from cluster.broker.putsizes import ENTRIES_MAX, Put
-from cluster.broker.stats import BrokerStats
+from tandemmq.cluster.broker.watching.putsizes import ENTRIES_MAX, Put
+from tandemmq.cluster.broker.watching.stats import BrokerStats
 
 
 class Source:

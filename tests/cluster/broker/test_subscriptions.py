@@ -1,11 +1,11 @@
-"""cluster/broker/subscriptions.py: which tags a subscription stands for."""
+"""cluster/broker/reading/subscriptions.py: which tags a subscription stands for."""
 
 from __future__ import annotations
 
 import pytest
 
-from cluster.broker.subscriptions import Subscription, SubscriptionData, split_tags
-from storage import java_hash
+from tandemmq.cluster.broker.reading.subscriptions import Subscription, SubscriptionData, split_tags
+from tandemmq.storage import java_hash
 
 TAG_A, TAG_B = java_hash("TagA"), java_hash("TagB")
 

@@ -1,4 +1,4 @@
-"""cluster/broker/suspicion.py: who may have lost what it reported."""
+"""cluster/broker/standing/suspicion.py: who may have lost what it reported."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker.suspicion import SuspectMark
-from storage import FlushMode, StorageConfig, open_store
+from tandemmq.cluster.broker.standing.suspicion import SuspectMark
+from tandemmq.storage import FlushMode, StorageConfig, open_store
 
 BOOT = "0000-boot"
 

@@ -1,4 +1,4 @@
-"""cluster/broker/tablereaders.py, following in metasync.py: a change is told at once, and answered when it is there."""
+"""tables/tablereaders.py, following in metasync.py: a change is told at once, and answered when it is there."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from brokerkit import Asker, MakeBroker, TwoClocks
 from test_metasync import MASTER, OFFSETS, Pair
 
-from cluster.broker import tablereaders
-from cluster.broker.config import Role
-from cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
-from cluster.broker.handlers.masteronly import LEFT_TO_MASTER
-from cluster.broker.metasync import KINDS
-from cluster.broker.savedfile import CHANGES_KEPT, SavedFile
-from cluster.broker.standing import Follows, RoleChanges
-from cluster.broker.tablereaders import TableReaders
-from replication.master import anybody
-from storage import fastjson, jsonfile
+from tandemmq.cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
+from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.standing import Follows, RoleChanges
+from tandemmq.cluster.broker.tables import tablereaders
+from tandemmq.cluster.broker.tables.metasync import KINDS
+from tandemmq.cluster.broker.tables.savedfile import CHANGES_KEPT, SavedFile
+from tandemmq.cluster.broker.tables.tablereaders import TableReaders
+from tandemmq.replication.master import anybody
+from tandemmq.storage import fastjson, jsonfile
 
 TOPICS, GROUPS = KINDS[0], KINDS[3]
 

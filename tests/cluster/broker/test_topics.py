@@ -1,4 +1,4 @@
-"""cluster/broker/topics.py: which topics there are, and how new ones come."""
+"""cluster/broker/tables/topics.py: which topics there are, and how new ones come."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from brokerkit import TwoClocks
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.names import check_group_name, check_topic_name
-from cluster.broker.topics import TopicConfig, TopicTable
-from storage import StoreNotWritable, jsonfile
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.tables.names import check_group_name, check_topic_name
+from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.storage import StoreNotWritable, jsonfile
 
 STORES = Path(__file__).parents[2] / "golden" / "stores"
 

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from cluster.broker.config import BrokerConfig, change_settings
-from cluster.broker.startable import check_startable
-from cluster.config import ConfigError
+from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings
+from tandemmq.cluster.broker.settings.startable import check_startable
+from tandemmq.cluster.config import ConfigError
 
 ACCESS_CONTROL = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cluster.client.errors import NoRoute
-from cluster.client.routes import QueueCounts, TopicRoute
-from cluster.remoting import Command, RequestCode
-from storage import SystemClock
+from tandemmq.cluster.client.errors import NoRoute
+from tandemmq.cluster.client.reaching.routes import QueueCounts, TopicRoute
+from tandemmq.cluster.remoting import Command, RequestCode
+from tandemmq.storage import SystemClock
 
 MASTER, SLAVE, OTHER = "10.0.0.1:10911", "10.0.0.1:10921", "10.0.0.2:10911"
 FIRST, SECOND = "10.0.1.1:9876", "10.0.1.2:9876"

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cluster.client.message import MessageQueue, ReceivedMessage
-from cluster.remoting import (
+from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
+from tandemmq.cluster.remoting import (
     Channel,
     Command,
     ConnectFailed,
@@ -18,9 +18,9 @@ from cluster.remoting import (
     RequestTimedOut,
     ResponseCode,
 )
-from cluster.remoting.codes import VERSION
-from cluster.remoting.frame import FrameSplitter
-from storage import Draft, encode, encode_properties, pack_host, split_batch
+from tandemmq.cluster.remoting.codes import VERSION
+from tandemmq.cluster.remoting.frame import FrameSplitter
+from tandemmq.storage import Draft, encode, encode_properties, pack_host, split_batch
 
 NAME_SERVER = "127.0.0.1:9876"
 Result = TypeVar("Result")

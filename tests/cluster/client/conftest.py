@@ -16,7 +16,7 @@ if str(Path(__file__).parent) not in sys.path:
 from clientkit import FakeCluster
 from timekit import LoopClock
 
-from cluster.client import instance
+from tandemmq.cluster.client.reaching import instance
 
 
 @pytest.fixture(params=["calls", "channels"])

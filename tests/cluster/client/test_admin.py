@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from adminkit import FIRST, MASTER, OTHER, SECOND, SLAVE, Answer, Servers
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     Admin,
     BrokerAnswerBroken,
     BrokerRefused,
@@ -21,7 +21,7 @@ from cluster.client import (
     TopicSettings,
     UnknownCluster,
 )
-from cluster.remoting import Command, RequestCode, ResponseCode
+from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
 
 
 @pytest.fixture

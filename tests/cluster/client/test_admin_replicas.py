@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from adminkit import FIRST, MASTER, SLAVE, Servers
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     Admin,
     BrokerRefused,
     EpochRange,
@@ -20,7 +20,7 @@ from cluster.client import (
     Replica,
     ReplicaSet,
 )
-from cluster.remoting import Command, RequestCode
+from tandemmq.cluster.remoting import Command, RequestCode
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire" / "controller-remoting.jsonl.xz"
 LEADER, FOLLOWER = "10.9.9.1:29878", "10.9.9.1:29879"

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from clientkit import received
 
-from cluster.client.admin_bodies import group_members, member_state, replica_state
-from cluster.client.admin_messages import track_state
-from cluster.client.admin_values import (
+from tandemmq.cluster.client.admin.bodies import group_members, member_state, replica_state
+from tandemmq.cluster.client.admin.messages import track_state
+from tandemmq.cluster.client.admin.values import (
     GroupMembers,
     GroupProgress,
     QueueProgress,
     TrackState,
     version_text,
 )
-from cluster.client.message import MessageQueue
+from tandemmq.cluster.client.message import MessageQueue
 
 
 @pytest.mark.parametrize(

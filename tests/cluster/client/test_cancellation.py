@@ -11,7 +11,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeCluster, MemoryTransport, settle
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     Message,
     MessageQueue,
     Producer,
@@ -20,9 +20,9 @@ from cluster.client import (
     ReceivedMessage,
     SendResult,
     StartFrom,
-    instance,
 )
-from cluster.remoting import ConnectionLost
+from tandemmq.cluster.client.reaching import instance
+from tandemmq.cluster.remoting import ConnectionLost
 
 STEPS_MAX = 400  # more than any scenario takes
 Scenario = Callable[[], Coroutine[Any, Any, None]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.compression import (
+from tandemmq.cluster.client.compression import (
     COMPRESSED,
     TYPE_LZ4,
     TYPE_ZLIB,
@@ -19,7 +19,7 @@ from cluster.client.compression import (
     compress,
     decompress,
 )
-from cluster.client.errors import BrokerAnswerBroken
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from timekit import run
 
-from cluster.client.connections import Connections, Wire
-from cluster.client.errors import BrokerUnreachable, CallTimedOut
-from cluster.remoting import Command, ConnectFailed, ConnectionLost, RequestTimedOut
+from tandemmq.cluster.client.errors import BrokerUnreachable, CallTimedOut
+from tandemmq.cluster.client.reaching.connections import Connections, Wire
+from tandemmq.cluster.remoting import Command, ConnectFailed, ConnectionLost, RequestTimedOut
 
 
 class StubWire:

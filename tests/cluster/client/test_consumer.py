@@ -11,7 +11,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire, MemoryTransport
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     CacheLimits,
     ConsumeResult,
     MessageModel,
@@ -22,9 +22,9 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.client.rebalance import Allocation
-from cluster.remoting import Command, RequestCode
-from cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.client.consuming.rebalance import Allocation
+from tandemmq.cluster.remoting import Command, RequestCode
+from tandemmq.cluster.remoting.codes import ResponseCode
 
 Handler = Callable[[ReceivedMessage], Awaitable[ConsumeResult | None]]
 

@@ -8,7 +8,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeCluster, ext
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     BrokerRefused,
     ClientConfig,
     Credentials,
@@ -18,7 +18,7 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.remoting import Command, RequestCode
+from tandemmq.cluster.remoting import Command, RequestCode
 
 KEYS = Credentials("RocketMQ", "12345678")
 

@@ -12,7 +12,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, received
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     ConsumeResult,
     Message,
     MessageQueue,
@@ -27,7 +27,7 @@ from cluster.client import (
     by_key,
     with_value,
 )
-from cluster.remoting import RequestCode
+from tandemmq.cluster.remoting import RequestCode
 
 TOPICS = {"T": "*"}
 

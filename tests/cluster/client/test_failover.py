@@ -7,7 +7,7 @@ import asyncio
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster
 from timekit import run
 
-from cluster.client import Message, Producer
+from tandemmq.cluster.client import Message, Producer
 
 HEIR = "127.0.0.1:10961"
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.client import BrokerAnswerBroken, Message, MessageQueue, fast, hot
-from cluster.client.fast import SendHead, peek_opaque
-from cluster.remoting import Command
-from storage import Draft, encode, encode_properties, pack_host
+from tandemmq.cluster.client import BrokerAnswerBroken, Message, MessageQueue, fast, hot
+from tandemmq.cluster.client.fast import SendHead, peek_opaque
+from tandemmq.cluster.remoting import Command
+from tandemmq.storage import Draft, encode, encode_properties, pack_host
 
-compiled = pytest.importorskip("cluster.client._fast")
+compiled = pytest.importorskip("tandemmq.cluster.client._fast")
 
 QUEUE = MessageQueue("Topic", "broker-a", 3)
 TEXT = st.text(

@@ -10,10 +10,10 @@ import pytest
 from clientkit import NAME_SERVER, FakeCluster
 from timekit import run
 
-from cluster.client import Message, MessageQueue, Producer, SendFailed
-from cluster.client.faults import LatencyFaults, penalty_ms
-from cluster.client.selection import QueueRing
-from cluster.remoting import Command, RequestCode
+from tandemmq.cluster.client import Message, MessageQueue, Producer, SendFailed
+from tandemmq.cluster.client.producing.faults import LatencyFaults, penalty_ms
+from tandemmq.cluster.client.producing.selection import QueueRing
+from tandemmq.cluster.remoting import Command, RequestCode
 
 
 @pytest.mark.parametrize(

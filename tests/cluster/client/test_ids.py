@@ -7,7 +7,12 @@ from datetime import datetime
 
 import pytest
 
-from cluster.client.ids import UniqueIds, local_address, month_bounds, packed_address
+from tandemmq.cluster.client.producing.ids import (
+    UniqueIds,
+    local_address,
+    month_bounds,
+    packed_address,
+)
 
 MONTH_START_MS = int(datetime(2025, 9, 1).timestamp() * 1000)
 
@@ -65,7 +70,7 @@ def test_after_a_fork_ids_carry_the_new_pid_and_other_random_bits(
 ) -> None:
     ids = UniqueIds(bytes(4), random.Random(1))
     before = ids.next(MONTH_START_MS)
-    monkeypatch.setattr("cluster.client.ids.os.getpid", lambda: 77)
+    monkeypatch.setattr("tandemmq.cluster.client.producing.ids.os.getpid", lambda: 77)
     after = ids.next(MONTH_START_MS)
     assert int(after[8:12], 16) == 77
     assert before[12:20] != after[12:20]
@@ -75,6 +80,6 @@ def test_address_that_cannot_be_found_is_loopback(monkeypatch: pytest.MonkeyPatc
     def unknown(*arguments: object, **options: object) -> None:
         raise OSError("name or service not known")
 
-    monkeypatch.setattr("cluster.client.ids.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("tandemmq.cluster.client.producing.ids.socket.getaddrinfo", unknown)
     assert local_address(("name.invalid", 9876)) == "127.0.0.1"
     assert local_address(None) == "127.0.0.1"

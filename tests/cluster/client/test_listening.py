@@ -12,7 +12,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, received, settle
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     CacheLimits,
     ConsumeContext,
     ConsumeResult,
@@ -23,8 +23,8 @@ from cluster.client import (
     RetryLater,
     StartFrom,
 )
-from cluster.client.listening import Calls
-from cluster.remoting import Command, RequestCode
+from tandemmq.cluster.client.consuming.listening import Calls
+from tandemmq.cluster.remoting import Command, RequestCode
 
 Verdict = Any
 

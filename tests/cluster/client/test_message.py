@@ -8,8 +8,8 @@ import pytest
 from clientkit import received
 from msgspec.structs import replace
 
-from cluster.client.errors import MessageRefused
-from cluster.client.message import Message, MessageQueue, check_group, check_topic
+from tandemmq.cluster.client.errors import MessageRefused
+from tandemmq.cluster.client.message import Message, MessageQueue, check_group, check_topic
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import random
 import pytest
 from timekit import run
 
-from cluster.client import BrokerUnreachable, ClientConfig, NoNameServer
-from cluster.client.config import name_servers, one_config
-from cluster.client.nameservers import NameServers
-from cluster.remoting import Command
+from tandemmq.cluster.client import BrokerUnreachable, ClientConfig, NoNameServer
+from tandemmq.cluster.client.config import name_servers, one_config
+from tandemmq.cluster.client.reaching.nameservers import NameServers
+from tandemmq.cluster.remoting import Command
 
 
 class Caller:

@@ -8,7 +8,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeCluster, ext
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     ClientConfig,
     ConsumeResult,
     Message,
@@ -20,8 +20,8 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.client.namespaces import unwrap, wrap
-from cluster.remoting import RequestCode
+from tandemmq.cluster.client.namespaces import unwrap, wrap
+from tandemmq.cluster.remoting import RequestCode
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.client.errors import OffsetUnknown
-from cluster.client.message import MessageQueue
-from cluster.client.offsets import FileOffsets, OffsetTable
+from tandemmq.cluster.client.consuming.offsets import FileOffsets, OffsetTable
+from tandemmq.cluster.client.errors import OffsetUnknown
+from tandemmq.cluster.client.message import MessageQueue
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 

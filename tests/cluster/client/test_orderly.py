@@ -11,8 +11,14 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext, settle
 from timekit import run
 
-from cluster.client import ConsumeResult, MessageModel, PushConsumer, ReceivedMessage, StartFrom
-from cluster.remoting import RequestCode
+from tandemmq.cluster.client import (
+    ConsumeResult,
+    MessageModel,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from tandemmq.cluster.remoting import RequestCode
 
 
 def orderly(handler: Any, **options: Any) -> PushConsumer:

@@ -11,7 +11,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport, ext
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     BrokerRefused,
     CallTimedOut,
     Message,
@@ -22,9 +22,9 @@ from cluster.client import (
     SendFailed,
     SendResult,
     by_key,
-    instance,
 )
-from cluster.remoting import Command, ConnectionLost, RequestCode, RequestTimedOut
+from tandemmq.cluster.client.reaching import instance
+from tandemmq.cluster.remoting import Command, ConnectionLost, RequestCode, RequestTimedOut
 
 channels = pytest.mark.parametrize("cluster", ["channels"], indirect=True)
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -12,7 +12,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, ext
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     BrokerAnswerBroken,
     BrokerRefused,
     CallTimedOut,
@@ -28,7 +28,7 @@ from cluster.client import (
     WrongLoop,
     by_key,
 )
-from cluster.remoting import Command, ConnectionLost, RequestCode, RequestTimedOut
+from tandemmq.cluster.remoting import Command, ConnectionLost, RequestCode, RequestTimedOut
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 

@@ -8,7 +8,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     MessageQueue,
     NoRoute,
     NotRunning,
@@ -17,7 +17,7 @@ from cluster.client import (
     QueueNotAssigned,
     StartFrom,
 )
-from cluster.remoting import Command, RequestCode, ResponseCode
+from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.client import BrokerAnswerBroken, BrokerRefused, MessageQueue
-from cluster.client.pulls import PullHead, PullRequest, PullStatus, lite_code, pull_answer
-from cluster.client.subscriptions import parse_subscription
-from cluster.remoting import Command
+from tandemmq.cluster.client import BrokerAnswerBroken, BrokerRefused, MessageQueue
+from tandemmq.cluster.client.consuming.pulls import (
+    PullHead,
+    PullRequest,
+    PullStatus,
+    lite_code,
+    pull_answer,
+)
+from tandemmq.cluster.client.consuming.subscriptions import parse_subscription
+from tandemmq.cluster.remoting import Command
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 

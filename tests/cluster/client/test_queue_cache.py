@@ -9,8 +9,8 @@ from clientkit import received
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.message import MessageQueue
-from cluster.client.queue_cache import CacheLimits, QueueCache, ReadyQueues
+from tandemmq.cluster.client.consuming.queue_cache import CacheLimits, QueueCache, ReadyQueues
+from tandemmq.cluster.client.message import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 0)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.message import MessageQueue
-from cluster.client.rebalance import allocate_averagely, plan
+from tandemmq.cluster.client.consuming.rebalance import allocate_averagely, plan
+from tandemmq.cluster.client.message import MessageQueue
 
 
 def queues(count: int) -> list[MessageQueue]:

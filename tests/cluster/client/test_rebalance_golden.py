@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     Message,
     MessageQueue,
     allocate_averagely,
@@ -23,8 +23,8 @@ from cluster.client import (
     by_key,
     by_machine_room,
 )
-from cluster.client.errors import MessageRefused
-from cluster.client.rebalance import Allocation
+from tandemmq.cluster.client.consuming.rebalance import Allocation
+from tandemmq.cluster.client.errors import MessageRefused
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "client" / "allocations.jsonl.xz"
 LINES = [json.loads(line) for line in lzma.decompress(GOLDEN.read_bytes()).splitlines()]

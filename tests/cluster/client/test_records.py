@@ -6,11 +6,11 @@ import zlib
 
 import pytest
 
-from cluster.client.compression import COMPRESSED
-from cluster.client.errors import BrokerAnswerBroken
-from cluster.client.message import MessageQueue
-from cluster.client.records import read_records
-from storage import Draft, encode, encode_properties, offset_message_id, pack_host
+from tandemmq.cluster.client.compression import COMPRESSED
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
+from tandemmq.cluster.client.message import MessageQueue
+from tandemmq.cluster.client.records import read_records
+from tandemmq.storage import Draft, encode, encode_properties, offset_message_id, pack_host
 
 BORN, STORED = pack_host("192.168.1.5", 54321), pack_host("192.168.1.10", 10911)
 

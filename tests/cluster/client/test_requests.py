@@ -11,7 +11,7 @@ import pytest
 from clientkit import HOST, NAME_SERVER, FakeCluster, MemoryTransport, settle
 from timekit import run
 
-from cluster.client import (
+from tandemmq.cluster.client import (
     ConsumeResult,
     MessageQueue,
     PullConsumer,
@@ -19,9 +19,9 @@ from cluster.client import (
     ReceivedMessage,
     StartFrom,
 )
-from cluster.client.requests import parse_positions, queue_map
-from cluster.remoting import Command, RequestCode
-from storage import Draft, encode, fastjson
+from tandemmq.cluster.client.reaching.requests import parse_positions, queue_map
+from tandemmq.cluster.remoting import Command, RequestCode
+from tandemmq.storage import Draft, encode, fastjson
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.client.errors import BrokerAnswerBroken
-from cluster.client.routes import BrokerTable, parse_route
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
+from tandemmq.cluster.client.reaching.routes import BrokerTable, parse_route
 
 STANDARD = (
     b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911","1":"10.0.0.2:10911"},'

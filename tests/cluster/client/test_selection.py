@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cluster.client.errors import (
+from tandemmq.cluster.client.errors import (
     BrokerAnswerBroken,
     BrokerRefused,
     BrokerUnreachable,
@@ -15,8 +15,8 @@ from cluster.client.errors import (
     MessageRefused,
     NoRoute,
 )
-from cluster.client.message import Message, MessageQueue
-from cluster.client.selection import QueueRing, by_key, worth_retrying
+from tandemmq.cluster.client.message import Message, MessageQueue
+from tandemmq.cluster.client.producing.selection import QueueRing, by_key, worth_retrying
 
 QUEUES = [MessageQueue("T", name, number) for name in ("a", "b") for number in range(2)]
 

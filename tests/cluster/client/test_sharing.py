@@ -12,12 +12,18 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, MemoryTransport
 from timekit import run
 
-from cluster.client import ClientConfig, MessageQueue, PushConsumer, ReceivedMessage, StartFrom
-from cluster.client.jobs import Jobs
-from cluster.client.rebalance import Change, allocate_averagely, without
-from cluster.client.routes import TopicRoute, parse_route
-from cluster.client.sharing import AbsentBrokers, Sharing
-from cluster.remoting import Command
+from tandemmq.cluster.client import (
+    ClientConfig,
+    MessageQueue,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from tandemmq.cluster.client.consuming.rebalance import Change, allocate_averagely, without
+from tandemmq.cluster.client.consuming.sharing import AbsentBrokers, Sharing
+from tandemmq.cluster.client.reaching.jobs import Jobs
+from tandemmq.cluster.client.reaching.routes import TopicRoute, parse_route
+from tandemmq.cluster.remoting import Command
 
 A0, A1 = (MessageQueue("T", "broker-a", number) for number in range(2))
 B0, B1 = (MessageQueue("T", "broker-b", number) for number in range(2))

@@ -9,10 +9,11 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster, settle
 from timekit import run
 
-from cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom, instance
-from cluster.client.instance import AWAY_S
-from cluster.client.routes import BrokerTable, parse_route
-from cluster.remoting import Command, RequestCode, RequestTimedOut
+from tandemmq.cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
+from tandemmq.cluster.client.reaching import instance
+from tandemmq.cluster.client.reaching.instance import AWAY_S
+from tandemmq.cluster.client.reaching.routes import BrokerTable, parse_route
+from tandemmq.cluster.remoting import Command, RequestCode, RequestTimedOut
 
 PULL, COMMIT = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.client.errors import MessageRefused
-from cluster.client.subscriptions import parse_subscription
+from tandemmq.cluster.client.consuming.subscriptions import parse_subscription
+from tandemmq.cluster.client.errors import MessageRefused
 
 
 @pytest.mark.parametrize("expression", ["*", "", " * "])

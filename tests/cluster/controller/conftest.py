@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import cluster.controller.reign
+import tandemmq.cluster.controller.reign
 
 sys.path.insert(0, str(Path(__file__).parent))  # controllerkit
 
@@ -15,4 +15,4 @@ sys.path.insert(0, str(Path(__file__).parent))  # controllerkit
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that failed is tried again at once."""
-    monkeypatch.setattr(cluster.controller.reign, "RETRY_S", 0)
+    monkeypatch.setattr(tandemmq.cluster.controller.reign, "RETRY_S", 0)

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from timekit import HandClock
 
-from cluster.controller.config import ControllerConfig
-from cluster.controller.server import Controller, reply_to
-from cluster.controller.store import Changes, Leader, LeadershipLost, StoreUnreachable
-from cluster.remoting import Command
-from cluster.remoting.connection import Connection
-from replication import GroupRecord
+from tandemmq.cluster.controller.config import ControllerConfig
+from tandemmq.cluster.controller.server import Controller, reply_to
+from tandemmq.cluster.controller.store import Changes, Leader, LeadershipLost, StoreUnreachable
+from tandemmq.cluster.remoting import Command
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.replication import GroupRecord
 
 
 class HandStore:

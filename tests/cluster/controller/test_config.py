@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import ConfigError, parse_properties
-from cluster.controller.config import (
+from tandemmq.cluster.config import ConfigError, parse_properties
+from tandemmq.cluster.controller.config import (
     KEYS,
     ControllerConfig,
     Peer,
     StoreKind,
     check_startable,
 )
-from cluster.controller.serving import make_store
-from cluster.controller.store import FileStore, NoStore
-from cluster.nameserver import KEYS as NAME_SERVER_KEYS
-from cluster.nameserver import NameServerConfig
+from tandemmq.cluster.controller.serving import make_store
+from tandemmq.cluster.controller.store import FileStore, NoStore
+from tandemmq.cluster.nameserver import KEYS as NAME_SERVER_KEYS
+from tandemmq.cluster.nameserver import NameServerConfig
 
 # The settings of RocketMQ 5's distribution/conf/controller, its four kinds of example.
 QUICK_START = """

@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from timekit import HandClock
 
-from cluster.controller.config import ControllerConfig
-from cluster.controller.etcd import KeyValue
-from cluster.controller.etcdstore import SAFE_PERCENT, EtcdStore
-from cluster.controller.store import (
+from tandemmq.cluster.controller.config import ControllerConfig
+from tandemmq.cluster.controller.etcd import KeyValue
+from tandemmq.cluster.controller.etcdstore import SAFE_PERCENT, EtcdStore
+from tandemmq.cluster.controller.store import (
     CorruptControllerFile,
     Leader,
     LeadershipLost,
     StoreUnreachable,
 )
-from replication import GroupRecord
+from tandemmq.replication import GroupRecord
 
 Json = dict[str, Any]
 RECORD = GroupRecord("c", "a")

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from cluster.controller.reign import HELD_MAX, Reign
-from cluster.controller.store import Changes, LeadershipLost, StoreUnreachable
-from replication import ControllerCore, GroupRecord, LeaseTimes
-from replication import election as e
+from tandemmq.cluster.controller.reign import HELD_MAX, Reign
+from tandemmq.cluster.controller.store import Changes, LeadershipLost, StoreUnreachable
+from tandemmq.replication import ControllerCore, GroupRecord, LeaseTimes
+from tandemmq.replication import election as e
 
 
 class RecordingCore(ControllerCore):

@@ -10,18 +10,18 @@ from typing import Any, cast
 import pytest
 from controllerkit import Table
 
-from cluster import controlplane as plane
-from cluster.config import parse_properties
-from cluster.controller.measures import Measures
-from cluster.controller.notices import refuses
-from cluster.controller.reign import HELD_MAX
-from cluster.controller.server import LINES, reply_to
-from cluster.metrics import MetricTable, page
-from cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
-from cluster.remoting.connection import Connection
-from replication import GroupRecord, LeaseTimes
-from replication import election as e
-from replication.election import Member
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.config import parse_properties
+from tandemmq.cluster.controller.measures import Measures
+from tandemmq.cluster.controller.notices import refuses
+from tandemmq.cluster.controller.reign import HELD_MAX
+from tandemmq.cluster.controller.server import LINES, reply_to
+from tandemmq.cluster.metrics import MetricTable, page
+from tandemmq.cluster.remoting import Command, HeaderProblem, RequestCode, ResponseCode
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.replication import GroupRecord, LeaseTimes
+from tandemmq.replication import election as e
+from tandemmq.replication.election import Member
 
 TIMES = LeaseTimes()
 UNCLEAN_LINE = (

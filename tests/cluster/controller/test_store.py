@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster.controller.store
-from cluster.controller.store import (
+import tandemmq.cluster.controller.store
+from tandemmq.cluster.controller.store import (
     CorruptControllerFile,
     FileStore,
     Leader,
@@ -22,9 +22,9 @@ from cluster.controller.store import (
     encode,
     load,
 )
-from replication import GroupRecord
-from replication.election import Member
-from storage import StoreLocked
+from tandemmq.replication import GroupRecord
+from tandemmq.replication.election import Member
+from tandemmq.storage import StoreLocked
 
 ME = Leader("n0", "127.0.0.1:9878")
 RECORD = GroupRecord(
@@ -167,14 +167,14 @@ async def test_closing_waits_for_a_write_that_was_cancelled(
     store = FileStore(tmp_path, ME)
     await store.open()
     began, go_on = threading.Event(), threading.Event()
-    save = cluster.controller.store.save
+    save = tandemmq.cluster.controller.store.save
 
     def slow(path: Path, found: list[GroupRecord]) -> None:
         began.set()
         go_on.wait(10)
         save(path, found)
 
-    monkeypatch.setattr(cluster.controller.store, "save", slow)
+    monkeypatch.setattr(tandemmq.cluster.controller.store, "save", slow)
     writing = asyncio.create_task(store.write({"a": RECORD}))
     await asyncio.to_thread(began.wait, 10)
     writing.cancel()

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from controllerkit import Table
 
-from cluster import controlplane as plane
-from cluster.remoting import Command
-from cluster.remoting.command import ONEWAY_FLAG
-from replication import LeaseTimes
-from replication import election as e
+from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.remoting import Command
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG
+from tandemmq.replication import LeaseTimes
+from tandemmq.replication import election as e
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "scripts").glob("*.txt"))

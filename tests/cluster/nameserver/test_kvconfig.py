@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.nameserver import kvconfig
-from cluster.nameserver.kvconfig import KvConfig, TableFull
-from storage import CorruptFile
+from tandemmq.cluster.nameserver import kvconfig
+from tandemmq.cluster.nameserver.kvconfig import KvConfig, TableFull
+from tandemmq.storage import CorruptFile
 
 
 async def test_entries_survive_a_restart_in_rocketmqs_file(tmp_path: Path) -> None:

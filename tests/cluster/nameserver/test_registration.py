@@ -8,15 +8,15 @@ import zlib
 
 import pytest
 
-from cluster.nameserver import registration
-from cluster.nameserver.registration import (
+from tandemmq.cluster.nameserver import registration
+from tandemmq.cluster.nameserver.registration import (
     INFLATED_BYTES_MAX,
     BodyUnreadable,
     Topics,
     check_crc,
     read_topics,
 )
-from cluster.nameserver.routes import DataVersion, RegistrationRefused, TopicLine
+from tandemmq.cluster.nameserver.routes import DataVersion, RegistrationRefused, TopicLine
 
 VERSION = DataVersion(counter=5, state_version=0, timestamp=1700000000000)
 WRAPPER = {

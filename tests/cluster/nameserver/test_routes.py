@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.nameserver.routes import (
+from tandemmq.cluster.nameserver.routes import (
     BROKER_TIMEOUT_MS,
     DataVersion,
     QueueData,

@@ -14,23 +14,23 @@ from typing import Any, cast
 import pytest
 from timekit import HandClock
 
-from cluster.config import ConfigError
-from cluster.nameserver.config import (
+from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.nameserver.config import (
     CHANGEABLE,
     NameServerConfig,
     check_startable,
 )
-from cluster.nameserver.kvconfig import KvConfig
-from cluster.nameserver.server import (
+from tandemmq.cluster.nameserver.kvconfig import KvConfig
+from tandemmq.cluster.nameserver.server import (
     INSECURE_REMINDER_S,
     NameServer,
     remind_of_exposure,
     reply_to,
 )
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Connection
-from cluster.remoting.errors import HeaderProblem
-from storage import fastjson
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 ADDRESS = "10.0.0.1:10911"

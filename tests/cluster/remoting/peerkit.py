@@ -8,10 +8,10 @@ from typing import Any
 
 from timekit import HandClock
 
-from cluster.remoting.command import Command
-from cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
-from cluster.remoting.frame import FrameSplitter
-from cluster.remoting.stream import ConnectionLimits
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
+from tandemmq.cluster.remoting.frame import FrameSplitter
+from tandemmq.cluster.remoting.stream import ConnectionLimits
 
 
 class FakeTransport(asyncio.Transport):

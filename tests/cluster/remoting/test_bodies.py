@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from cluster.remoting import bodies
-from cluster.remoting.headers import Int32, Int64
+from tandemmq.cluster.remoting import bodies
+from tandemmq.cluster.remoting.headers import Int32, Int64
 
 
 class Inner(msgspec.Struct, rename="camel"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.remoting.budget import OutputBudget
+from tandemmq.cluster.remoting.budget import OutputBudget
 
 
 class Peer:

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from peerkit import FakeTransport, echo, settled
 
-from cluster.remoting.channel import Channel, split_address
-from cluster.remoting.codes import LanguageCode
-from cluster.remoting.command import Command
-from cluster.remoting.connection import Endpoint, Handler
+from tandemmq.cluster.remoting.channel import Channel, split_address
+from tandemmq.cluster.remoting.codes import LanguageCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Endpoint, Handler
 
 
 @pytest.mark.parametrize(

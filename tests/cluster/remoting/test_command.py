@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.codes import (
+from tandemmq.cluster.remoting.codes import (
     UNWRAPPED_BINARY_CODES,
     VERSION,
     LanguageCode,
     RequestCode,
     ResponseCode,
 )
-from cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import FrameLimits
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import FrameLimits
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

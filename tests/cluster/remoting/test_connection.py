@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from peerkit import Peer, echo, settled
 
-from cluster.remoting.codes import LanguageCode, ResponseCode
-from cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from cluster.remoting.connection import Connection, Endpoint
-from cluster.remoting.errors import (
+from tandemmq.cluster.remoting.codes import LanguageCode, ResponseCode
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from tandemmq.cluster.remoting.connection import Connection, Endpoint
+from tandemmq.cluster.remoting.errors import (
     ConnectionLost,
     HeaderProblem,
     PeerBrokeProtocol,
     RequestTimedOut,
 )
-from cluster.remoting.stream import ConnectionLimits
+from tandemmq.cluster.remoting.stream import ConnectionLimits
 
 # ---- requests in, answers out
 

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.remoting.command import Command
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import PREFIX_BYTES, FrameLimits, FrameSplitter, bytes_needed, split
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import (
+    PREFIX_BYTES,
+    FrameLimits,
+    FrameSplitter,
+    bytes_needed,
+    split,
+)
 
 commands = st.builds(
     Command,

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.nameserver.registration import read_topics
-from cluster.nameserver.routes import RegistrationRefused
-from cluster.remoting.command import Command
-from cluster.remoting.errors import PeerBrokeProtocol
-from cluster.remoting.frame import FrameSplitter
+from tandemmq.cluster.nameserver.registration import read_topics
+from tandemmq.cluster.nameserver.routes import RegistrationRefused
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
+from tandemmq.cluster.remoting.frame import FrameSplitter
 
 INPUTS = 20_000
 INTERESTING = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.remoting.codes import RequestCode
-from cluster.remoting.command import Command
-from cluster.remoting.errors import HeaderProblem
-from cluster.remoting.headers import (
+from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.headers import (
     EndTransactionHeader,
     PullHeader,
     QueueHeader,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from peerkit import FakeTransport
 
-from cluster.remoting.connection import Connection
-from cluster.remoting.server import Listen, RemotingServer, _Accepted
-from cluster.remoting.tls import TlsMode
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.cluster.remoting.server import Listen, RemotingServer, _Accepted
+from tandemmq.cluster.remoting.tls import TlsMode
 
 
 def accepted(server: RemotingServer, ip: str = "10.0.0.7") -> tuple[Connection, FakeTransport]:

@@ -8,10 +8,10 @@ import struct
 import pytest
 from peerkit import FakeTransport, Peer, echo, settled
 
-from cluster.remoting.command import ONEWAY_FLAG, Command
-from cluster.remoting.connection import Connection, Endpoint
-from cluster.remoting.frame import FrameLimits
-from cluster.remoting.stream import ConnectionLimits
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG, Command
+from tandemmq.cluster.remoting.connection import Connection, Endpoint
+from tandemmq.cluster.remoting.frame import FrameLimits
+from tandemmq.cluster.remoting.stream import ConnectionLimits
 
 # ---- bytes in
 

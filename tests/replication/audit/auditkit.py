@@ -6,7 +6,7 @@ import random
 import struct
 from dataclasses import dataclass, field
 
-from storage import Draft, encode, encode_properties, pack_host
+from tandemmq.storage import Draft, encode, encode_properties, pack_host
 
 TAGS = ("TagA", "TagB", "payment", "", "grün")
 

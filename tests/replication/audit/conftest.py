@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import replication.audit.kernel
-import replication.audit.ledger
+import tandemmq.replication.audit.kernel
+import tandemmq.replication.audit.ledger
 
 sys.path.insert(0, str(Path(__file__).parent))  # auditkit
 
 
 def _readable() -> SimpleNamespace:
-    kernel, ledger = replication.audit.kernel, replication.audit.ledger
+    kernel, ledger = tandemmq.replication.audit.kernel, tandemmq.replication.audit.ledger
     return SimpleNamespace(
         __name__="readable",
         PairDiff=kernel.PairDiff,
@@ -33,10 +33,10 @@ def _kernels() -> list[Any]:
     if os.environ.get("TANDEM_PURE_PYTHON"):
         return [_readable()]
     try:
-        return [_readable(), import_module("replication.audit._kernel")]
+        return [_readable(), import_module("tandemmq.replication.audit._kernel")]
     except ImportError as error:
         pytest.exit(
-            f"replication.audit._kernel is not built ({error}): half of the audit's tests would not"
+            f"tandemmq.replication.audit._kernel is not built ({error}): half of the audit's tests would not"
             " run. Build it (pip install -e .), or set TANDEM_PURE_PYTHON=1 to test Python alone.",
             returncode=4,
         )

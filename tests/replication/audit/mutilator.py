@@ -16,8 +16,8 @@ from pathlib import Path
 
 from storekit import LogFiles, Place, places
 
-from replication.audit.plan import Outcome
-from storage import Draft, encode
+from tandemmq.replication.audit.plan import Outcome
+from tandemmq.storage import Draft, encode
 
 ENTRY = 20
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import auditkit
 
-from replication.audit.local import LocalEngine
-from replication.audit.plan import Options, Outcome, audit
-from storage import Draft, StorageConfig, open_store
-from storage.record import Head, scan
+from tandemmq.replication.audit.local import LocalEngine
+from tandemmq.replication.audit.plan import Options, Outcome, audit
+from tandemmq.storage import Draft, StorageConfig, open_store
+from tandemmq.storage.record import Head, scan
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stores"
 INDEX_SLOTS = 500

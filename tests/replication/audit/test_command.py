@@ -11,8 +11,8 @@ import pytest
 import storekit
 from storekit import LogFiles
 
-from storage import StorageConfig, open_store
-from tandemmq.cli import main
+from tandemmq.command.cli import main
+from tandemmq.storage import StorageConfig, open_store
 
 SLOTS = ("--index-slots", str(storekit.INDEX_SLOTS))
 
@@ -201,8 +201,8 @@ def test_textfile_keeps_the_last_success_while_audits_fail(
 
 
 def test_report_escapes_what_topics_are_called(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    from replication.audit.report import html_page
-    from replication.audit.tables import Finding
+    from tandemmq.replication.audit.report import html_page
+    from tandemmq.replication.audit.tables import Finding
 
     outcome = storekit.run(*pair)
     outcome.findings.append(
@@ -334,8 +334,8 @@ def test_repair_refuses_what_it_cannot_vouch_for(
 
 
 def test_repair_stays_away_from_a_store_in_use(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    from replication.audit.errors import BadInput
-    from replication.audit.repair import apply_repair, load_run, plan_repair
+    from tandemmq.replication.audit.errors import BadInput
+    from tandemmq.replication.audit.repair import apply_repair, load_run, plan_repair
 
     damage(pair[1], 40)
     directory = audited(pair, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import storekit
 
-from storage import Draft, StorageConfig, jsonfile, open_store
+from tandemmq.storage import Draft, StorageConfig, jsonfile, open_store
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -14,14 +14,14 @@ from typing import Any
 import auditkit
 import pytest
 
-from replication.audit import kernel as readable
-from replication.audit import ledger as readable_ledger
-from storage.record import queue_tags_code
+from tandemmq.replication.audit import kernel as readable
+from tandemmq.replication.audit import ledger as readable_ledger
+from tandemmq.storage.record import queue_tags_code
 
 if os.environ.get("TANDEM_PURE_PYTHON"):
     pytest.skip("one form only", allow_module_level=True)
 
-from replication.audit import _kernel as compiled
+from tandemmq.replication.audit import _kernel as compiled
 
 
 def pieces(rng: random.Random, first: int, last: int) -> list[int]:
@@ -143,7 +143,7 @@ def test_compiled_form_is_used_unless_it_is_switched_off(pure: str, expected: st
     environment = {**os.environ, "TANDEM_PURE_PYTHON": pure}
     if not pure:
         del environment["TANDEM_PURE_PYTHON"]
-    script = "from replication.audit import kernels; print(kernels.COMPILED)"
+    script = "from tandemmq.replication.audit import kernels; print(kernels.COMPILED)"
     shown = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storekit import LogFiles
 
-from replication.audit import stores
-from replication.audit.files import LocalFiles
-from replication.audit.live import LiveLog, Standing
-from replication.audit.local import LocalEngine
-from replication.audit.plan import Options, Outcome, audit
-from replication.audit.shelves import Queues, read_index
-from replication.audit.source import SegmentFile
-from replication.epochs import Epoch
+from tandemmq.replication.audit import stores
+from tandemmq.replication.audit.files import LocalFiles
+from tandemmq.replication.audit.live import LiveLog, Standing
+from tandemmq.replication.audit.local import LocalEngine
+from tandemmq.replication.audit.plan import Options, Outcome, audit
+from tandemmq.replication.audit.shelves import Queues, read_index
+from tandemmq.replication.audit.source import SegmentFile
+from tandemmq.replication.epochs import Epoch
 
 SEGMENT_BYTES = 65_536
 MASTER, SLAVE = "http://master:1", "http://slave:1"

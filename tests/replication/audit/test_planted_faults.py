@@ -12,7 +12,7 @@ import pytest
 import storekit
 from storekit import LogFiles, Place
 
-from replication.audit.plan import Outcome
+from tandemmq.replication.audit.plan import Outcome
 
 SEGMENT_BYTES = 1 << 20
 MESSAGES = 14_000

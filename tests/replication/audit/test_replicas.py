@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replication.audit import live
-from replication.audit.errors import AuditIncomplete, BadInput
-from replication.audit.live import Access, Standing
-from tandemmq.replicas import Group, http_url, make_sure
+from tandemmq.audit.replicas import Group, http_url, make_sure
+from tandemmq.replication.audit import live
+from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
+from tandemmq.replication.audit.live import Access, Standing
 
 HERE = "127.0.0.1:10911"
 

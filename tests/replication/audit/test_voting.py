@@ -9,9 +9,9 @@ import pytest
 import storekit
 from storekit import LogFiles, Place
 
-from replication.audit.local import LocalEngine
-from replication.audit.plan import Options, Outcome, audit
-from tandemmq.cli import main
+from tandemmq.command.cli import main
+from tandemmq.replication.audit.local import LocalEngine
+from tandemmq.replication.audit.plan import Options, Outcome, audit
 
 NAMES = ("broker-a-0", "broker-a-1", "broker-a-2")
 

@@ -1,0 +1,118 @@
+"""What stops a start although every setting can be read: what cannot be served as it was asked for."""
+
+from __future__ import annotations
+
+import logging
+
+from tandemmq.cluster.addresses import ANY, LOOPBACK, reached_at
+from tandemmq.cluster.broker.settings.config import (
+    BrokerConfig,
+    MetricsExporter,
+    Role,
+    ha_secret,
+    http_token,
+)
+from tandemmq.cluster.broker.settings.unserved import access_control, refuse_unserved
+from tandemmq.cluster.broker.standing.haport import opened_to_all
+from tandemmq.cluster.config import ConfigError, is_loopback
+from tandemmq.cluster.remoting.tls import TlsMode
+
+log = logging.getLogger(__name__)
+
+
+def check_startable(config: BrokerConfig) -> None:
+    """Refuse what cannot be served as asked; warn of what is served differently.
+
+    Raises ConfigError.
+    """
+    for key, value in config.kept.items():
+        refuse_unserved(key, value, insecure=config.insecure)
+    if switched := access_control(config.kept):
+        log.warning(
+            "insecure: %s has no effect: nobody's credentials or rights are checked",
+            " and ".join(switched),
+        )
+    if config.controller_mode:
+        rules = config.rules
+        if config.waits_for_slaves and not rules.all_in_set:
+            log.warning(
+                "allAckInSyncStateSet=false: what only inSyncReplicas=%d replicas hold can be lost "
+                "at a failover although it was acknowledged", rules.copies_wanted,
+            )  # fmt: skip
+    elif config.role is Role.SLAVE and not (config.name_servers or config.ha_master_address):
+        raise ConfigError(
+            "brokerRole",
+            "SLAVE",
+            "a slave must know where its master is: set namesrvAddr or haMasterAddress, or start with -n",
+        )
+    if "," in config.storage.commitlog_dir:
+        raise ConfigError(
+            "storePathCommitLog", config.storage.commitlog_dir, "must be one directory"
+        )
+    exported = config.metrics_exporter is MetricsExporter.PROM
+    if (
+        exported
+        and config.metrics_host
+        and not is_loopback(config.metrics_host)
+        and not config.insecure
+    ):
+        raise ConfigError(
+            "metricsPromExporterHost",
+            config.metrics_host,
+            "must be loopback: the page has no access control; or start with --insecure",
+        )
+    if config.http_port:
+        _check_http(config)
+    if ha_secret(config) and not (config.controller_mode and config.ha_extension):
+        raise ConfigError(
+            "haSecret" if config.ha_secret else "haSecretFile",
+            config.ha_secret_file,
+            "needs enableControllerMode=true and haExtensionEnable=true: RocketMQ's own streams "
+            "know no secret",
+        )
+    if config.is_exposed and config.as_rocketmq and not config.insecure:
+        log.warning("insecure: %s", exposure(config))
+    elif config.is_exposed and not config.insecure:
+        raise ConfigError(
+            "bindAddress" if config.bind_address else "brokerIP1",
+            config.bind_host,
+            "anybody who reaches this address may read and write everything: set "
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps them away",
+        )
+
+
+def exposure(config: BrokerConfig) -> str:
+    """Who gets in without credentials, who does not, and how to keep the others out too."""
+    host = config.bind_host
+    where = host
+    if host in (ANY, "::"):
+        where = f"any address of this machine ({', '.join(reached_at()) or LOOPBACK})"
+    text = (
+        f"whoever reaches {where} at port {config.listen_port} or {config.listen_port - 2} may read and write "
+        "everything without credentials"
+    )
+    if not config.controller_mode and config.role is not Role.SLAVE:
+        text += f"; at port {config.ha_listen_port} "
+        named = " ".join(filter(None, (config.ha_allowed, config.ha_plain)))
+        if opened_to_all(config):
+            text += "everybody may read the whole log as a slave, until haAllowedAddresses names the slaves"
+        else:
+            text += "slaves get in from "
+            text += named or "this machine only, until haAllowedAddresses names others"
+    return (
+        f"{text}. To keep strangers out set bindAddress=127.0.0.1, set tls.server.mode=enforcing, or let the "
+        "network do it"
+    )
+
+
+def _check_http(config: BrokerConfig) -> None:
+    http_token(config)
+    host = config.http_host
+    encrypted = config.tls_mode is TlsMode.ENFORCING
+    if host and not is_loopback(host) and not encrypted and not config.insecure:
+        raise ConfigError(
+            "httpHost",
+            host,
+            "must be loopback, or the token and the whole store cross the network in plain text: set "
+            "tls.server.mode=enforcing, or start with --insecure if the network keeps others away",
+        )

@@ -1,0 +1,575 @@
+"""The standing of a master or slave whose role its settings give: RocketMQ's classic replication.
+
+Nobody fails over here. An ASYNC_MASTER acknowledges what it has itself; a SYNC_MASTER waits for a
+slave, as RocketMQ 4 documents it. Where no slave is there to be waited for, it stores the
+message and says so: SLAVE_NOT_AVAILABLE.
+Source: RocketMQ's DefaultHAService, GroupTransferService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tandemmq.cluster.broker.duplicates import Requests
+from tandemmq.cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
+from tandemmq.cluster.broker.sending.acks import DISK_UNKNOWN, Acks, Overdue
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.standing import hastatus
+from tandemmq.cluster.broker.standing.alarms import Alarms
+from tandemmq.cluster.broker.standing.comparison import (
+    AskingSlave,
+    ComparingMaster,
+    ExaminingMaster,
+)
+from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
+from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
+from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, RoleChanges, slave_refusal
+from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.process import Job
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
+from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.replication import MasterCore, Mode, SlaveCore, StreamRules
+from tandemmq.replication.comparing import Finding, Verdict
+from tandemmq.replication.feed import Feed
+from tandemmq.replication.master import NEVER, Slave, anybody
+from tandemmq.replication.masterevents import Acknowledge, Appended, Flushed, StreamFrom
+from tandemmq.replication.receiver import Receiver, parse_address
+from tandemmq.replication.sender import Sender, SlaveStatus, open_listener
+from tandemmq.replication.slave import Alarm, DispatchBroken
+from tandemmq.storage import Clock, FlushMode, MessageStore
+
+log = logging.getLogger(__name__)
+
+REVIEW_MS: Final = 100  # how late a slave may be found to be late
+SEARCH_MS_MIN: Final = 500
+SEARCH_MS_MAX: Final = 30_000
+NO_LIMIT: Final = (1 << 63) - 1  # of what consumers may read
+STREAM: Final = "stream"  # what a slave's alarms are about
+
+
+class ClassicMaster:
+    """A standing: ships the log to whoever connects, and knows what may be acknowledged.
+
+    A slave is waited for from its first report on. One that let a sender wait for slaveTimeout is
+    not waited for again before it has caught up, so a frozen slave holds up senders once. A slave
+    that is further behind than haMaxGapNotInSync is not waited for either.
+    A slave counts once its log was held against ours (INV-36, comparison.py); one that cannot be is
+    refused, and looked at by a person.
+    wake      have what is confirmed by now dispatched
+    names, brokers  how name servers are asked where slaves are, and slaves what they hold
+    unproven  another broker may have our name and id: no send is taken
+    """
+
+    broker_id = MASTER_ID
+    epoch = incarnation = 0
+    master = None
+    in_sync = None
+    stock_slaves: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        acks: Acks,
+        clock: Clock,
+        *,
+        wake: Callable[[], None],
+        names: Requests,
+        brokers: Requests,
+    ) -> None:
+        self.changes = RoleChanges()
+        self.follows: Follows = anybody
+        self.alarms = Alarms(clock)
+        self.unproven = False
+        self.role = config.role
+        self._config = config
+        self._store = store
+        self._acks = acks
+        self._clock = clock
+        self._wake = wake
+        flushed = config.storage.flush_mode is FlushMode.SYNC
+        mode = Mode.of(synchronous=config.role is Role.SYNC_MASTER, flushed=flushed)
+        self.core = MasterCore(
+            MASTER_ID, mode, rules_of(config), controlled=False,
+            start=store.log.start, end=store.end, flushed=store.flushed,
+        )  # fmt: skip
+        self.holds_answers = mode is not Mode.A0
+        self.feed = Feed(self.core, clock)
+        self._pools = (names, brokers)
+        self._examiner = ExaminingMaster(config, store, names, brokers, self._sent_to)
+        self.sender = Sender(
+            self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes,
+            examine=self._examine,
+        )  # fmt: skip
+        self.sender.refused.append(self._refused)
+        self.feed.register(StreamFrom, self._follows)
+        assert self.sender.gate is not None
+        self._gate = self.sender.gate
+        self._comparing = ComparingMaster(store, self._gate.give, (config.cluster, config.name))
+        self.feed.register(Acknowledge, self._acknowledge)
+        self.feed.failed.append(self._give_up)
+        self._late: dict[int, int] = {}  # connection -> since when it is not waited for
+        self._slaves_wanted = self.core.rules.copies_wanted - 1
+        self._confirmed = 0
+        self._unmoved: tuple[int, int] | None = None  # our end at a time; not acknowledged since
+        self._passages = Passages()
+        self._serving = False
+        if mode.waits_for_slaves:
+            acks.lost = self._lost
+            acks.disk_too = mode.waits_for_disk
+        acks.timeout_ms = min(self._timeouts())
+
+    def _timeouts(self) -> list[int]:
+        mode = self.core.mode
+        found = [self._config.storage.sync_flush_timeout_ms]
+        if not mode.waits_for_disk:
+            found.clear()
+        if mode.waits_for_slaves or not found:
+            found.append(self.core.rules.slave_timeout_ms)
+        return found
+
+    # --- what others ask ---
+
+    def refusal(self) -> BrokerError | None:
+        """A group that wants several copies may rather refuse than store one: minInSyncReplicas."""
+        if self.unproven:
+            return NotYetServing("broker unable to service, until its name is known to be its own")
+        rules = self.core.rules
+        if rules.copies_min < 2 or not self.core.mode.waits_for_slaves:
+            return None
+        available = self._available()
+        if 1 + available >= rules.copies_min:
+            return None
+        return TooFewReplicas("in-sync replicas not enough")
+
+    def confirmed(self) -> int:
+        """What consumers see was acknowledged, or is known to be waited for in vain.
+
+        So nobody reads what only this master holds while a slave is about to get it.
+        """
+        if not self.core.mode.waits_for_slaves or not self._serving:
+            return self._store.end
+        self._confirmed = max(self._confirmed, self._safe())
+        return self._confirmed
+
+    def _safe(self) -> int:
+        if self._lost() is None:
+            return self.core.acknowledged
+        return self._store.flushed if self.core.mode.waits_for_disk else self._store.end
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        """A slave that is late counts more than a disk that is: as in RocketMQ, its code wins."""
+        mode, rules = self.core.mode, self.core.rules
+        copies, durable = self.core.copies(end)
+        if mode.waits_for_slaves and self._holding(end) < self._slaves_wanted:
+            if waited_ms < rules.slave_timeout_ms:
+                return None
+            self._mark_late(end)
+            return Overdue(ResponseCode.FLUSH_SLAVE_TIMEOUT, copies, durable)
+        if waited_ms < self._config.storage.sync_flush_timeout_ms:
+            return None
+        return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies, durable)
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        return any(slave.received >= offset for slave in self.core.slaves.values())
+
+    def slaves(self) -> list[SlaveLag]:
+        """Every connected slave, in the order they came."""
+        end, now_ms = self._store.end, self._clock.monotonic_ms()
+        return [
+            hastatus.lag_of(each, end, self._passages, now_ms, in_sync=self._near(each))
+            for each in self.sender.status()
+        ]
+
+    @property
+    def following(self) -> Following | None:
+        return None
+
+    def ha_status(self) -> dict[str, Any]:
+        slaves = self.slaves()
+        in_sync = sum(each.in_sync for each in slaves)
+        return hastatus.of_master(self._store.end, slaves, in_sync)
+
+    def _near(self, status: SlaveStatus) -> bool:
+        behind = self._store.end - status.acked
+        return status.counted and status.acked != NEVER and behind < self.core.rules.gap_bytes_max
+
+    # --- who is let in ---
+
+    def table(self) -> dict[int, Handler]:
+        """Our slaves have their logs compared before they report anything."""
+        return {RequestCode.COMPARE_LOGS: self._comparing.handle}
+
+    def _sent_to(self, host: str, end: int) -> bool:
+        return self._gate.sent_to(host, end)
+
+    async def _examine(self, host: str, end: int) -> Finding:
+        finding = await self._examiner.examine(host, end)
+        if finding.verdict is not Verdict.SAME:
+            self._refused(f"{host}:0", finding.why)
+        return finding
+
+    def _refused(self, peer: str, why: str) -> None:
+        host = peer.rpartition(":")[0]
+        self.alarms.raise_(host, f"the slave at {host} counts for nothing: {why}")
+
+    def _follows(self, effect: StreamFrom) -> None:
+        peer = self.sender.peer_of(effect.connection)
+        if peer is not None and self.core.counts(effect.connection):
+            self.alarms.clear(peer.rpartition(":")[0])
+
+    def alarms_now(self) -> list[str]:
+        return self.alarms.reasons
+
+    def dispatch_broken(self, why: str) -> None:
+        """The store refuses sends from here on; what slaves have of it is as it was."""
+
+    # --- slaves that are waited for ---
+
+    def _lost(self) -> ResponseCode | None:
+        """The code of answers while fewer slaves can be waited for than are wanted."""
+        if self._available() >= self._slaves_wanted:
+            return None
+        return ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def _available(self) -> int:
+        core, available = self.core, 0
+        near = self._store.log.end - core.rules.gap_bytes_max
+        for slave in core.slaves.values():
+            if near < slave.received != NEVER and not (self._late and self._is_late(slave)):
+                available += 1
+        return available
+
+    def _is_late(self, slave: Slave) -> bool:
+        since_ms = self._late.get(slave.connection)
+        if since_ms is None:
+            return False
+        if slave.caught_up_ms < since_ms:
+            return True
+        del self._late[slave.connection]
+        log.info("slave has caught up, it is waited for again connection=%d", slave.connection)
+        return False
+
+    def _holding(self, end: int) -> int:
+        return sum(self._position(slave) >= end for slave in self.core.slaves.values())
+
+    def _position(self, slave: Slave) -> int:
+        return slave.flushed if self.core.mode.waits_for_disk else slave.received
+
+    def _mark_late(self, end: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for slave in self.core.slaves.values():
+            if self._position(slave) < end and slave.connection not in self._late:
+                self._late[slave.connection] = now_ms
+                log.warning(
+                    "slave is late, it is not waited for until it has caught up "
+                    "connection=%d behind=%d",
+                    slave.connection, self._store.end - slave.received,
+                )  # fmt: skip
+
+    def review(self) -> None:
+        """Find slaves that are late although no sender waits, and show consumers what follows."""
+        now_ms, end = self._clock.monotonic_ms(), self._store.end
+        self._passages.note(end, now_ms)
+        self._note()
+        if not self.core.mode.waits_for_slaves:
+            return
+        for gone in self._late.keys() - {each.connection for each in self.core.slaves.values()}:
+            del self._late[gone]
+        acknowledged = self.core.acknowledged
+        if acknowledged >= end:
+            self._unmoved = None
+        elif self._unmoved is None or acknowledged >= self._unmoved[0]:
+            self._unmoved = (end, now_ms)
+        elif now_ms - self._unmoved[1] >= self.core.rules.slave_timeout_ms:
+            self._mark_late(self._unmoved[0])
+            self._unmoved = None
+        if self.confirmed() > self._store.dispatcher.position:
+            self._wake()
+
+    # --- what happens to our log ---
+
+    def appended(self) -> None:
+        if self.core.mode is Mode.S0:
+            self.sender.ship_now()  # no answer leaves before a report, and by then they are held
+            if self._lost() is not None:
+                self._wake()  # nobody is waited for
+        elif self.holds_answers or self.core.followed:
+            self.sender.wake()
+
+    def _note(self) -> None:
+        """Let the core know of all of our log. A sender tells it, but not where a slave's report will."""
+        if self._store.end > self.core.end:
+            self.feed.feed(Appended(self._store.end))
+
+    def flushed(self, end: int) -> None:
+        if not self.core.mode.waits_for_disk:
+            return
+        self._note()
+        self.feed.feed(Flushed(end))
+        self._acks.on_disk(end)
+        if self.core.mode.waits_for_slaves:
+            self._wake()
+
+    def _acknowledge(self, effect: Acknowledge) -> None:
+        self._acks.reached(effect.end, effect.copies, effect.durable)
+        if self.core.mode.waits_for_slaves:
+            self._wake()
+
+    def _give_up(self) -> None:
+        """Something final happened: nothing more is acknowledged."""
+        self._acks.give_up(DISK_UNKNOWN)
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """Name servers tell a master nothing."""
+
+    def closing(self) -> None:
+        """Nothing is left to be done."""
+
+    # --- serving ---
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {
+            "replication": self.feed.run,
+            "slaves": self._serve_slaves,
+            "slave_review": self._review,
+        }
+
+    async def _serve_slaves(self) -> None:
+        """Raises ConfigError when the HA port cannot be had."""
+        config = self._config
+        try:
+            listener = open_listener(config.bind_host, config.ha_listen_port)
+        except OSError as problem:
+            raise ConfigError(
+                "haListenPort", str(config.ha_listen_port),
+                f"cannot listen there on {config.bind_host}: {problem}",
+            ) from problem  # fmt: skip
+        with listener:
+            log.info("serving slaves address=%s mode=%s", config.ha_address, self.core.mode.value)
+            try:
+                await self.sender.run(listener, door_of(config), await ha_context(config))
+            finally:
+                for pool in self._pools:
+                    await pool.close()
+
+    async def _review(self) -> None:
+        self._serving = True
+        try:
+            while True:
+                self.review()
+                await asyncio.sleep(REVIEW_MS / 1000)
+        finally:
+            self._serving = False  # the store closes with everything dispatched
+
+
+def rules_of(config: BrokerConfig) -> StreamRules:
+    """A SYNC_MASTER waits for a slave also where inSyncReplicas, 1 by default, does not ask for it:
+    who wants one copy says ASYNC_MASTER."""
+    rules = config.rules
+    if config.role is not Role.SYNC_MASTER:
+        return rules
+    return msgspec.structs.replace(rules, copies_wanted=max(2, rules.copies_wanted))
+
+
+class ClassicSlave:
+    """A standing: follows the master that haMasterAddress or a name server names.
+
+    It shows consumers what it has, takes no message, and goes on trying for as long as it lives.
+    register_again  ask name servers again where the master is
+    flush           have the log flushed up to an offset: in SYNC_FLUSH mode this slave reports only
+                    what its disk has
+    brokers         how the master is asked whether its log is ours: before anything is reported
+    """
+
+    epoch = incarnation = 0
+    role = Role.SLAVE
+    in_sync = None
+    stock_slaves: frozenset[int] = frozenset()
+    holds_answers = False
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        register_again: Callable[[], None],
+        flush: Callable[[int], None],
+        brokers: Requests,
+    ) -> None:
+        self.changes = RoleChanges()
+        self.follows: Follows = anybody
+        self.alarms = Alarms(clock)
+        self.broker_id = config.broker_id
+        self.master: str | None = None
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._register_again = register_again
+        self._flush = flush
+        self._synchronous = config.storage.flush_mode is FlushMode.SYNC
+        self._address = config.ha_master_address
+        self._fixed = bool(config.ha_master_address)
+        self._followed = ""
+        self._rate = Rate()
+        self.core = SlaveCore(
+            config.rules, start=store.log.start, end=store.end, flushed=store.flushed, classic=True
+        )
+        self.feed = Feed(self.core, clock)
+        self.feed.register(Alarm, self._alarm)
+        self._brokers = brokers
+        self._asking = AskingSlave(store, brokers, (config.cluster, config.name))
+        self.receiver = Receiver(
+            self.feed,
+            store,
+            clock,
+            durable=self._synchronous,
+            dial=dial_of(config),
+            compare=self._compare,
+        )
+
+    # --- what others ask ---
+
+    def refusal(self) -> BrokerError | None:
+        return slave_refusal()
+
+    def confirmed(self) -> int:
+        return NO_LIMIT
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        return Overdue(ResponseCode.SYSTEM_ERROR, 1, 0)  # a slave answers no send
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        return False
+
+    def slaves(self) -> list[SlaveLag]:
+        return []
+
+    @property
+    def following(self) -> Following | None:
+        stats = self.receiver.stats
+        return Following(
+            self._followed or self._address, self.core.streaming, stats.connects, stats.last_problem
+        )
+
+    def ha_status(self) -> dict[str, Any]:
+        assert self.following is not None
+        return hastatus.of_slave(
+            self.following, self.receiver.stats, self._store.end, self._rate.per_second
+        )
+
+    # --- one log or two ---
+
+    async def _compare(self) -> Finding:
+        known = self._config.ha_master_broker_address or self.master
+        there = beside(self._followed)
+        finding = await self._asking.compare(known or there)
+        if finding.verdict is Verdict.UNKNOWN and not self._config.ha_master_broker_address:
+            if known is None:
+                why = f"{finding.why}; its address is a guess, say haMasterBrokerAddress"
+                finding = Finding(Verdict.UNKNOWN, why)
+            elif there != known:  # what it registers may be an address for clients alone
+                other = await self._asking.compare(there)
+                finding = finding if other.verdict is Verdict.UNKNOWN else other
+        if finding.verdict is Verdict.SAME:
+            self.alarms.clear(STREAM)
+        return finding
+
+    def _alarm(self, effect: Alarm) -> None:
+        self.alarms.raise_(STREAM, effect.reason)
+
+    def alarms_now(self) -> list[str]:
+        return self.alarms.reasons
+
+    def dispatch_broken(self, why: str) -> None:
+        """What cannot be served is no copy: nothing more is reported."""
+        self.feed.feed(DispatchBroken(f"not following, our log is broken: {why}"))
+
+    # --- what happens to our log ---
+
+    def appended(self) -> None:
+        if self._synchronous:
+            self._flush(self._store.end)
+
+    def flushed(self, end: int) -> None:
+        self.feed.feed(Flushed(end))
+
+    # --- whom to follow ---
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """The master's address goes with the master; its HA address is kept: it may come back."""
+        self.master = master_address
+        if self._fixed or ha_address is None or ha_address == self._address:
+            return
+        try:
+            parse_address(ha_address)
+        except ValueError as problem:
+            log.warning("name server names no address to follow why=%s", problem)
+            return
+        log.info("master heard of ha_address=%s before=%s", ha_address, self._address)
+        self._address = ha_address
+        self.follow()
+
+    def follow(self) -> None:
+        """Follow whom we heard of last. A stream that is up is not given up for it."""
+        if self._address and self._address != self._followed and not self.core.streaming:
+            self._followed = self._address
+            self.receiver.follow(self._address)
+
+    def jobs(self) -> Mapping[str, Job]:
+        return {
+            "replication": self.feed.run,
+            "master_stream": self._follow,
+            "master_search": self._search,
+        }
+
+    async def _follow(self) -> None:
+        try:
+            await self.receiver.run()
+        finally:
+            await self._brokers.close()
+
+    def closing(self) -> None:
+        """Half a message at the end of the log is cut: so this stop is a clean one, and after the
+        next start all of that message is asked for."""
+        store = self._store
+        while store.dispatch():
+            pass
+        reached = store.dispatcher.position
+        if store.flags.sound and not store.dispatcher.starved and reached < store.confirmed:
+            log.info("half a message cut from=%d to=%d", reached, store.end)
+            store.truncate(reached)
+
+    async def _search(self) -> None:
+        """While no master is there, or only its stream is, ask for it; with ever longer pauses, for
+        an answer costs a registration."""
+        wait_ms = SEARCH_MS_MIN
+        since_ms = 0
+        had_stream = False
+        while True:
+            self.follow()
+            await asyncio.sleep(REVIEW_MS / 1000)
+            now_ms = self._clock.monotonic_ms()
+            self._rate.note(self.receiver.stats.received_bytes, now_ms)
+            stream = self.core.streaming or self._fixed
+            if stream and (self.master is not None or not had_stream):
+                wait_ms, since_ms = SEARCH_MS_MIN, now_ms
+            elif now_ms - since_ms >= wait_ms:
+                since_ms, wait_ms = now_ms, min(wait_ms * 2, SEARCH_MS_MAX)
+                self._register_again()
+            had_stream = stream
+
+
+def beside(ha_address: str) -> str | None:
+    """Where a master answers clients that no name server knows: usually one port below."""
+    try:
+        host, port = parse_address(ha_address)
+    except ValueError:
+        return None
+    return f"[{host}]:{port - 1}" if ":" in host else f"{host}:{port - 1}"

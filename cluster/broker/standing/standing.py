@@ -1,0 +1,192 @@
+"""What this broker is in its group right now, and what that means for those who serve clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from tandemmq.cluster.broker.errors import BrokerBusy, BrokerError
+from tandemmq.cluster.broker.sending.acks import Overdue
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
+from tandemmq.cluster.process import Job, running
+
+MASTER_ID: Final = 0  # under which a master is registered, whoever it is
+
+#: told of a new role; what it returns is awaited before the next one is told
+RoleChanged = Callable[[Role], "Awaitable[None] | None"]
+Follows = Callable[[int, int], bool]
+
+
+class Standing(Protocol):
+    """A broker's place in its group. Everything is called on the loop's thread.
+
+    A classic broker keeps its role for life. Under a controller role, epoch and broker id change
+    while the broker runs, and `changes` tells whoever must follow. The broker hands it every append
+    and flush, serves its jobs, and lets clients see what it confirms.
+
+    follows        set by who knows: whether a slave (its id, its incarnation) has our tables as they are now
+    holds_answers  whether the answers of sends wait in Acks until reached() lets them go. Fixed for
+                   the life of the process; where it is False, a master's refusal() that was None once
+                   stays None
+    """
+
+    follows: Follows
+
+    @property
+    def changes(self) -> RoleChanges:
+        """Who follows a change of role; tell() them when it has happened."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def broker_id(self) -> int:
+        """As registered with name servers: 0 for a master."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the reign we serve in or follow; 0 without a controller."""
+
+    @property
+    def incarnation(self) -> int:
+        """Of this process; 0 without a controller."""
+
+    @property
+    def holds_answers(self) -> bool: ...
+
+    @property
+    def master(self) -> str | None:
+        """Where clients reach the master that this slave follows: its tables are copied from there.
+        None on a master, and while none is known."""
+
+    def readable_elsewhere(self, offset: int) -> bool:
+        """Whether a slave holds the log up to `offset` now: readers of older messages may go there."""
+
+    @property
+    def in_sync(self) -> frozenset[int] | None:
+        """Ids of the other members of a master's sync-state-set, and of who is about to become one; None without
+        a controller, where slaves have no ids that count."""
+
+    @property
+    def stock_slaves(self) -> frozenset[int]:
+        """Ids of connected slaves that speak RocketMQ's dialect, which tells of no process."""
+
+    def refusal(self) -> BrokerError | None:
+        """Why a send is refused now, before anything is appended; None when it may go ahead.
+
+        Asked once per chunk of the short path, and for each send of the long one.
+        """
+
+    def confirmed(self) -> int:
+        """Log offset below which consumers may read, as far as replication decides."""
+
+    def appended(self) -> None:
+        """The log has grown. Called from within the append, before its answers are held: what must
+        come after them is left to a later turn of the loop. Where answers are held the standing
+        itself wakes who derives queues, when more is confirmed."""
+
+    def flushed(self, end: int) -> None:
+        """Our own log is on the disk up to `end`."""
+
+    def alarms_now(self) -> Sequence[str]:
+        """What a person must look at, in words."""
+
+    def dispatch_broken(self, why: str) -> None:
+        """Queues cannot be derived from our log any further: as a slave, report nothing more."""
+
+    def overdue(self, end: int, waited_ms: int) -> Overdue | None:
+        """What to tell who has waited so long for the log up to `end`; None: let it wait on."""
+
+    def heard(self, master_address: str | None, ha_address: str | None) -> None:
+        """What a name server answered to our registration as a slave. None, both of them: it knows
+        no master."""
+
+    def jobs(self) -> Mapping[str, Job]:
+        """What runs beside the broker's own jobs, before the first request until after the last."""
+
+    def closing(self) -> None:
+        """Everything has stopped in good order, and the store closes next."""
+
+    def slaves(self) -> Sequence[SlaveLag]:
+        """Every slave that is connected to this master; none on a slave."""
+
+    @property
+    def following(self) -> Following | None:
+        """How the stream from our master is; None on a master."""
+
+    def ha_status(self) -> dict[str, Any]:
+        """Body of the answer to GET_BROKER_HA_STATUS: hastatus.of_master or of_slave."""
+
+
+def slave_refusal() -> BrokerError:
+    """Why a slave takes no message: RocketMQ's words, which make a producer go elsewhere."""
+    return BrokerBusy("[REJECTREQUEST]system busy, start flow control for a while")
+
+
+class RoleChanges:
+    """Those who must follow a change of role, told one after the other, in the order they came.
+
+    pause  set while a send that is refused is better judged again in a moment, when this is done:
+           a planned change of role is under way, or a start. Wait for it with asyncio.wait, for
+           others do too
+    """
+
+    def __init__(self) -> None:
+        self.pause: asyncio.Future[None] | None = None
+        self._watchers: list[RoleChanged] = []
+
+    def watch(self, changed: RoleChanged) -> None:
+        self._watchers.append(changed)
+
+    async def tell(self, role: Role) -> None:
+        """Returns when all of them have followed."""
+        for changed in self._watchers:
+            waiting = changed(role)
+            if waiting is not None:
+                await waiting
+
+
+class OnMaster:
+    """Runs jobs while this broker is a master; a job of the broker itself.
+
+    Of a group, one broker may run them: by the time that changed() returns they run, or have ended.
+    """
+
+    def __init__(self, standing: Standing, jobs: Mapping[str, Job]) -> None:
+        self._jobs = jobs
+        self._wanted = standing.role is not Role.SLAVE
+        self._running = False
+        self._serving = False
+        self._turned = asyncio.Condition()
+        standing.changes.watch(self.changed)
+
+    async def changed(self, role: Role) -> None:
+        async with self._turned:
+            self._wanted = role is not Role.SLAVE
+            self._turned.notify_all()
+            while self._serving and self._running != self._wanted:
+                await self._turned.wait()
+
+    async def run(self) -> None:
+        self._serving = True
+        try:
+            while True:
+                await self._until(True)
+                async with running(**self._jobs):
+                    await self._note(True)
+                    await self._until(False)
+                await self._note(False)
+        finally:
+            self._serving = self._running = False
+
+    async def _until(self, wanted: bool) -> None:
+        async with self._turned:
+            while self._wanted != wanted:
+                await self._turned.wait()
+
+    async def _note(self, is_running: bool) -> None:
+        async with self._turned:
+            self._running = is_running
+            self._turned.notify_all()

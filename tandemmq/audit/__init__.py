@@ -1,0 +1,1 @@
+"""`tandem audit`: its options and output; what is compared, and how, is in tandemmq.replication.audit."""

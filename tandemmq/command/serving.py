@@ -1,0 +1,151 @@
+"""`tandem nameserver`, `tandem controller` and `tandem broker`: read the settings, serve until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tandemmq.cluster.config import ConfigError, Properties, read_properties
+from tandemmq.cluster.logs import setup_logging
+from tandemmq.cluster.process import run
+from tandemmq.command.exits import CommandFailed, ExitCode
+from tandemmq.storage import FlushFailed, StorageError
+
+_PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+
+
+def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
+    """Serve routes until SIGTERM or SIGINT, and with enableControllerInNamesrv the controller's requests."""
+    nameserver = importlib.import_module("tandemmq.cluster.nameserver")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        properties = _properties(arguments)
+        if arguments.port is not None:
+            properties["listenPort"] = str(arguments.port)
+        config, beside = nameserver_settings(
+            properties,
+            _absolute(arguments.config),
+            insecure=arguments.insecure,
+            as_rocketmq=arguments.config is not None,
+        )
+        embedded = None
+        if beside is not None:
+            serving = importlib.import_module("tandemmq.cluster.controller").serving_controller
+            embedded = partial(serving, beside, ports=2)
+        run(lambda: nameserver.serve_nameserver(config, _say, embedded))
+    return ExitCode.OK
+
+
+def nameserver_settings(
+    properties: Properties, path: Path | None, *, insecure: bool = False, as_rocketmq: bool = False
+) -> tuple[Any, Any | None]:
+    """Settings of a name server, and of the controller beside it if there is to be one. Raises ConfigError.
+
+    as_rocketmq  they are from a file: what it does not say of addresses is as at RocketMQ
+    """
+    nameserver = importlib.import_module("tandemmq.cluster.nameserver")
+    if properties.get("enableControllerInNamesrv", "").strip().lower() != "true":
+        config = nameserver.NameServerConfig.from_properties(
+            properties, path=path, insecure=insecure, as_rocketmq=as_rocketmq
+        )
+        return config, None
+    controller = importlib.import_module("tandemmq.cluster.controller")
+    config = nameserver.NameServerConfig.from_properties(
+        properties,
+        path=path,
+        insecure=insecure,
+        as_rocketmq=as_rocketmq,
+        also_known=controller.KEYS,
+    )
+    beside = controller.ControllerConfig.from_properties(
+        properties, path=path, insecure=insecure, also_known=nameserver.KEYS
+    )
+    return config, beside
+
+
+def run_controller(arguments: argparse.Namespace) -> ExitCode:
+    """Decide who is master until SIGTERM or SIGINT."""
+    controller = importlib.import_module("tandemmq.cluster.controller")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        config = controller.ControllerConfig.from_properties(
+            _properties(arguments), path=_absolute(arguments.config), insecure=arguments.insecure
+        )
+        run(lambda: controller.serve_controller(config, _say))
+    return ExitCode.OK
+
+
+def run_broker(arguments: argparse.Namespace) -> ExitCode:
+    """Serve messages until SIGTERM or SIGINT."""
+    broker = importlib.import_module("tandemmq.cluster.broker")
+    setup_logging(arguments.log_level, json=arguments.log_json)
+    with clear_errors():
+        properties = _properties(arguments)
+        if arguments.namesrv is not None:
+            properties["namesrvAddr"] = arguments.namesrv
+        file = _absolute(arguments.config)
+        config = broker.BrokerConfig.from_properties(
+            properties,
+            insecure=arguments.insecure,
+            as_rocketmq=file is not None,
+            file=str(file) if file is not None else "",
+        )
+        run(lambda: broker.serve_broker(config, _say))
+    return ExitCode.OK
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.absolute() if path is not None else None
+
+
+def _properties(arguments: argparse.Namespace) -> Properties:
+    """The file's settings, overridden by --set. Says which file is used."""
+    properties: Properties = {}
+    if arguments.config is not None:
+        properties = read_properties(arguments.config)
+        print(f"settings from {arguments.config.absolute()}", file=sys.stderr)
+    properties.update(assignments(arguments.set))
+    return properties
+
+
+def assignments(texts: Sequence[str]) -> Properties:
+    """KEY=VALUE arguments as settings. Raises CommandFailed for one without a key."""
+    found: Properties = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise CommandFailed(f"--set takes KEY=VALUE, got {text!r}", ExitCode.USAGE)
+        found[key.strip()] = value
+    return found
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what an operator can mend into one line and an exit code; bugs keep their traceback."""
+    try:
+        yield
+    except ConfigError as problem:
+        cause = problem.__cause__  # a port that a setting names may be taken
+        taken = isinstance(cause, OSError) and cause.errno in _PORT_ERRORS
+        code = ExitCode.PORT_TAKEN if taken else ExitCode.BAD_CONFIG
+        raise CommandFailed(str(problem), code) from problem
+    except FlushFailed as problem:
+        raise CommandFailed(
+            f"the disk refused a flush: {problem}", ExitCode.DISK_FAILED
+        ) from problem
+    except StorageError as problem:
+        raise CommandFailed(str(problem), ExitCode.STORE_UNUSABLE) from problem
+    except OSError as problem:
+        code = ExitCode.PORT_TAKEN if problem.errno in _PORT_ERRORS else ExitCode.FAILED
+        raise CommandFailed(str(problem), code) from problem

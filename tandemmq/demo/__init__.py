@@ -1,0 +1,1 @@
+"""`make demo`: a replicated cluster under traffic, a master killed, every message counted."""

@@ -1,0 +1,1 @@
+"""`tandem local`: a whole cluster on this machine as background processes."""

@@ -1,0 +1,305 @@
+"""What a local cluster consists of: its processes, their ports and settings, and where they keep things.
+
+In the directory the user names: cluster.json (who, and on which ports), *.conf (ours at first, the
+user's to change), run/*.pid, logs/*.log, store/NODE, namesrv/; with replicas controller/, and
+http.token for those who may read the brokers' raw logs (`tandem audit run --namesrv`).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tandemmq.command.exits import CommandFailed, ExitCode
+
+LOOPBACK: Final = "127.0.0.1"
+CLUSTER: Final = "TandemCluster"
+NAME_SERVER: Final = "namesrv"
+GROUPS: Final = ("broker-a", "broker-b")
+MODES: Final = ("sync", "async")
+REPLICAS: Final = 2
+NAME_SERVER_PORT: Final = 9876
+BROKER_PORT: Final = 10_911
+BROKER_STEP: Final = 10  # between the ports of two brokers
+HTTP_STEP: Final = 2  # above a broker's port: the one for audits
+CONTROLLER_STEP: Final = 2  # above the name server's port, as in RocketMQ's examples
+EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
+SHIFT: Final = 100  # to the next ports, where the usual ones are taken
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of the local cluster. group: the broker name it serves, "" for the name server."""
+
+    name: str
+    port: int
+    group: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def is_broker(self) -> bool:
+        return self.name != NAME_SERVER
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a local cluster keeps things, and who belongs to it, the name server first.
+
+    mode             "sync" or "async": two replicas per group under a controller; "": masters alone
+    controller_port  0 without a mode
+    """
+
+    directory: Path
+    members: tuple[Member, ...]
+    mode: str = ""
+    controller_port: int = 0
+
+    @property
+    def name_server(self) -> Member:
+        return self.members[0]
+
+    @property
+    def brokers(self) -> tuple[Member, ...]:
+        return self.members[1:]
+
+    @property
+    def controller(self) -> str:
+        """Where the controller listens, in the name server's process."""
+        return f"{LOOPBACK}:{self.controller_port}"
+
+    @property
+    def groups(self) -> dict[str, list[Member]]:
+        """Broker name -> its replicas."""
+        found: dict[str, list[Member]] = {}
+        for member in self.brokers:
+            found.setdefault(member.group, []).append(member)
+        return found
+
+    def member(self, name: str) -> Member:
+        """Raises CommandFailed for a name that nobody has."""
+        for each in self.members:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in self.members)
+        raise CommandFailed(f"no process {name!r}; there are {names}")
+
+    def ports(self, member: Member) -> list[int]:
+        """Every port that this process listens on."""
+        if not member.is_broker:
+            return [member.port, self.controller_port] if self.mode else [member.port]
+        own = [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
+        return [*own, member.port + HTTP_STEP] if self.mode else own
+
+    def pid_file(self, member: Member) -> Path:
+        return self.directory / "run" / f"{member.name}.pid"
+
+    def log_file(self, member: Member) -> Path:
+        return self.directory / "logs" / f"{member.name}.log"
+
+    def config_file(self, member: Member) -> Path:
+        return self.directory / f"{member.name}.conf"
+
+    @property
+    def token_file(self) -> Path:
+        """What readers of the HTTP ports must show."""
+        return self.directory / "http.token"
+
+    def store(self, member: Member) -> Path:
+        return self.directory / "store" / member.name
+
+
+def open_layout(directory: Path) -> Layout:
+    """The cluster of a directory. Raises CommandFailed when there is none or its file is broken."""
+    path = directory / "cluster.json"
+    try:
+        found = json.loads(path.read_text())
+        members = tuple(_member(entry) for entry in found["members"])
+        mode, port = str(found.get("mode") or ""), int(found.get("controller_port") or 0)
+        if not members or members[0].is_broker or mode not in ("", *MODES):
+            raise ValueError(f"mode {mode!r}, members {members}")
+    except FileNotFoundError:
+        raise CommandFailed(
+            f"no local cluster in {directory}: start one with `tandem local up --dir {directory}`",
+            ExitCode.NOT_RUNNING,
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CommandFailed(f"{path} cannot be read: {problem!r}", ExitCode.BAD_CONFIG) from problem
+    return Layout(directory, members, mode, port)
+
+
+def _member(entry: dict[str, Any]) -> Member:
+    name = str(entry["name"])
+    group = "" if name == NAME_SERVER else str(entry.get("group") or name)
+    return Member(name, int(entry["port"]), group)
+
+
+def open_or_create(
+    directory: Path, mode: str | None, namesrv_port: int | None, broker_port: int | None
+) -> Layout:
+    """The cluster of a directory, or a new one: settings and ports are written once, then kept.
+
+    mode None: as it is, a new one without replicas. A port of None: as it is, a new one the usual
+    if all that belong to it are free, else the next that are.
+    Raises CommandFailed when it is another cluster than the one that is wanted, or a port cannot be.
+    """
+    if (directory / "cluster.json").exists():
+        layout = open_layout(directory)
+        _check_same(layout, mode, namesrv_port, broker_port)
+        return layout
+    layout = _planned(directory, mode or "", namesrv_port, broker_port)
+    for path in (directory / "run", directory / "logs", directory / "namesrv"):
+        path.mkdir(parents=True, exist_ok=True)
+    if layout.mode and not layout.token_file.exists():
+        layout.token_file.touch(mode=0o600)
+        layout.token_file.write_text(secrets.token_urlsafe(24) + "\n")
+    for member in layout.members:
+        if not layout.config_file(member).exists():
+            layout.config_file(member).write_text(settings_text(layout, member))
+    entries = [
+        {"name": each.name, "port": each.port, **({"group": each.group} if each.group else {})}
+        for each in layout.members
+    ]
+    tree: dict[str, object] = {"members": entries}
+    if layout.mode:
+        tree |= {"mode": layout.mode, "controller_port": layout.controller_port}
+    (directory / "cluster.json").write_text(json.dumps(tree, indent=1) + "\n")
+    return layout
+
+
+def _check_same(
+    layout: Layout, mode: str | None, namesrv_port: int | None, broker_port: int | None
+) -> None:
+    if mode is not None and mode != layout.mode:
+        what = f"made with --mode {layout.mode}" if layout.mode else "without replicas"
+        raise CommandFailed(
+            f"{layout.directory} holds a cluster {what}; leave --mode out, or choose another --dir"
+        )
+    found = [member.port for member in layout.members]
+    if namesrv_port not in (None, found[0]) or broker_port not in (None, found[1]):
+        raise CommandFailed(
+            f"{layout.directory} holds a cluster with ports {found}; "
+            "leave the port options out, or choose another --dir"
+        )
+
+
+def _planned(
+    directory: Path, mode: str, namesrv_port: int | None, broker_port: int | None
+) -> Layout:
+    """A layout on ports that are named, or free."""
+    shifts = range(0, EPHEMERAL_PORT - BROKER_PORT, SHIFT)
+    name_servers = shifts if namesrv_port is None else (0,)
+    brokers = shifts if broker_port is None else (0,)
+    first: CommandFailed | None = None
+    for shift in max(name_servers, brokers, key=len):
+        layout = _layout(
+            directory,
+            mode,
+            NAME_SERVER_PORT + shift if namesrv_port is None else namesrv_port,
+            BROKER_PORT + shift if broker_port is None else broker_port,
+        )
+        _check_range(layout)
+        taken = [port for port in _free_to_choose(layout, namesrv_port, broker_port)
+                 if port_problem(port) is not None]  # fmt: skip
+        if not taken:
+            return layout
+        first = first or CommandFailed(f"port {taken[0]} is taken", ExitCode.PORT_TAKEN)
+    raise first or CommandFailed("no ports", ExitCode.PORT_TAKEN)
+
+
+def _free_to_choose(
+    layout: Layout, namesrv_port: int | None, broker_port: int | None
+) -> Iterator[int]:
+    """The ports that the user did not name: those must be free, the others are the user's word."""
+    for member in layout.members:
+        if (broker_port if member.is_broker else namesrv_port) is None:
+            yield from layout.ports(member)
+
+
+def _layout(directory: Path, mode: str, namesrv_port: int, broker_port: int) -> Layout:
+    names = [(group, group) for group in GROUPS]
+    if mode:
+        names = [(f"{group}-{n}", group) for group in GROUPS for n in range(REPLICAS)]
+    brokers = tuple(
+        Member(name, broker_port + BROKER_STEP * place, group)
+        for place, (name, group) in enumerate(names)
+    )
+    controller = namesrv_port + CONTROLLER_STEP if mode else 0
+    return Layout(directory, (Member(NAME_SERVER, namesrv_port), *brokers), mode, controller)
+
+
+def _check_range(layout: Layout) -> None:
+    for port in (port for member in layout.members for port in layout.ports(member)):
+        if not 1024 <= port < EPHEMERAL_PORT:
+            raise CommandFailed(
+                f"port {port} is not in 1024..{EPHEMERAL_PORT - 1}: above that range outgoing "
+                "connections may take it first",
+                ExitCode.USAGE,
+            )
+
+
+def port_problem(port: int) -> str | None:
+    """Why nobody can listen there now; None when one can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as problem:
+            return problem.strerror
+    return None
+
+
+def settings_text(layout: Layout, member: Member) -> str:
+    """The first settings file of a process: RocketMQ's keys only."""
+    lines = _broker_settings(layout, member) if member.is_broker else _name_server_settings(layout)
+    head = f"# {member.name} of the local cluster, written by `tandem local up`; yours to change\n"
+    return head + "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def _name_server_settings(layout: Layout) -> dict[str, object]:
+    lines: dict[str, object] = {
+        "bindAddress": LOOPBACK,
+        "listenPort": layout.name_server.port,
+        "kvConfigPath": layout.directory / "namesrv" / "kvConfig.json",
+    }
+    if layout.mode:
+        lines |= {
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "tandem",
+            "controllerDLegerPeers": f"n0-{layout.controller}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": layout.directory / "controller",
+        }
+    return lines
+
+
+def _broker_settings(layout: Layout, member: Member) -> dict[str, object]:
+    lines: dict[str, object] = {
+        "brokerClusterName": CLUSTER,
+        "brokerName": member.group,
+        "brokerId": -1 if layout.mode else 0,
+        "brokerRole": "SYNC_MASTER" if layout.mode == "sync" else "ASYNC_MASTER",
+        "brokerIP1": LOOPBACK,
+        "listenPort": member.port,
+        "namesrvAddr": layout.name_server.address,
+        "storePathRootDir": layout.store(member),
+        "mappedFileSizeCommitLog": 64 << 20,
+        "flushDiskType": "ASYNC_FLUSH",
+    }
+    if layout.mode:
+        lines |= {
+            "registerNameServerPeriod": 10_000,  # how soon a name server that was killed knows us again
+            "haListenPort": member.port + 1,
+            "enableControllerMode": "true",
+            "controllerAddr": layout.controller,
+            "httpPort": member.port + HTTP_STEP,
+            "httpTokenFile": layout.token_file,
+        }
+    return lines
