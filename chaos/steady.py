@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from tandemmq.chaos import command
@@ -26,7 +26,7 @@ from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.groups import Replica
 from tandemmq.chaos.processes import ServerProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
-from tandemmq.chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.chaos.traffic import Stall, TrafficPlan, stalls_between
 from tandemmq.cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
 NOISE_TOPIC: Final = "ChaosNoise"
@@ -44,8 +44,20 @@ SLOW_S: Final = (3.0, 6.0)
 SLOW_BYTES_PER_S: Final = 50_000
 SLAVE_TIMEOUT_MS: Final = 2000  # the default of slaveTimeout
 STALL_SLACK_MS: Final = 500  # what a busy machine may add to it
-NOTICED_MS: Final = 250  # shorter ones are the machine's
+PIECES_MS: Final = 250  # stalls with less between them are pieces of one
 REJOIN_S: Final = 3.0
+
+
+def longest_ms(stalls: Iterable[Stall], since_ns: int) -> float:
+    """The longest stall since then, from first to last: the little that a slow stream passes may break one into
+    pieces."""
+    longest_ns = began_ns = ended_ns = 0
+    for each in sorted(stalls):
+        if each.began_ns - ended_ns > PIECES_MS * 1_000_000:
+            began_ns = max(each.began_ns, since_ns)
+        ended_ns = max(ended_ns, each.ended_ns)
+        longest_ns = max(longest_ns, ended_ns - began_ns)
+    return longest_ns / 1e6
 
 
 class Steady(Campaign):
@@ -154,13 +166,8 @@ class Steady(Campaign):
             await asyncio.sleep(0.02)
 
     def _check_stalls(self, what: str, began_ns: int) -> None:
-        """One stall, though the little that a slow stream passes may break it into pieces."""
         stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
-        noticed = [each for each in stalls if each.ms > NOTICED_MS]
-        span_ms = 0.0
-        if noticed:
-            first_ns = min(each.began_ns for each in noticed)
-            span_ms = (max(each.ended_ns for each in noticed) - first_ns) / 1e6
+        span_ms = longest_ms(stalls, began_ns)
         self.outcome.sample(f"stall, {what}", span_ms)
         if span_ms > SLAVE_TIMEOUT_MS + STALL_SLACK_MS:
             self.problem(

@@ -63,6 +63,7 @@ class Durability:
         self._flushing_log = threading.Lock()
         self._stating = threading.Lock()  # taken last, while the queue state is written or deleted
         self._went_back = 0
+        self._doubts = 0
         self._stated = True  # a queue state may be on the disk
 
     def load(self) -> QueueState | None:
@@ -114,7 +115,7 @@ class Durability:
                 dispatched=position, last_record=last_record, index_end=index_end, queues=marks
             )
             with self._stating:
-                if went_back == self._went_back:
+                if went_back == self._went_back and not self._doubts:
                     self.checkpoint.logics_ms = max(self.checkpoint.logics_ms, last_ms)
                     self.derived = position
                     self._write_state(state)
@@ -173,9 +174,21 @@ class Durability:
                 forget_queue_state(self._state_path)
                 self._stated = False
 
+    @contextlib.contextmanager
+    def doubting(self) -> Iterator[None]:
+        """Around go_back() on a thread that must not wait for a disk, once forget_state() ran on another: meanwhile
+        nothing is vouched for anew, so there is nothing left to forget."""
+        with self._stating:
+            self._doubts += 1
+        try:
+            yield
+        finally:
+            with self._stating:
+                self._doubts -= 1
+
     def go_back(self, log_offset: int) -> None:
-        """Queues are about to be dropped that have entries of records from there on. Blocks for a sync. Raises
-        OSError."""
+        """Queues are about to be dropped that have entries of records from there on. Blocks for a sync, unless
+        doubting(). Raises OSError."""
         self.forget_state()
         self.derived = min(self.derived, log_offset)
 

@@ -124,16 +124,10 @@ class Burials:
         deleted       log offsets by topic
         master_start  where its log begins: it has forgotten the deletions before, for it needs them no more
         A deletion that only a former master knew was never answered: what it removed is derived again.
-        Raises OSError.
+        Blocks for a sync, unless Durability.doubting(). Raises OSError.
         """
         store = self._store
-        held = store.tombstones.all()
-        buried = [name for name, below in deleted.items() if below > held.get(name, 0)]
-        undone = [
-            name
-            for name, below in held.items()
-            if below > deleted.get(name, 0) and (name in deleted or below > master_start)
-        ]
+        buried, undone = self.news(deleted, master_start)
         for name in buried:
             store.tombstones.put(name, deleted[name])
             self._derive_from(deleted[name])
@@ -142,6 +136,17 @@ class Burials:
             store.tombstones.put(name, deleted.get(name, 0))
             self._derive_from(max(deleted.get(name, 0), store.log.start))
             self._drop(name)
+        return buried, undone
+
+    def news(self, deleted: Mapping[str, int], master_start: int) -> tuple[list[str], list[str]]:
+        """What follow() would bury, and what it would undo."""
+        held = self._store.tombstones.all()
+        buried = [name for name, below in deleted.items() if below > held.get(name, 0)]
+        undone = [
+            name
+            for name, below in held.items()
+            if below > deleted.get(name, 0) and (name in deleted or below > master_start)
+        ]
         return buried, undone
 
     def _derive_from(self, offset: int) -> None:

@@ -81,13 +81,11 @@ def _sends_waiting(broker: Broker) -> Iterator[None]:
         yield
         return
     standing.unproven = True
-    standing.changes.pause = pause = asyncio.get_running_loop().create_future()
     try:
         yield
         standing.unproven = False
     finally:
-        standing.changes.pause = None
-        pause.set_result(None)
+        standing.changes.settle()
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from tandemmq.storage import (
     Draft,
     MessageStore,
     StorageConfig,
+    checkpoint,
     decode,
     inspect_store,
     jsonfile,
@@ -323,3 +324,22 @@ def test_planted_bug_a_derivation_that_forgets_deletions_is_found(
     monkeypatch.setattr(Tombstones, "of", lambda self, topic: 0)
     with pytest.raises(AssertionError, match="assert "):
         test_a_seeded_store_derives_nothing_that_was_deleted(opened)
+
+
+def test_nothing_is_vouched_for_while_a_deletion_is_on_its_way(opened: Opener) -> None:
+    """INV-43: what a flush noted before the queues went must not come to the disk after them."""
+    store = opened()
+    put(store, 0, 6)
+    derive(store)
+    store.flush_queues()
+    state = Path(store.config.root) / "queuestate"
+    with store.durability.doubting():
+        store.durability.forget_state()
+        store.flush_queues()
+        assert not state.exists()
+        store.burials.follow({"T": store.end}, 0)
+        assert not state.exists()
+    store.flush_queues()
+    assert state.exists()
+    held = checkpoint.load_queue_state(state)
+    assert held is not None and not held.queues

@@ -7,7 +7,6 @@ hands and must give the same answers and the same bytes
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Mapping
@@ -114,19 +113,18 @@ class SendHandler:
         self, request: Command, connection: Connection
     ) -> Command | Awaitable[Command | None] | None:
         """One message or, when the header says so, a batch; the code does not decide which."""
-        refused = self._standing.refusal() is not None
-        pause = self._standing.changes.pause
-        if refused and pause is not None:
+        refused = self._standing.refusal()
+        if refused is not None and refused.wait_ms != 0:
             if request.body is not None:
                 request.body = bytes(request.body)  # the next read takes its place
-            return self._after_pause(pause, request, connection)
+            return self._when_settled(refused.wait_ms, request, connection)
         return self._handle(request, connection)
 
-    async def _after_pause(
-        self, pause: asyncio.Future[None], request: Command, connection: Connection
+    async def _when_settled(
+        self, wait_ms: int | None, request: Command, connection: Connection
     ) -> Command | None:
-        """A planned change of role: take it when that is over, or refuse it then."""
-        await asyncio.wait((pause,))
+        """A planned change of role, or a start: take it when that is over, or refuse it then."""
+        await self._standing.changes.settled(wait_ms)
         answer = self._handle(request, connection, paused=True)
         return await answer if isinstance(answer, Awaitable) else answer
 
@@ -171,7 +169,7 @@ class SendHandler:
     def _check_serving(self, connection: Connection, paused: bool) -> None:
         refused = self._standing.refusal()
         if refused is not None:
-            raise refused
+            raise refused.why
         # Requests queue up in no place but the received bytes behind a slow one, say one that
         # rolled the log.
         waited_ms = self._clock.monotonic_ms() - connection.active_ms

@@ -76,7 +76,7 @@ class SendBackHandler:
             header = SendBackHeader.of(request)
             refused = self._standing.refusal()
             if refused is not None:
-                raise refused
+                raise refused.why
             group = self._groups.find(header.group)
             if group is None:
                 raise NoSuchGroup(f"subscription group not exist, {header.group} {FAQ}")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tandemmq.cluster.broker.duplicates import Requests
-from tandemmq.cluster.broker.errors import BrokerError, NotYetServing, TooFewReplicas
+from tandemmq.cluster.broker.errors import NotYetServing, TooFewReplicas
 from tandemmq.cluster.broker.sending.acks import DISK_UNKNOWN, Acks, Overdue
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing import hastatus
@@ -28,7 +28,13 @@ from tandemmq.cluster.broker.standing.comparison import (
 )
 from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
 from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
-from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, RoleChanges, slave_refusal
+from tandemmq.cluster.broker.standing.standing import (
+    MASTER_ID,
+    Follows,
+    Refused,
+    RoleChanges,
+    slave_refusal,
+)
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.process import Job
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -135,17 +141,18 @@ class ClassicMaster:
 
     # --- what others ask ---
 
-    def refusal(self) -> BrokerError | None:
+    def refusal(self) -> Refused | None:
         """A group that wants several copies may rather refuse than store one: minInSyncReplicas."""
         if self.unproven:
-            return NotYetServing("broker unable to service, until its name is known to be its own")
+            why = "broker unable to service, until its name is known to be its own"
+            return Refused(NotYetServing(why), wait_ms=None)
         rules = self.core.rules
         if rules.copies_min < 2 or not self.core.mode.waits_for_slaves:
             return None
         available = self._available()
         if 1 + available >= rules.copies_min:
             return None
-        return TooFewReplicas("in-sync replicas not enough")
+        return Refused(TooFewReplicas("in-sync replicas not enough"))
 
     def confirmed(self) -> int:
         """What consumers see was acknowledged, or is known to be waited for in vain.
@@ -436,8 +443,8 @@ class ClassicSlave:
 
     # --- what others ask ---
 
-    def refusal(self) -> BrokerError | None:
-        return slave_refusal()
+    def refusal(self) -> Refused | None:
+        return Refused(slave_refusal())
 
     def confirmed(self) -> int:
         return NO_LIMIT

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tandemmq.cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
+from tandemmq.cluster.broker.errors import NotMaster, TooFewReplicas
 from tandemmq.cluster.broker.sending.acks import DISK_UNKNOWN, FATE_UNKNOWN, Acks, Overdue
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, ha_secret
 from tandemmq.cluster.broker.standing import hastatus, replicalog
@@ -26,7 +26,7 @@ from tandemmq.cluster.broker.standing.handover import HandOver
 from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
 from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
 from tandemmq.cluster.broker.standing.membership import Membership
-from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, RoleChanges
+from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, Refused, RoleChanges
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.process import Job
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -306,20 +306,21 @@ class Replica:
         slaves = self.core.master.slaves.values() if self.core.master is not None else ()
         return frozenset(each.replica for each in slaves if not each.incarnation)
 
-    def refusal(self) -> BrokerError | None:
+    def refusal(self) -> Refused | None:
         if self.feed.failure is not None:
-            return NotMaster("this broker is about to stop")
-        why = self.core.refusal(self._clock.monotonic_ms())
+            return Refused(NotMaster("this broker is about to stop"))
+        now_ms = self._clock.monotonic_ms()
+        why = self.core.refusal(now_ms)
         if why is None and self._open:
             return None
+        wait_ms = 0
         if self._is_switching:
-            self._switched = False
-            self._pause_sends(SWITCH_PAUSE_MS)
-        elif self._clock.monotonic_ms() < self._gentle_until_ms:
-            self._pause_sends(GENTLE_PAUSE_MS)
+            wait_ms = SWITCH_PAUSE_MS
+        elif now_ms < self._gentle_until_ms:
+            wait_ms = GENTLE_PAUSE_MS
         if why is Refusal.NOT_ENOUGH_COPIES:
-            return TooFewReplicas(why.value)
-        return NotMaster((why or Refusal.CLOSED).value)
+            return Refused(TooFewReplicas(why.value), wait_ms)
+        return Refused(NotMaster((why or Refusal.CLOSED).value), wait_ms)
 
     def confirmed(self) -> int:
         return self.core.confirmed
@@ -395,6 +396,7 @@ class Replica:
             return
         if self._open:
             self._store.flags.set(Problem.FENCED)  # delayed messages stay where they are
+        self._switched = False
         self._note()
         self.feed.feed(event)
         self._unfence()
@@ -416,22 +418,6 @@ class Replica:
         """Whether a planned switchover is under way: it goes on until we know whom to follow."""
         master = self.core.master
         return master is not None and master.state in (MasterState.DRAINING, MasterState.RESIGNED)
-
-    def _pause_sends(self, duration_ms: int) -> None:
-        """Let sends that are refused now wait until this time is over, or something is settled."""
-        if self.changes.pause is None and self._loop is not None:
-            self.changes.pause = pause = self._loop.create_future()
-            self._loop.call_later(duration_ms / 1000, self._resume, pause)
-
-    def _resume_sends(self) -> None:
-        if self.changes.pause is not None:
-            self._resume(self.changes.pause)
-
-    def _resume(self, pause: asyncio.Future[None]) -> None:
-        if not pause.done():
-            pause.set_result(None)
-        if self.changes.pause is pause:
-            self.changes.pause = None
 
     # --- what happens to our log ---
 
@@ -479,7 +465,8 @@ class Replica:
         self._hand_over.succeeded.clear()
         self._open = True
         self._gentle_until_ms = 0
-        self._resume_sends()
+        self._switched = True
+        self.changes.settle()
         await self.changes.tell(self.role)
 
     async def _close_writes(self, effect: r.CloseWrites) -> None:
@@ -531,14 +518,14 @@ class Replica:
         log.warning("switchover abandoned why=%s", effect.reason)
         self._unfence()
         self._switched = True
-        self._resume_sends()
+        self.changes.settle()
 
     def _streaming(self, effect: s.ReportProgress) -> None:
         """We follow the next master, so it takes messages: who waits for it need wait no longer."""
         self._hand_over.succeeded.set()
         if not self._switched:
             self._switched = True
-            self._resume_sends()
+            self.changes.settle()
 
     async def _count_set_aside(self, effect: s.SetAside) -> None:
         root = Path(self._config.storage.root)

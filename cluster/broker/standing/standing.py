@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tandemmq.cluster.broker.errors import BrokerBusy, BrokerError
 from tandemmq.cluster.broker.sending.acks import Overdue
@@ -17,6 +17,18 @@ MASTER_ID: Final = 0  # under which a master is registered, whoever it is
 #: told of a new role; what it returns is awaited before the next one is told
 RoleChanged = Callable[[Role], "Awaitable[None] | None"]
 Follows = Callable[[int, int], bool]
+
+
+class Refused(NamedTuple):
+    """A send that is refused now.
+
+    why      what its client is told
+    wait_ms  at most so long it had better wait for RoleChanges.settled(), and be judged again; None: until then,
+             however long; 0: its client is told at once
+    """
+
+    why: BrokerError
+    wait_ms: int | None = 0
 
 
 class Standing(Protocol):
@@ -73,10 +85,10 @@ class Standing(Protocol):
     def stock_slaves(self) -> frozenset[int]:
         """Ids of connected slaves that speak RocketMQ's dialect, which tells of no process."""
 
-    def refusal(self) -> BrokerError | None:
+    def refusal(self) -> Refused | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.
 
-        Asked once per chunk of the short path, and for each send of the long one.
+        Asked once per chunk of the short path, and for each send of the long one. Asking changes nothing.
         """
 
     def confirmed(self) -> int:
@@ -120,21 +132,17 @@ class Standing(Protocol):
         """Body of the answer to GET_BROKER_HA_STATUS: hastatus.of_master or of_slave."""
 
 
-def slave_refusal() -> BrokerError:
+def slave_refusal() -> BrokerBusy:
     """Why a slave takes no message: RocketMQ's words, which make a producer go elsewhere."""
     return BrokerBusy("[REJECTREQUEST]system busy, start flow control for a while")
 
 
 class RoleChanges:
-    """Those who must follow a change of role, told one after the other, in the order they came.
-
-    pause  set while a send that is refused is better judged again in a moment, when this is done:
-           a planned change of role is under way, or a start. Wait for it with asyncio.wait, for
-           others do too
-    """
+    """Those who must follow a change of role, told one after the other, in the order they came; and the
+    sends that wait until what is under way is settled: a planned change of role, or a start."""
 
     def __init__(self) -> None:
-        self.pause: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
         self._watchers: list[RoleChanged] = []
 
     def watch(self, changed: RoleChanged) -> None:
@@ -146,6 +154,26 @@ class RoleChanges:
             waiting = changed(role)
             if waiting is not None:
                 await waiting
+
+    async def settled(self, wait_ms: int | None) -> None:
+        """Wait for settle(), but no longer than `wait_ms` of whoever began to wait first."""
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            loop = asyncio.get_running_loop()
+            self._waiting = waiting = loop.create_future()
+            if wait_ms is not None:
+                loop.call_later(wait_ms / 1000, _let_go, waiting)
+        await asyncio.wait((waiting,))
+
+    def settle(self) -> None:
+        """Have everybody who waits judged again now."""
+        if self._waiting is not None:
+            _let_go(self._waiting)
+
+
+def _let_go(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class OnMaster:

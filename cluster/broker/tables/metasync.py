@@ -352,6 +352,16 @@ class TableSync:
             if self._tables.holds(found.rests_on):
                 break
             await asyncio.sleep(HELD_LOOK_MS / 1000)
+        store = self._tables.store
+        read = found.read
+        if read.deleted is None or not any(store.burials.news(read.deleted, read.log_start)):
+            self._take_if_due(kind, master, found)
+            return
+        with store.durability.doubting():  # the sync comes first, and not on the loop
+            await asyncio.to_thread(store.durability.forget_state)
+            self._take_if_due(kind, master, found)
+
+    def _take_if_due(self, kind: _Kind, master: str, found: _Waiting) -> None:
         if self._master() != master:
             return  # somebody else is the master by now, or we are
         if not self._tables.holds(found.rests_on):

@@ -146,8 +146,8 @@ class TableReaders:
 
     def _unshared(self, missing: frozenset[int]) -> str:
         """They did not take it in time. Raises NotMaster."""
-        refusal = self._standing.refusal()
-        if isinstance(refusal, NotMaster):
+        refused = self._standing.refusal()
+        if refused is not None and isinstance(refused.why, NotMaster):
             raise NotMaster("this broker may not be the master any more, the change may be undone")
         names = ",".join(map(str, sorted(missing)))
         log.warning("change of a table is answered though slaves do not have it brokers=%s", names)

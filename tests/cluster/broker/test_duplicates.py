@@ -6,19 +6,20 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
-from messagekit import open_kit
+from messagekit import FakeConnection, open_kit, send_ext
 
 from tandemmq.cluster.broker.duplicates import LOOKS_MS, STAGE, Claim, NameTaken, Stage
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.cluster.remoting.errors import ConnectFailed, RequestTimedOut
 
 NAMES = "10.0.0.9:9876"
@@ -504,16 +505,24 @@ def test_who_only_asks_for_settings_is_answered_as_before(config: BrokerConfig) 
     assert answer == says()
 
 
-def test_master_whose_name_is_not_sure_stores_nothing(tmp_path: Path) -> None:
-    """On neither path: the short one leaves every send to the one that refuses."""
+async def test_master_whose_name_is_not_sure_stores_nothing(tmp_path: Path) -> None:
+    """On neither path: the short one leaves every send to the one that waits, and refuses if it stays unsure."""
     with open_kit(tmp_path) as kit:
         kit.topic("T")
         assert isinstance(kit.standing, ClassicMaster)
         kit.standing.unproven = True
-        refused = kit.send()
+        request = Command(310, send_ext(), b"hello", opaque=3)
+        waiting = kit.sends.handle_send_message(request, cast(Connection, FakeConnection()))
+        assert isinstance(waiting, Awaitable)
+        sending = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        assert not sending.done()
+        kit.standing.changes.settle()
+        refused = await sending
         assert refused is not None and (refused.code, kit.store.end) == (1, 0)
         assert "broker unable to service" in (refused.remark or "")
         connection: Any = kit.connection
+        connection.active_ms = kit.clock.monotonic_ms()
         assert not kit.admission.open(connection)
         kit.standing.unproven = False
         assert kit.admission.open(connection)

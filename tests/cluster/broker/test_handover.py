@@ -47,7 +47,8 @@ def test_who_waits_when_a_reign_ends_is_told_that_it_is_stored_and_no_more(
             connection = hold(kit, placed.end)
             await turns()
             feed.feed(r.RoleNotified(later_reign(kit)))
-            assert isinstance(kit.replica.refusal(), NotMaster), "at once"
+            refused = kit.replica.refusal()
+            assert refused is not None and isinstance(refused.why, NotMaster), "at once"
             await turns()
             answer = answered(connection)
             assert answer is not None and answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -143,17 +144,15 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
             feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             kit.store.put(draft())  # the slave never gets it
             await turns()
-            assert replica.changes.pause is None
             replica.link._feed(r.SwitchAsked(replica.epoch, 2))
-            assert isinstance(replica.refusal(), NotMaster)
-            pause = replica.changes.pause
-            assert pause is not None
+            refused = replica.refusal()
+            assert refused is not None and isinstance(refused.why, NotMaster) and refused.wait_ms
             began = asyncio.get_running_loop().time()
-            await asyncio.wait((pause,))
+            await replica.changes.settled(refused.wait_ms)
             drain_ms = kit.config.rules.drain_ms_max
             waited_ms = (asyncio.get_running_loop().time() - began) * 1000
             assert drain_ms <= waited_ms <= drain_ms + 100
-            assert replica.refusal() is None and replica.changes.pause is None
+            assert replica.refusal() is None
             assert kit.store.flags.writable
 
     run(main())
@@ -183,7 +182,8 @@ def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_r
             assert master.state is MasterState.RESIGNED
             answer = answered(connection)
             assert answer is not None and answer.code == ResponseCode.SUCCESS
-            assert replica.refusal() is not None and replica.changes.pause is not None
+            refused = replica.refusal()
+            assert refused is not None and refused.wait_ms
 
     run(main())
 
@@ -255,8 +255,11 @@ def test_refused_senders_are_slowed_down_right_after_a_reign_and_not_for_long(
         async with reigning(tmp_path) as kit:
             kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
             await turns()
-            assert kit.replica.refusal() is not None and kit.replica.changes.pause is not None
+            refused = kit.replica.refusal()
+            assert refused is not None and refused.wait_ms
+            assert kit.replica.refusal() is not None, "asking changes nothing"
             await asyncio.sleep(2)
-            assert kit.replica.refusal() is not None and kit.replica.changes.pause is None
+            refused = kit.replica.refusal()
+            assert refused is not None and refused.wait_ms == 0
 
     run(main())

@@ -6,6 +6,7 @@ import base64
 import inspect
 import json
 import lzma
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
 from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
-from tandemmq.storage import fastjson
+from tandemmq.storage import checkpoint, fastjson
 
 MASTER = "10.0.0.1:10911"
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
@@ -226,6 +227,31 @@ async def test_a_topic_deleted_on_the_master_loses_queues_and_progress_here(pair
     assert slave.store.max_offset("Gone", 1) == 0
     assert slave.offsets.committed("G", "Gone", 1) == -1
     assert slave.store.max_offset("Kept", 1) == 1
+
+
+async def test_a_deletion_is_taken_over_without_a_sync_on_the_loop(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream runs on the loop as well: half a second of a busy disk would go unacknowledged."""
+    synced_by: list[threading.Thread] = []
+
+    def forget(path: Path) -> None:
+        synced_by.append(threading.current_thread())
+        checkpoint.forget_queue_state(path)
+
+    await pair.make_topic("Gone")
+    for asker in (pair.master, pair.slave):
+        asker.put("Gone", 1)
+    await pair.round()
+    store = pair.slave.broker.store
+    store.flush_queues()
+    state = Path(store.config.root) / "queuestate"
+    assert state.exists()
+    monkeypatch.setattr("tandemmq.storage.durability.forget_queue_state", forget)
+    await pair.master.ask(215, topic="Gone")
+    assert await pair.round()
+    assert store.max_offset("Gone", 1) == 0 and not state.exists()
+    assert len(synced_by) == 1 and threading.main_thread() not in synced_by
 
 
 async def test_a_master_that_lost_its_topics_costs_no_queues(pair: Pair) -> None:
