@@ -294,7 +294,8 @@ class ControllerCore(Judge):
             effects += set_change(record, group.record, "the others may have lost what they had")
 
     def _hear_stranger(self, group: Group | None, event: RegisterBroker) -> None:
-        """It is no replica yet, or not any more. An epoch that it knows was given out all the same."""
+        """Of a broker that is not registered (yet, or any more) nothing is believed but the epoch it knows: some
+        controller gave that number to a master, so we never give it again."""
         told, name = (event.epoch, event.end), event.group
         if group is not None:
             group.reached = max(group.reached, told) if not group.record.epoch else group.reached
@@ -573,7 +574,8 @@ class ControllerCore(Judge):
 
     @staticmethod
     def _forget_confirmed(group: Group, end: int) -> None:
-        """A loss is declared: what lies behind the new master's end was confirmed, and is not any more."""
+        """After a declared loss: the highest offset that counts as confirmed is the new master's end, and nobody who
+        has less than the lost messages is held back for it."""
         group.confirmed = min(group.confirmed, end)
         for live in group.live.values():
             live.held = min(live.held, end)

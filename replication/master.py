@@ -421,7 +421,8 @@ class MasterCore:
         return self.flushed if self.mode.waits_for_disk else self.end
 
     def _held_by(self, members: Iterable[int]) -> int:
-        """What every one of these holds, in the strength of the mode; nothing new while one is not connected."""
+        """Up to where every one of these replicas has the log: on its disk where the mode waits for disks, else in
+        memory. While one of them is not connected, this does not grow."""
         reached = self._own()
         for member in members:
             if member == self.replica:
@@ -434,7 +435,8 @@ class MasterCore:
         return reached
 
     def _held_by_copies(self, slaves: Collection[Slave]) -> int:
-        """What as many different replicas hold as are wanted: ourselves, and the best of these."""
+        """Up to where so many different replicas have the log as the mode wants copies: this one, and those of the
+        slaves that have most of it."""
         own, count = self._own(), self.rules.copies_wanted
         if count <= 1:
             return own

@@ -482,14 +482,16 @@ class Sender:
             self._note_log(master, end)
 
     def _gather(self, end: int) -> None:
-        """Ship what waits for a report without one once the loop has nothing more to append."""
+        """Ship soon, though the slave has not reported the shipment before: as soon as a turn of the loop passes in
+        which nothing is appended. Who is waiting for that slave should wait for one round trip, not for two."""
         if not self._gathering:
             assert self._loop is not None
             self._gathering = True
             self._loop.call_soon(self._feed.guarded, self._ship_gathered, end)
 
     def _ship_gathered(self, end: int) -> None:
-        """Not yet while the turn of the loop that led here has brought more: appended behind `end`, or staged."""
+        """Ship what was gathered, unless the log has grown since _gather() looked, or is about to: more senders were
+        served in the same turn of the loop. Then one more turn is waited for, and all of it goes in one shipment."""
         self._gathering = False
         if self._loop is None:
             return

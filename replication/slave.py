@@ -333,7 +333,8 @@ class SlaveCore:
         self._leave(event.why, now_ms, effects)
 
     def _leave(self, why: str, now_ms: int, effects: list[Effect]) -> None:
-        """Let go of the present master before anything else: from here on it gets no acknowledgement from us."""
+        """Close the stream of the present master. This comes before whatever led here is done: a master that is being
+        left must not hear that we have what the next one may cut."""
         if self.connection != NO_CONNECTION:
             effects.append(CloseStream(self.connection, why))
             self.connection = NO_CONNECTION

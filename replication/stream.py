@@ -176,7 +176,8 @@ class Stream:
         return NEVER < self.next_offset < end - self.hot_bytes
 
     def gathers(self, end: int) -> bool:
-        """Whether little waits while something sent is not reported yet: more may go in one frame then."""
+        """Whether what is new may wait a moment, to go in one frame with more: little is new, and the slave still has
+        something to report, so no sender is kept from its answer by this."""
         return self.sent > self.acked and end - self.next_offset < GROUP_BYTES
 
     def close(self) -> None:
@@ -370,7 +371,8 @@ class Stream:
         return _Piece(head, ready.start, ready.stop, from_file=True)
 
     def _account(self, pieces: list[_Piece], taken: int) -> None:
-        """A frame of which nothing was taken is planned anew: by then it may be larger."""
+        """Note how much of each planned frame the socket took. One that was begun is finished as it is; one of which
+        nothing was taken is forgotten, and the next write plans it anew with what the log has by then."""
         for piece in pieces:
             if piece is not self.unfinished:
                 if taken == 0:

@@ -52,7 +52,7 @@ from tandemmq.storage.errors import (
 )
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.pagecache import PageCache
-from tandemmq.storage.reading import GetResult, GetStatus
+from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.store import MessageStore, QueryResult, open_store
 from tandemmq.storage.storelock import is_in_use
@@ -60,6 +60,7 @@ from tandemmq.storage.storelock import is_in_use
 __all__ = [
     "BOOT_ID_PATH",
     "COMPILED",
+    "EVERYTHING",
     "BatchItem",
     "BatchPlaced",
     "Clock",
@@ -91,6 +92,7 @@ __all__ = [
     "Report",
     "RunningMark",
     "SegmentUnavailable",
+    "Selector",
     "StorageConfig",
     "StorageError",
     "StoreFlags",

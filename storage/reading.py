@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +73,25 @@ def hot_bytes(config: StorageConfig) -> int:
     return memory_bytes * config.hot_memory_percent // 100
 
 
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which messages of a queue a reader wants.
+
+    tag_codes  hashes of the wanted tags (signed 32 bits), as queue entries have them; None takes all
+    matches    judges a message by its properties as its record has them; asked only of those that tag_codes takes
+    """
+
+    tag_codes: frozenset[int] | None = None
+    matches: Callable[[bytes], bool] | None = None
+
+    def may_want(self, tag_codes: Iterable[int]) -> bool:
+        """Whether a message with one of these may be among the wanted ones."""
+        return self.tag_codes is None or not self.tag_codes.isdisjoint(tag_codes)
+
+
+EVERYTHING: Final = Selector()
+
+
 class Reader:
     """Answers pulls. hot_bytes: older records are read from the file, not through the mapping.
 
@@ -97,13 +116,10 @@ class Reader:
         offset: int,
         count_max: int,
         bytes_max: int = PULL_BYTES_MAX,
-        tag_codes: frozenset[int] | None = None,
-        match: Callable[[bytes], bool] | None = None,
+        selector: Selector = EVERYTHING,
     ) -> GetResult:
-        """At most count_max records of a queue from `offset` on.
+        """At most count_max records of a queue from `offset` on, of those that are wanted.
 
-        tag_codes  hashes of the subscribed tags (signed 32 bits); None takes all
-        match      judges a record's properties; called only for records that passed tag_codes
         An unknown queue is an empty one. Raises OSError.
         Source: RocketMQ's DefaultMessageStore.getMessage.
         """
@@ -119,7 +135,7 @@ class Reader:
         if offset > max_offset:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset)
-        self._collect(queue, result, count_max, bytes_max, tag_codes, match)
+        self._collect(queue, result, count_max, bytes_max, selector)
         return result
 
     def _collect(
@@ -128,9 +144,9 @@ class Reader:
         result: GetResult,
         count_max: int,
         bytes_max: int,
-        tag_codes: frozenset[int] | None,
-        match: Callable[[bytes], bool] | None,
+        selector: Selector,
     ) -> None:
+        tag_codes, matches = selector.tag_codes, selector.matches
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
         filter_bytes_max = max(self._filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
         offset = result.next_offset
@@ -148,7 +164,7 @@ class Reader:
         cold_limits = self._limits(False, count_max, bytes_max)
         was_hot = True
         removed = False
-        if gather is not None and match is None:
+        if gather is not None and matches is None:
             segment = find(QUEUE_ENTRY.unpack_from(chunk)[0])
             if segment is not None:
                 examined, total, last_physical, full = gather(
@@ -192,7 +208,7 @@ class Reader:
                     skip_below = physical - physical % self._log.run.segment_bytes
                     skip_below += self._log.run.segment_bytes
                 continue
-            if match is not None and not match(_properties(record)):
+            if matches is not None and not matches(_properties(record)):
                 continue
             records.append(record)
             total += size

@@ -31,7 +31,7 @@ from tandemmq.storage.errors import (
 )
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
-from tandemmq.storage.reading import GetResult, Reader, hot_bytes
+from tandemmq.storage.reading import EVERYTHING, GetResult, Reader, Selector, hot_bytes
 from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Parts, Recovered, Recovery
 from tandemmq.storage.retention import Retention
@@ -379,11 +379,10 @@ class MessageStore:
         offset: int,
         count_max: int,
         bytes_max: int = 128 << 20,
-        tag_codes: frozenset[int] | None = None,
-        match: Callable[[bytes], bool] | None = None,
+        selector: Selector = EVERYTHING,
     ) -> GetResult:
         """See Reader.get."""
-        result = self.reader.get(topic, queue_id, offset, count_max, bytes_max, tag_codes, match)
+        result = self.reader.get(topic, queue_id, offset, count_max, bytes_max, selector)
         self.stats.got_messages += len(result.records)
         self.stats.got_bytes += result.bytes
         return result

@@ -40,7 +40,7 @@ from tandemmq.cluster.broker.reading.longpoll import Arrival
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
 from tandemmq.cluster.broker.registration import Registration
 from tandemmq.cluster.broker.sending.acks import Acks
-from tandemmq.cluster.broker.sending.admission import Admission
+from tandemmq.cluster.broker.sending.admission import Admission, Anybody
 from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.fastpath import SendPath
 from tandemmq.cluster.broker.sending.messages import UniqueIds
@@ -207,7 +207,7 @@ class Broker:
         self.send_path = SendPath(
             config,
             store,
-            Admission(config, store, self.topics, self.acks, self.standing, clock),
+            Admission(config, store, self.topics, self.acks, self.standing, clock, Anybody()),
             self.acks,
             held=self.standing.holds_answers,
             store_host=self._store_host,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -80,6 +81,29 @@ def test_every_source_file_that_a_document_names_exists(document: Path) -> None:
     pattern = rf"`((?:{'|'.join(PLACES)})/[\w/.-]+\.(?:py|pyx|pxd|md|c))`"
     for target in re.findall(pattern, document.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
+
+
+def functions_in(file: Path) -> set[str]:
+    """`name` of functions, `Name.name` of methods."""
+    found = set[str]()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            inner = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            found |= {f"{node.name}.{each.name}" for each in inner}
+    return found
+
+
+def test_every_function_that_the_architecture_names_is_where_it_says() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    told = re.findall(r"`([\w.]+)`\s+\(`([\w/]+\.py)`\)", text)
+    rows = re.findall(r"^\|[^|]+\| `([\w/]+\.py)` \| ([^|]+) \|$", text, re.MULTILINE)
+    told += [(name, file) for file, names in rows for name in re.findall(r"`([\w.]+)`", names)]
+    assert len(told) > 25
+    lost = [(name, file) for name, file in told if name not in functions_in(ROOT / file)]
+    assert not lost
 
 
 @pytest.mark.parametrize("document", PRESENT, ids=lambda path: str(path.relative_to(ROOT)))

@@ -15,6 +15,7 @@ from tandemmq.storage import (
     GetResult,
     GetStatus,
     MessageStore,
+    Selector,
     StorageConfig,
     decode,
     encode_properties,
@@ -121,10 +122,10 @@ def test_tags_are_compared_by_hash(opened: Any) -> None:
     store = opened()
     fill(store, 12, tags=("payment", "b", "c"))  # the first has a negative hash
     codes = frozenset({tags_code("payment"), tags_code("c")})
-    result = store.get("T", 0, 0, 4, tag_codes=codes)
+    result = store.get("T", 0, 0, 4, selector=Selector(codes))
     assert (result.status, result.next_offset) == (GetStatus.FOUND, 6)
     assert offsets(result) == [0, 2, 3, 5]
-    nothing = store.get("T", 0, 0, 32, tag_codes=frozenset({5}))
+    nothing = store.get("T", 0, 0, 32, selector=Selector(frozenset({5})))
     assert (nothing.status, nothing.next_offset, nothing.count) == (
         GetStatus.NO_MATCHED_MESSAGE,
         12,
@@ -135,7 +136,7 @@ def test_tags_are_compared_by_hash(opened: Any) -> None:
 def test_a_filter_that_rejects_all_examines_800_entries_at_most(opened: Any) -> None:
     store = opened(queue_segment_bytes=20 * 2000)
     fill(store, 1000)
-    result = store.get("T", 0, 5, 32, tag_codes=frozenset({5}))
+    result = store.get("T", 0, 5, 32, selector=Selector(frozenset({5})))
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 805)
 
 
@@ -148,11 +149,11 @@ def test_properties_are_judged_after_tags(opened: Any) -> None:
         seen.append(properties)
         return b"v4" in properties
 
-    result = store.get("T", 0, 0, 32, tag_codes=frozenset({tags_code("a")}), match=match)
+    result = store.get("T", 0, 0, 32, selector=Selector(frozenset({tags_code("a")}), match))
     assert offsets(result) == [4]
     assert len(seen) == 5
     assert seen[0] == b"TAGS\x01a\x02n\x01v0\x02"
-    none = store.get("T", 0, 5, 32, match=lambda properties: False)
+    none = store.get("T", 0, 5, 32, selector=Selector(matches=lambda properties: False))
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)
 
 
@@ -162,7 +163,9 @@ def test_properties_of_ipv6_and_long_topic_records_are_found(opened: Any) -> Non
     for host in (bytes(8), bytes(20)):
         store.put(Draft(topic, 0, b"body", b"a\x01b\x02", born_host=host, store_host=host))
     store.dispatch()
-    result = store.get(topic, 0, 0, 32, match=lambda properties: properties == b"a\x01b\x02")
+    result = store.get(
+        topic, 0, 0, 32, selector=Selector(matches=lambda properties: properties == b"a\x01b\x02")
+    )
     assert offsets(result) == [0, 1]
 
 
@@ -180,7 +183,7 @@ def test_entries_of_deleted_records_are_passed_over_a_file_at_a_time(opened: Any
     result = store.get("T", 0, 0, 32)
     assert result.status is GetStatus.FOUND
     assert offsets(result)[0] == kept
-    gone = store.get("T", 0, 0, 32, tag_codes=frozenset({5}))
+    gone = store.get("T", 0, 0, 32, selector=Selector(frozenset({5})))
     assert gone.status is GetStatus.NO_MATCHED_MESSAGE
 
 

@@ -19,6 +19,7 @@ from tandemmq.storage import (
     FlushMode,
     GetStatus,
     MessageStore,
+    Selector,
     StorageConfig,
     decode,
     encode_properties,
@@ -299,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
         offset = self.store.min_offset(topic, queue_id)
         bodies = []
         while offset < self.store.max_offset(topic, queue_id):
-            result = self.store.get(topic, queue_id, offset, 32, tag_codes=codes)
+            result = self.store.get(topic, queue_id, offset, 32, selector=Selector(codes))
             assert result.next_offset > offset
             assert result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
             bodies += [decode(record).body for record in result.records]

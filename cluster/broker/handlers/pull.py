@@ -17,7 +17,7 @@ from tandemmq.cluster.broker.errors import (
     SubscriptionMissing,
     SubscriptionOutdated,
 )
-from tandemmq.cluster.broker.reading.filters import TagCodes, is_tag_expression, parse_tags
+from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_tags
 from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
 from tandemmq.cluster.broker.reading.members import ConsumerMembers
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, refusal
@@ -33,7 +33,7 @@ from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.headers import PullHeader
-from tandemmq.storage import Clock, GetResult, GetStatus, MessageStore
+from tandemmq.storage import EVERYTHING, Clock, GetResult, GetStatus, MessageStore, Selector
 
 COMMIT_OFFSET: Final = 1  # bits of a pull's sysFlag
 SUSPEND: Final = 2
@@ -125,9 +125,9 @@ class PullHandler:
         self, request: Command, header: PullHeader, connection: Connection, *, first: bool
     ) -> Command | None:
         group, topic = self._admitted(request, header, connection)
-        codes = self._tag_codes(header, group, connection)
+        selector = self._selector(header, group, connection)
         began_ms = self._clock.monotonic_ms()
-        found = self._read(header, codes, connection)
+        found = self._read(header, selector, connection)
         reader = (connection.id, header.topic, header.queue_id)
         stays = self._slave_reads.stays(found.status)
         if stays:
@@ -145,7 +145,7 @@ class PullHandler:
             waits = waits or not first
             code = ResponseCode.PULL_NOT_FOUND if waits else ResponseCode.PULL_RETRY_IMMEDIATELY
         if code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
-            self._hold(request, header, connection, codes)
+            self._hold(request, header, connection, selector)
             return None
         if self._cuts.active and self._cuts.stays(header.consumer_group):
             suggested = group.broker_id
@@ -223,22 +223,20 @@ class PullHandler:
             )
         return group, topic
 
-    def _tag_codes(
-        self, header: PullHeader, group: GroupConfig, connection: Connection
-    ) -> TagCodes:
+    def _selector(self, header: PullHeader, group: GroupConfig, connection: Connection) -> Selector:
         """What the pull selects by: its own expression, or what its group registered."""
         if header.sys_flag & SUBSCRIPTION:
             by_tag = is_tag_expression(header.expression_type)
-            codes = parse_tags(header.subscription) if by_tag else None
+            selector = parse_tags(header.subscription) if by_tag else EVERYTHING
         else:
-            by_tag, codes = self._registered(header, group)
+            by_tag, selector = self._registered(header, group)
         if not by_tag:
             raise FilterNotServed("The broker does not support consumer to filter message by SQL92")
         if self._config.pull_consumers_rejected:
             self._check_registered(header.consumer_group, connection)
-        return codes
+        return selector
 
-    def _registered(self, header: PullHeader, group: GroupConfig) -> tuple[bool, TagCodes]:
+    def _registered(self, header: PullHeader, group: GroupConfig) -> tuple[bool, Selector]:
         members = self._members.group(header.consumer_group)
         if members is None:
             raise SubscriptionMissing(f"the consumer's group info not exist\n{FAQ}")
@@ -261,8 +259,8 @@ class PullHandler:
             # too, so nothing is withheld meanwhile and nothing unwanted is consumed.
             if not (subscription.is_tag and is_tag_expression(header.expression_type)):
                 raise SubscriptionOutdated("the consumer's subscription not latest")
-            return True, None
-        return subscription.is_tag, subscription.tag_codes
+            return True, EVERYTHING
+        return subscription.is_tag, subscription.selector
 
     def _check_registered(self, group: str, connection: Connection) -> None:
         """With rejectPullConsumerEnable, only members may pull that do not push."""
@@ -279,17 +277,17 @@ class PullHandler:
     # -- reading and waiting
     # ----------------------------------------------------------------------------------
 
-    def _read(self, header: PullHeader, codes: TagCodes, connection: Connection) -> GetResult:
+    def _read(self, header: PullHeader, selector: Selector, connection: Connection) -> GetResult:
         """What the store has; a reset, or a cut, moves the reader instead."""
         place = header.consumer_group, header.topic, header.queue_id
         moved = self._offsets.take_reset(*place) if self._config.server_side_reset else None
         if not (self._cuts.active and self._cuts.concerns(header.topic)):
-            return self._stored(header, codes) if moved is None else self._moved(header, moved)
+            return self._stored(header, selector) if moved is None else self._moved(header, moved)
         if moved is None:
             moved = self._cuts.target(*place, header.queue_offset, connection)
             if moved == ASK_MASTER:
                 return self._elsewhere(header)
-        found = self._stored(header, codes) if moved is None else self._moved(header, moved)
+        found = self._stored(header, selector) if moved is None else self._moved(header, moved)
         self._cuts.gave(*place, found.next_offset, connection)
         return found
 
@@ -313,7 +311,7 @@ class PullHandler:
         found.status = GetStatus.OFFSET_OVERFLOW_BADLY
         return found
 
-    def _stored(self, header: PullHeader, codes: TagCodes) -> GetResult:
+    def _stored(self, header: PullHeader, selector: Selector) -> GetResult:
         """A reader of what is in the log and not confirmed here yet waits for it: a new master is told how far the
         one before it had shown its log only by its first slave or lease. Moved, it would drop what it has (INV-42)."""
         found = self._store.get(
@@ -322,7 +320,7 @@ class PullHandler:
             header.queue_offset,
             header.max_msg_nums,
             BYTES_MAX,
-            codes,
+            selector,
         )
         offset = header.queue_offset
         beyond = found.status is GetStatus.OFFSET_OVERFLOW_BADLY
@@ -331,7 +329,7 @@ class PullHandler:
         return found
 
     def _hold(
-        self, request: Command, header: PullHeader, connection: Connection, codes: TagCodes
+        self, request: Command, header: PullHeader, connection: Connection, selector: Selector
     ) -> None:
         if self.held.full:
             raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
@@ -343,4 +341,4 @@ class PullHandler:
         )
         deadline_ms = self._clock.monotonic_ms() + max(0, min(hold_ms, HOLD_MS_MAX))
         request.ext = None  # the header has what matters, and there may be many of these
-        self.held.hold(HeldPull(connection, request, header, codes, deadline_ms))
+        self.held.hold(HeldPull(connection, request, header, selector, deadline_ms))

@@ -1,13 +1,10 @@
-"""Tag subscriptions that a pull brings along: which entries of a consume queue it wants."""
+"""Subscriptions that a pull brings along: which entries of a consume queue it wants."""
 
 from __future__ import annotations
 
 from tandemmq.cluster.broker.errors import SubscriptionUnparsable
 from tandemmq.cluster.broker.reading.subscriptions import ALL, split_tags
-from tandemmq.storage import java_hash
-
-#: signed 32-bit tag hashes that match; None matches everything
-TagCodes = frozenset[int] | None
+from tandemmq.storage import EVERYTHING, Selector, java_hash
 
 
 def is_tag_expression(expression_type: str | None) -> bool:
@@ -15,15 +12,15 @@ def is_tag_expression(expression_type: str | None) -> bool:
     return not expression_type or expression_type.upper() == "TAG"
 
 
-def parse_tags(expression: str | None) -> TagCodes:
-    """Tag codes of a pull's own expression: tags between `||`, blanks around them ignored.
+def parse_tags(expression: str | None) -> Selector:
+    """What a pull's own expression selects: tags between `||`, blanks around them ignored.
 
     Raises SubscriptionUnparsable when separators are all there is.
     Source: RocketMQ's FilterAPI.
     """
     if not expression or expression == ALL:
-        return None
+        return EVERYTHING
     tags = split_tags(expression)
     if not tags:
         raise SubscriptionUnparsable("parse the consumer's subscription failed")
-    return frozenset(map(java_hash, tags))
+    return Selector(frozenset(map(java_hash, tags)))

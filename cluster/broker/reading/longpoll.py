@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from tandemmq.cluster.broker.reading.filters import TagCodes
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.cluster.remoting.headers import PullHeader
-from tandemmq.storage import Clock
+from tandemmq.storage import Clock, Selector
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +29,12 @@ SWEEP_MS: Final = 5_000  # how often every held pull is compared with its queue'
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that found nothing and may wait. codes: the tag codes it wants, None for all."""
+    """A pull that found nothing and may wait."""
 
     connection: Connection
     request: Command
     header: PullHeader
-    codes: TagCodes
+    selector: Selector
     deadline_ms: int
     due_tick: int = field(init=False, default=0)
 
@@ -114,7 +113,7 @@ class HeldPulls:
         for key, end in ends.items():
             found = codes[key]
             for pull in [p for p in held[key] if end > p.offset]:
-                if pull.codes is None or not pull.codes.isdisjoint(found):
+                if pull.selector.may_want(found):
                     self._leave(pull)
 
     def queue_grew(self, topic: str, queue_id: int, queue_end: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tandemmq.cluster.remoting.headers import Int32, Int64
-from tandemmq.storage import java_hash
+from tandemmq.storage import EVERYTHING, Selector, java_hash
 
 ALL = "*"
 
@@ -29,7 +29,7 @@ class SubscriptionData(msgspec.Struct, rename="camel"):
 class Subscription:
     """One topic that a group subscribes to.
 
-    tag_codes   hashes of the wanted tags, None: every message. This is what the broker filters by.
+    selector    what the broker filters by
     sub_version the member's clock when it last changed its subscription, ms
     """
 
@@ -40,7 +40,7 @@ class Subscription:
     tags: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     class_filter_mode: bool = False
-    tag_codes: frozenset[int] | None = None
+    selector: Selector = EVERYTHING
 
     @property
     def is_tag(self) -> bool:
@@ -63,13 +63,13 @@ class Subscription:
         kind = (data.expression_type or "TAG").upper()
         tags: tuple[str, ...] = ()
         codes: tuple[int, ...] = ()
-        tag_codes: frozenset[int] | None = None
+        selector = EVERYTHING
         if kind == "TAG" and expression != ALL and not data.class_filter_mode:
             tags = tuple(split_tags(expression))
             hashes = list(map(java_hash, tags))
             # Members hash their tags themselves, and the Rust client hashes them with their
             # blanks: take both.
-            tag_codes = frozenset(hashes).union(data.code_set or ())
+            selector = Selector(frozenset(hashes).union(data.code_set or ()))
             codes = tuple(data.code_set or hashes)
         return Subscription(
             data.topic,
@@ -79,7 +79,7 @@ class Subscription:
             tags,
             codes,
             data.class_filter_mode,
-            tag_codes,
+            selector,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ answer is no, and send.py decides.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tandemmq.cluster.broker.handlers.send import WAIT_MS_MAX
 from tandemmq.cluster.broker.sending.acks import Acks
@@ -32,8 +32,25 @@ class AdmittedTopic(NamedTuple):
     sys_flag_bits: int
 
 
+class Identities(Protocol):
+    """Who clients are, as far as somebody checks it."""
+
+    def vouches(self, connection: Connection) -> bool:
+        """Whether sends of this connection may be taken without looking at who signed each of them."""
+
+
+class Anybody:
+    """Nobody's credentials are checked: the settings that would ask for it stop the start (docs/config.md)."""
+
+    def vouches(self, connection: Connection) -> bool:
+        return True
+
+
 class Admission:
-    """Judge of the short path."""
+    """Judge of the short path.
+
+    identities  asked before a chunk is taken: the short path reads no signature
+    """
 
     def __init__(
         self,
@@ -43,12 +60,14 @@ class Admission:
         acks: Acks,
         standing: Standing,
         clock: Clock,
+        identities: Identities,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._acks = acks
         self._clock = clock
+        self._identities = identities
         self._standing: Final = standing
         self._waits_until_ms = config.accept_sends_from_ms
 
@@ -63,7 +82,8 @@ class Admission:
                 return False
             self._waits_until_ms = 0
         return (
-            not self._acks.full
+            self._identities.vouches(connection)
+            and not self._acks.full
             and self._standing.refusal() is None
             and self._store.refusal() is None
             and self._clock.monotonic_ms() - connection.active_ms < WAIT_MS_MAX

@@ -326,7 +326,8 @@ class Replica:
         return self.core.confirmed
 
     def heard(self, master_address: str | None, ha_address: str | None) -> None:
-        """Our master is the controller's to name; where a stock one ships its log, it does not say."""
+        """What a name server says of our master. Who that is only the controller decides; but a stock controller does
+        not say where a master's slaves connect, so that is taken from here."""
         if master_address and ha_address and (master_address, ha_address) != self._announced:
             self._announced = (master_address, ha_address)
             if self._told is not None and self._lacks_address(self._told):
@@ -335,8 +336,8 @@ class Replica:
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         """Slaves are given slaveTimeout, the disk alone syncFlushTimeout.
 
-        Whoever lacks it is named, by what the core knows: what our disk has got in this moment the
-        core hears of in the next, and until then no slave is to blame.
+        The code says who lacks it: our disk, or a slave. The core is asked, which hears of a flush one
+        turn later than the disk has it; in that turn the disk is named and not a slave.
         """
         mode, rules = self.core.mode, self.core.rules
         master = self.core.master
@@ -494,7 +495,8 @@ class Replica:
         self._acks.reached(effect.end, effect.copies, effect.durable)
 
     def _beat(self, effect: r.SendHeartbeat) -> None:
-        """INV-37: with less than what we call confirmed here we do not come back, nor with half a record more."""
+        """INV-37: the controller holds us to this number. If our store comes back with less, it is a suspect; so it
+        must be the end of a whole record, for of half a record a restart keeps nothing."""
         confirmed = self._store.whole(effect.confirmed)
         self.link.beat(msgspec.structs.replace(effect, confirmed=confirmed))
 

@@ -39,8 +39,6 @@ _DEFAULTS: Final = {
     "putMessageSizeTotal": "0",
     "putMessageAverageSize": "0.0",
     "putMessageDistributeTime": "".join(f"{bucket}:0 " for bucket in _DISTRIBUTION),
-    "putLatency99": "0.00",
-    "putLatency999": "0.00",
     "getMessageEntireTimeMax": "0",
     "dispatchMaxBuffer": "0",
     "dispatchBehindBytes": "0",

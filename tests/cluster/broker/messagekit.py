@@ -19,7 +19,7 @@ from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
 from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.reading.members import ConsumerMembers
 from tandemmq.cluster.broker.sending.acks import Acks
-from tandemmq.cluster.broker.sending.admission import Admission
+from tandemmq.cluster.broker.sending.admission import Admission, Anybody, Identities
 from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.messages import UniqueIds
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
@@ -33,6 +33,7 @@ from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.cluster.remoting.errors import ConnectFailed
 from tandemmq.storage import MessageStore, Record, StorageConfig, decode, open_store, pack_host
 
@@ -232,7 +233,10 @@ class Kit:
             clock,
         )
         self.queries = QueryHandler(config, store)
-        self.admission = Admission(config, store, self.topics, self.acks, self.standing, clock)
+        self.identities: Identities = Anybody()
+        self.admission = Admission(
+            config, store, self.topics, self.acks, self.standing, clock, self
+        )
         self.table = {
             **self.sends.table(),
             **self.backs.table(),
@@ -276,6 +280,10 @@ class Kit:
             rng=random.Random(7),
             later=later,
         )
+
+    def vouches(self, connection: Connection) -> bool:
+        """Who the short path asks."""
+        return self.identities.vouches(connection)
 
     def topic(self, name: str = "T", queues: int = 4, **changes: Any) -> TopicConfig:
         made = self.topics.create_for_retry(name, queues)

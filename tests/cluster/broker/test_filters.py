@@ -6,17 +6,18 @@ import pytest
 
 from tandemmq.cluster.broker.errors import SubscriptionUnparsable
 from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_tags
+from tandemmq.storage import EVERYTHING
 
 TAG_A, TAG_B, PAYMENT = 2598919, 2598920, -786681338  # Java's String.hashCode
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
 def test_an_empty_expression_selects_every_message(expression: str | None) -> None:
-    assert parse_tags(expression) is None
+    assert parse_tags(expression) == EVERYTHING
 
 
 def test_tags_stand_between_double_bars_with_blanks_around_them() -> None:
-    assert parse_tags(" TagA ||TagB|| || payment") == {TAG_A, TAG_B, PAYMENT}
+    assert parse_tags(" TagA ||TagB|| || payment").tag_codes == {TAG_A, TAG_B, PAYMENT}
 
 
 def test_separators_alone_select_nothing_and_are_refused() -> None:

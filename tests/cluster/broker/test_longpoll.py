@@ -10,6 +10,7 @@ from messagekit import FakeClock, FakeConnection
 from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.headers import PullHeader
+from tandemmq.storage import Selector
 
 
 class Bench:
@@ -39,7 +40,7 @@ class Bench:
             connection or FakeConnection(),
             Command(11),
             header,
-            codes,
+            Selector(codes),
             self.clock.monotonic_ms() + hold_ms,
         )
         self.held.hold(pull)

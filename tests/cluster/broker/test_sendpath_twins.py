@@ -718,6 +718,31 @@ def test_chunk_that_fails_half_way_leaves_nothing_staged(
     assert [answer.opaque for answer in connection.answers()] == [1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_that_nobody_vouches_for_goes_the_long_way(tmp_path: Path, kind: Any) -> None:
+    """The short paths read no signature: with access control none of its sends may pass them."""
+
+    class Strangers:
+        vouched = False
+
+        def vouches(self, connection: Any) -> bool:
+            return self.vouched
+
+    with open_kit(tmp_path) as kit:
+        kit.topic("T", 4)
+        kit.identities = strangers = Strangers()
+        path, view = (
+            kit.send_path(kind),
+            memoryview(bytearray(java_frame(310, send_ext(), b"hello"))),
+        )
+        kit.connection.active_ms = kit.clock.monotonic_ms()
+        assert path.process(view, 0, len(view), kit.connection) == 0
+        assert kit.records() == []
+        strangers.vouched = True
+        assert path.process(view, 0, len(view), kit.connection) == len(view)
+        assert [record.body for record in kit.records()] == [b"hello"]
+
+
 def test_one_way_sends_are_committed_without_an_answer(staging: Staging) -> None:
     connection = FakeConnection()
     frame = java_frame(310, send_ext("T"), b"body", 1, flag=2)

@@ -16,12 +16,12 @@ def test_hashes_are_javas() -> None:
 
 @pytest.mark.parametrize("expression", [None, "", "*", "  *  "])
 def test_no_expression_means_every_message(expression: str | None) -> None:
-    assert Subscription.of("T", expression, None).tag_codes is None
+    assert Subscription.of("T", expression, None).selector.tag_codes is None
 
 
 def test_tags_are_hashed_without_their_blanks() -> None:
     found = Subscription.of("T", " TagA ||TagB || ", "tag")
-    assert found.tag_codes == {TAG_A, TAG_B}
+    assert found.selector.tag_codes == {TAG_A, TAG_B}
     assert found.tags == ("TagA", "TagB")
 
 
@@ -30,7 +30,7 @@ def test_own_hashes_of_a_member_count_too() -> None:
     wrong = [java_hash("TagA "), java_hash(" TagB")]
     data = SubscriptionData("T", "TagA || TagB", ["TagA ", " TagB"], wrong, 5)
     found = Subscription.from_wire(data)
-    assert found.tag_codes == {TAG_A, TAG_B, *wrong}
+    assert found.selector.tag_codes == {TAG_A, TAG_B, *wrong}
     assert found.to_json()["codeSet"] == wrong
     assert found.sub_version == 5
 
@@ -38,7 +38,7 @@ def test_own_hashes_of_a_member_count_too() -> None:
 def test_filter_texts_are_not_tags() -> None:
     found = Subscription.of("T", "a > 1", "SQL92")
     assert not found.is_tag
-    assert found.tag_codes is None
+    assert found.selector.tag_codes is None
 
 
 def test_empty_parts_are_no_tags() -> None:
