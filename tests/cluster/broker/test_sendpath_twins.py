@@ -730,6 +730,7 @@ def test_a_connection_that_nobody_vouches_for_goes_the_long_way(tmp_path: Path, 
 
     with open_kit(tmp_path) as kit:
         kit.topic("T", 4)
+        kit.store.log.roll()
         kit.identities = strangers = Strangers()
         path, view = (
             kit.send_path(kind),
