@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PYTHONS ?=
 BIN := .venv/bin
-SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
+SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
 .PHONY: help setup check test compat demo wheels bench kills failover sim clean
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 from tandemmq.storage.derive import (
     BLANK,
     BROKEN,
@@ -19,15 +16,15 @@ from tandemmq.storage.derive import (
     Arrival,
     Checked,
     Derived,
+    IndexEnd,
+    QueueEnd,
+    check,
+    derive,
+    key_hash,
 )
+from tandemmq.storage.twins import compiled
 
-if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
-    from tandemmq.storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
-else:
-    try:
-        from tandemmq.storage._derive import IndexEnd, QueueEnd, check, derive, key_hash
-    except ImportError:  # built without a compiler: slower, never different
-        from tandemmq.storage.derive import IndexEnd, QueueEnd, check, derive, key_hash
+compiled(globals(), "tandemmq.storage._derive")
 
 __all__ = [
     "BLANK",

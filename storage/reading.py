@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import QUEUE_ENTRY_BYTES, StorageConfig
@@ -16,17 +16,11 @@ from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import QUEUE_ENTRY
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-
-if TYPE_CHECKING or os.environ.get("TANDEM_PURE_PYTHON"):
-    compiled_gather = None
-else:
-    try:
-        from tandemmq.storage._reading import gather as compiled_gather
-    except ImportError:  # built without a compiler
-        compiled_gather = None
+from tandemmq.storage.twins import compiled
 
 #: the front of _collect's walk, compiled; without it the loop there does it all
-gather: Callable[..., tuple[int, int, int, bool]] | None = compiled_gather
+gather: Callable[..., tuple[int, int, int, bool]] | None = None
+compiled(globals(), "tandemmq.storage._reading")
 
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20

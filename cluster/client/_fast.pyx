@@ -8,6 +8,7 @@ record read 16 -> 1.3 us (bench/client.py, one core).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, INT64_MIN
 from libc.string cimport memchr, memcmp, memcpy
 
 from tandemmq.cluster.client import fast
@@ -25,8 +26,9 @@ except ImportError:                 # where it has no build: slower
     from zlib import crc32
 
 # Nothing is cimported from storage: its compiled form may be of another build.
-
-ctypedef const unsigned char* Bytes
+from tandemmq.cluster.remoting._scan cimport (
+    Bytes, Text, after_blanks, get32, get64, is_word, put32, read_number, read_text,
+)
 
 cdef enum:
     PROPERTIES_MAX = 32767
@@ -149,13 +151,6 @@ cdef inline char* put_bytes(char* at, bytes part) noexcept:
     return at + size
 
 
-cdef inline void put_word(char* at, unsigned int value) noexcept nogil:
-    at[0] = <char>(value >> 24)
-    at[1] = <char>(value >> 16)
-    at[2] = <char>(value >> 8)
-    at[3] = <char>value
-
-
 def send_frame(head, long long opaque, long long born_ms, int sys_flag, str unique_id, message, bytes body):
     """See fast.send_frame."""
     cdef char small[8192]
@@ -185,8 +180,8 @@ def send_frame(head, long long opaque, long long born_ms, int sys_flag, str uniq
     cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body)
     cdef bytes frame = PyBytes_FromStringAndSize(NULL, 8 + header + body_size)
     cdef char* at = PyBytes_AS_STRING(frame)
-    put_word(at, <unsigned int>(4 + header + body_size))
-    put_word(at + 4, <unsigned int>header)
+    put32(<unsigned char*>at, <unsigned int>(4 + header + body_size))
+    put32(<unsigned char*>at + 4, <unsigned int>header)
     at = put_bytes(at + 8, <bytes>parts[0])
     memcpy(at, sys_text, sys_size)
     at = put_bytes(at + sys_size, <bytes>parts[1])
@@ -205,11 +200,6 @@ def send_frame(head, long long opaque, long long born_ms, int sys_flag, str uniq
 # --- their answers -----------------------------------------------------------------------------------
 
 
-cdef struct Text:
-    Bytes at
-    Py_ssize_t size
-
-
 cdef struct Answer:
     long long code
     long long opaque
@@ -225,45 +215,6 @@ cdef struct Answer:
     long long durable
 
 
-cdef inline Bytes blanks(Bytes at, Bytes end) noexcept nogil:
-    while at < end and (at[0] == 32 or at[0] == 10 or at[0] == 13 or at[0] == 9):
-        at += 1
-    return at
-
-
-cdef Bytes read_text(Bytes at, Bytes end, Text* text) noexcept nogil:
-    """Past a plain JSON string; NULL when it is none, or holds an escape or bytes beyond ASCII."""
-    if at >= end or at[0] != 34:
-        return NULL
-    at += 1
-    text.at = at
-    while at < end:
-        if at[0] == 34:
-            text.size = at - text.at
-            return at + 1
-        if at[0] == 92 or at[0] < 32 or at[0] >= 128:
-            return NULL
-        at += 1
-    return NULL
-
-
-cdef bint number_of(Bytes at, Py_ssize_t size, long long* found) noexcept nogil:
-    cdef bint negative = size > 0 and at[0] == 45
-    cdef Py_ssize_t i = 1 if negative else 0
-    cdef long long value = 0
-    if size - i < 1 or size - i > 18:
-        return False
-    if at[i] == 48 and size - i > 1:
-        return False
-    while i < size:
-        if at[i] < 48 or at[i] > 57:
-            return False
-        value = value * 10 + (at[i] - 48)
-        i += 1
-    found[0] = -value if negative else value
-    return True
-
-
 cdef long long count_of(Text* text) noexcept nogil:
     """See calls.count_of."""
     cdef Py_ssize_t i
@@ -277,15 +228,17 @@ cdef long long count_of(Text* text) noexcept nogil:
     return value
 
 
-cdef Bytes read_number(Bytes at, Bytes end, long long* found) noexcept nogil:
+cdef Bytes read_plain(Bytes at, Bytes end, Text* text) noexcept nogil:
+    """As read_text; NULL also where it holds an escape or bytes beyond ASCII."""
+    at = read_text(at, end, text)
+    return NULL if at != NULL and text.marks else at
+
+
+cdef Bytes read_long(Bytes at, Bytes end, long long* found) noexcept nogil:
     cdef Bytes begin = at
     while at < end and (at[0] == 45 or 48 <= at[0] <= 57):
         at += 1
-    return at if number_of(begin, at - begin, found) else NULL
-
-
-cdef inline bint is_name(Text* text, const char* name, Py_ssize_t size) noexcept nogil:
-    return text.size == size and memcmp(text.at, name, size) == 0
+    return at if read_number(begin, at - begin, INT64_MIN, INT64_MAX, found) else NULL
 
 
 cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
@@ -293,43 +246,43 @@ cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
     cdef Text name, value
     if at >= end or at[0] != 123:
         return NULL
-    at = blanks(at + 1, end)
+    at = after_blanks(at + 1, end)
     if at < end and at[0] == 125:
         return at + 1
     while True:
-        at = read_text(at, end, &name)
+        at = read_plain(at, end, &name)
         if at == NULL:
             return NULL
-        at = blanks(at, end)
+        at = after_blanks(at, end)
         if at >= end or at[0] != 58:
             return NULL
-        at = read_text(blanks(at + 1, end), end, &value)
+        at = read_plain(after_blanks(at + 1, end), end, &value)
         if at == NULL:
             return NULL
-        if is_name(&name, b"msgId", 5):
+        if is_word(&name, b"msgId", 5):
             answer.message_id = value
-        elif is_name(&name, b"queueId", 7):
+        elif is_word(&name, b"queueId", 7):
             answer.queue_id = value
-        elif is_name(&name, b"queueOffset", 11):
+        elif is_word(&name, b"queueOffset", 11):
             answer.queue_offset = value
-        elif is_name(&name, b"transactionId", 13):
+        elif is_word(&name, b"transactionId", 13):
             answer.transaction_id = value
-        elif is_name(&name, b"MSG_REGION", 10):
+        elif is_word(&name, b"MSG_REGION", 10):
             answer.region = value
-        elif is_name(&name, b"epoch", 5):
+        elif is_word(&name, b"epoch", 5):
             answer.epoch = count_of(&value)
-        elif is_name(&name, b"copies", 6):
+        elif is_word(&name, b"copies", 6):
             answer.copies = count_of(&value)
-        elif is_name(&name, b"durable", 7):
+        elif is_word(&name, b"durable", 7):
             answer.durable = count_of(&value)
-        at = blanks(at, end)
+        at = after_blanks(at, end)
         if at >= end:
             return NULL
         if at[0] == 125:
             return at + 1
         if at[0] != 44:
             return NULL
-        at = blanks(at + 1, end)
+        at = after_blanks(at + 1, end)
 
 
 cdef bint read_answer(Bytes at, Bytes end, Answer* answer) noexcept nogil:
@@ -341,55 +294,47 @@ cdef bint read_answer(Bytes at, Bytes end, Answer* answer) noexcept nogil:
     answer.transaction_id.at = answer.region.at = NULL
     answer.transaction_id.size = answer.region.size = 0
     answer.epoch = answer.copies = answer.durable = 0
-    at = blanks(at, end)
+    at = after_blanks(at, end)
     if at >= end or at[0] != 123:
         return False
-    at = blanks(at + 1, end)
+    at = after_blanks(at + 1, end)
     while True:
-        at = read_text(at, end, &name)
+        at = read_plain(at, end, &name)
         if at == NULL:
             return False
-        at = blanks(at, end)
+        at = after_blanks(at, end)
         if at >= end or at[0] != 58:
             return False
-        at = blanks(at + 1, end)
+        at = after_blanks(at + 1, end)
         if at >= end:
             return False
-        if is_name(&name, b"code", 4):
-            at = read_number(at, end, &answer.code)
+        if is_word(&name, b"code", 4):
+            at = read_long(at, end, &answer.code)
             answer.seen |= 1
-        elif is_name(&name, b"opaque", 6):
-            at = read_number(at, end, &answer.opaque)
+        elif is_word(&name, b"opaque", 6):
+            at = read_long(at, end, &answer.opaque)
             answer.seen |= 2
-        elif is_name(&name, b"flag", 4):
-            at = read_number(at, end, &answer.flag)
+        elif is_word(&name, b"flag", 4):
+            at = read_long(at, end, &answer.flag)
             answer.seen |= 4
-        elif is_name(&name, b"extFields", 9):
+        elif is_word(&name, b"extFields", 9):
             at = read_fields(at, end, answer)
         elif at[0] == 34:
-            at = read_text(at, end, &text)
+            at = read_plain(at, end, &text)
         elif at + 4 <= end and memcmp(at, b"null", 4) == 0:
             at += 4
         else:
-            at = read_number(at, end, &ignored)
+            at = read_long(at, end, &ignored)
         if at == NULL:
             return False
-        at = blanks(at, end)
+        at = after_blanks(at, end)
         if at >= end:
             return False
         if at[0] == 125:
-            return answer.seen == 7 and blanks(at + 1, end) == end
+            return answer.seen == 7 and after_blanks(at + 1, end) == end
         if at[0] != 44:
             return False
-        at = blanks(at + 1, end)
-
-
-cdef inline unsigned int word(Bytes at) noexcept nogil:
-    return (<unsigned int>at[0] << 24) | (<unsigned int>at[1] << 16) | (<unsigned int>at[2] << 8) | at[3]
-
-
-cdef inline unsigned long long word8(Bytes at) noexcept nogil:
-    return (<unsigned long long>word(at) << 32) | word(at + 4)
+        at = after_blanks(at + 1, end)
 
 
 cdef str _last_region = "DefaultRegion"
@@ -418,8 +363,8 @@ def scan_sends(const unsigned char[::1] view not None, Py_ssize_t start, Py_ssiz
     if end > view.shape[0]:
         raise ValueError("end lies behind the view")
     while start + 8 <= end:
-        length = word(base + start)
-        head_word = word(base + start + 4)
+        length = get32(base + start)
+        head_word = get32(base + start + 4)
         if length < 4 or start + 4 + <Py_ssize_t>length > end or head_word > length - 4:
             break
         if not read_answer(base + start + 8, base + start + 8 + head_word, &answer):
@@ -428,9 +373,9 @@ def scan_sends(const unsigned char[::1] view not None, Py_ssize_t start, Py_ssiz
             break
         if answer.queue_id.at == NULL or answer.queue_offset.at == NULL:
             break
-        if not number_of(answer.queue_id.at, answer.queue_id.size, &queue_id):
+        if not read_number(answer.queue_id.at, answer.queue_id.size, INT64_MIN, INT64_MAX, &queue_id):
             break
-        if not number_of(answer.queue_offset.at, answer.queue_offset.size, &queue_offset):
+        if not read_number(answer.queue_offset.at, answer.queue_offset.size, INT64_MIN, INT64_MAX, &queue_offset):
             break
         entry = waiting.get(answer.opaque)
         if entry is None:
@@ -553,17 +498,17 @@ def read_records(const unsigned char[::1] view not None, str broker_name, long l
         r = base + position
         if size - position < 91:
             return read_records_in_doubt(view, broker_name, max_offset)
-        record = word(r)
-        magic = word(r + 4)
+        record = get32(r)
+        magic = get32(r + 4)
         if record < 91 or record > size - position or magic != 0xDAA320A7:
             return read_records_in_doubt(view, broker_name, max_offset)
-        sys_flag = <int>word(r + 36)
+        sys_flag = <int>get32(r + 36)
         host_size = 20 if sys_flag & BORN_V6 else 8
         store_size = 20 if sys_flag & STORE_V6 else 8
         at = 48 + host_size + 8 + store_size + 12
         if at + 4 > record:
             return read_records_in_doubt(view, broker_name, max_offset)
-        body_size = <int>word(r + at)
+        body_size = <int>get32(r + at)
         at += 4
         if body_size < 0 or body_size > record - at - 3:
             return read_records_in_doubt(view, broker_name, max_offset)
@@ -574,9 +519,9 @@ def read_records(const unsigned char[::1] view not None, str broker_name, long l
         if at + body_size + 1 + topic_size + 2 + properties_size != record:
             return read_records_in_doubt(view, broker_name, max_offset)
         body = PyBytes_FromStringAndSize(<char*>(r + at), body_size)
-        if <unsigned int>(crc32(body) & 0x7FFFFFFF) != word(r + 8):
+        if <unsigned int>(crc32(body) & 0x7FFFFFFF) != get32(r + 8):
             return read_records_in_doubt(view, broker_name, max_offset)
-        queue_id = <int>word(r + 12)
+        queue_id = <int>get32(r + 12)
         if stored_in is None or queue_id != last_queue_id or topic_size != PyBytes_GET_SIZE(last_topic) or memcmp(
             PyBytes_AS_STRING(last_topic), r + at + body_size + 1, topic_size
         ) != 0:
@@ -588,23 +533,23 @@ def read_records(const unsigned char[::1] view not None, str broker_name, long l
         properties = read_properties(r + at + body_size + 1 + topic_size + 2, properties_size)
         topic = properties.get("RETRY_TOPIC", stored_in) if retried else stored_in
         if sys_flag & COMPRESSED:
-            body = body_of(body, sys_flag, stored_in, <long long>word8(r + 20))
-        placed = hex_id(r + 48 + host_size + 8, store_size, word8(r + 28))
+            body = body_of(body, sys_flag, stored_in, <long long>get64(r + 20))
+        placed = hex_id(r + 48 + host_size + 8, store_size, get64(r + 28))
         messages.append(ReceivedMessage(
             topic,
             body,
             queue,
-            <long long>word8(r + 20),
+            <long long>get64(r + 20),
             properties.get("UNIQ_KEY", placed),
             placed,
             properties,
-            <int>word(r + 56 + host_size + store_size),
-            <long long>word8(r + 40),
-            <long long>word8(r + 48 + host_size),
+            <int>get32(r + 56 + host_size + store_size),
+            <long long>get64(r + 40),
+            <long long>get64(r + 48 + host_size),
             host_of(r + 48, host_size),
             host_of(r + 56 + host_size, store_size),
-            <long long>word8(r + 28),
-            <int>word(r + 16),
+            <long long>get64(r + 28),
+            <int>get32(r + 16),
             sys_flag,
             max_offset,
         ))

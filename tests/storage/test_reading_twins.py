@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tandemmq.storage import Draft, MessageStore, StorageConfig, java_hash, open_store, reading
+from tandemmq.storage import (
+    Draft,
+    MessageStore,
+    Selector,
+    StorageConfig,
+    java_hash,
+    open_store,
+    reading,
+)
 
 TAGS = ["", "a", "b", "payment"]
 
@@ -74,7 +82,7 @@ def test_the_compiled_front_changes_nothing(
             rng.randrange(store.max_offset("T", queue) + 2),
             rng.choice([1, 5, 32, 1_000]),
             rng.choice([100, 5_000, 1 << 20]),
-            codes,
+            Selector(codes),
         )
         monkeypatch.setattr(reading, "gather", None)
         expected = found(store, *arguments)

@@ -15,6 +15,9 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 
+from tandemmq.cluster.remoting._scan cimport (
+    ESCAPED, NOT_ASCII, Bytes, Text, after_blanks, get16, get32, is_word, put32, put_bytes, read_int, read_number, read_text,
+)
 from tandemmq.storage._record cimport LAYOUT, DraftFields, LogTail, QueueTail
 
 from tandemmq.storage import _record as _compiled_record
@@ -25,15 +28,10 @@ from tandemmq.cluster.remoting.frame import FrameLimits
 
 _compiled_record.check_layout(LAYOUT, __name__)
 
-ctypedef const unsigned char* Bytes
-
 cdef enum:
     SEND_MESSAGE = 10
     SEND_MESSAGE_V2 = 310
     ONEWAY = 2
-
-    ESCAPED = 1                 # marks of a Text
-    NOT_ASCII = 2
 
     PROPERTIES_MAX = 32767
     TOPIC_MAX = 127
@@ -61,11 +59,6 @@ cdef enum:
     FIELDS = 14
     REQUIRED = 0xFF             # a to h
 
-cdef struct Text:
-    Bytes at
-    Py_ssize_t size
-    int marks
-
 cdef struct Send:
     # one frame's header, its texts still in the frame
     int code
@@ -82,73 +75,6 @@ cdef struct Fixed:
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
-
-cdef inline Bytes after_blanks(Bytes at, Bytes end) noexcept nogil:
-    while at < end and (at[0] == 32 or 9 <= at[0] <= 13 and at[0] != 11 and at[0] != 12):
-        at += 1
-    return at
-
-
-cdef Bytes read_text(Bytes at, Bytes end, Text* text) noexcept nogil:
-    """Past a JSON string that starts at `at`; NULL when it is none. Escapes are marked, not undone."""
-    cdef unsigned char byte
-    if at >= end or at[0] != 34:
-        return NULL
-    at += 1
-    text.at = at
-    text.marks = 0
-    while at < end:
-        byte = at[0]
-        if byte == 34:
-            text.size = at - text.at
-            return at + 1
-        if byte == 92:
-            text.marks |= ESCAPED
-            at += 1
-        elif byte < 32:
-            return NULL
-        elif byte >= 128:
-            text.marks |= NOT_ASCII
-        at += 1
-    return NULL
-
-
-cdef bint read_number(Bytes at, Py_ssize_t size, long long low, long long high, long long* found) noexcept nogil:
-    """A decimal number in its shortest form, alone in its bytes, within [low, high]."""
-    cdef bint negative = False
-    cdef unsigned long long value = 0
-    cdef unsigned int digit
-    cdef Py_ssize_t i
-    if size > 0 and at[0] == 45:
-        negative = True
-        at += 1
-        size -= 1
-    if size < 1 or size > 18 or (at[0] == 48 and (size > 1 or negative)):
-        return False
-    for i in range(size):
-        digit = <unsigned int>at[i] - 48
-        if digit > 9:
-            return False
-        value = value * 10 + digit
-    found[0] = -<long long>value if negative else <long long>value
-    return low <= found[0] <= high
-
-
-cdef Bytes read_int(Bytes at, Bytes end, int* found) noexcept nogil:
-    """Past a JSON number of 32 bits; NULL when it is none."""
-    cdef Bytes start = at
-    cdef long long value
-    while at < end and (48 <= at[0] <= 57 or at[0] == 45):
-        at += 1
-    if not read_number(start, at - start, -2147483648, 2147483647, &value):
-        return NULL
-    found[0] = <int>value
-    return at
-
-
-cdef inline bint is_word(const Text* text, const char* word, Py_ssize_t size) noexcept nogil:
-    return text.size == size and memcmp(text.at, word, <size_t>size) == 0
-
 
 cdef int letter_of(int code, const Text* key) noexcept nogil:
     """Which field of a send an ext key names; -1 for keys that mean nothing here."""
@@ -275,14 +201,6 @@ cdef bint read_json(Bytes at, Bytes end, Send* send) noexcept nogil:
             return False
         at = after_blanks(at + 1, end)
     return after_blanks(at + 1, end) == end and found & (HAS_CODE | HAS_EXT) == HAS_CODE | HAS_EXT
-
-
-cdef inline unsigned int get16(Bytes at) noexcept nogil:
-    return <unsigned int>at[0] << 8 | at[1]
-
-
-cdef inline unsigned int get32(Bytes at) noexcept nogil:
-    return <unsigned int>at[0] << 24 | <unsigned int>at[1] << 16 | <unsigned int>at[2] << 8 | at[3]
 
 
 cdef bint read_binary(Bytes at, Bytes end, Send* send) noexcept nogil:
@@ -443,19 +361,6 @@ cdef bint ordinary(Bytes at, Py_ssize_t size, bint held, Text* unique_id) noexce
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
-
-cdef inline unsigned char* put_bytes(unsigned char* at, Bytes found, Py_ssize_t size) noexcept nogil:
-    memcpy(at, found, <size_t>size)
-    return at + size
-
-
-cdef inline unsigned char* put32(unsigned char* at, unsigned int value) noexcept nogil:
-    at[0] = <unsigned char>(value >> 24)
-    at[1] = <unsigned char>(value >> 16)
-    at[2] = <unsigned char>(value >> 8)
-    at[3] = <unsigned char>value
-    return at + 4
-
 
 cdef unsigned char* put_decimal(unsigned char* at, long long value) noexcept nogil:
     cdef unsigned char digits[24]
