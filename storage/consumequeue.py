@@ -168,8 +168,11 @@ class ConsumeQueue:
         if queue_offset < end.next_offset:
             if queue_offset == 0:
                 self._restart(physical_offset)
-            elif self._queues.incomplete is None and self.describes_nothing:
-                self.reset()  # what it was told to begin behind has come after all
+            elif self.describes_nothing:  # what it was told to begin behind has come after all
+                if self._queues.incomplete is not None:
+                    self._queues.incomplete.add(self)  # or its files came back with a power cut
+                    return False
+                self.reset()
                 self._fill_gap(queue_offset)
             else:
                 # Two records with one queue offset: RocketMQ gave it away again after losing the

@@ -629,3 +629,29 @@ def test_expired_queue_keeps_its_next_offset_when_its_files_are_lost(kit: Kit) -
             store.min_offset("T", 0) == store.max_offset("T", 0) == store.next_offset("T", 0) == 12
         )
         kit.close()
+
+
+def test_files_of_a_begun_queue_that_a_power_cut_brings_back_hide_no_message(kit: Kit) -> None:
+    """Found by tandemmq.chaos.powercut: a slave's queue began at 25, then the message at 7 came after all. With the
+    blank entries of the beginning on the disk again, the message was taken for a second one of its offset."""
+    store = kit.open()
+    assert store.queues.begin("T", 0, 25)
+    store.queues.flush()
+    begun = kit.root.with_name("begun")
+    shutil.copytree(kit.root / "consumequeue", begun)
+    store.queues.delete_queue("T", 0)
+    store.queue_tail("T", 0).next_offset = 7
+    message = kit.put()
+    while store.dispatch():
+        pass
+    store.flush_log()
+    kit.crash()
+    shutil.rmtree(kit.root / "consumequeue")
+    begun.rename(kit.root / "consumequeue")
+    kit.boot.write_text("boot 9")
+    store = kit.open()
+    found = store.get("T", 0, 7, 1)
+    assert [bytes(record) for record in found.records] == [
+        bytes(store.log.record_at(message.offset) or b"")
+    ]
+    assert store.max_offset("T", 0) == 25, "what was given away stays so"
