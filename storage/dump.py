@@ -19,12 +19,17 @@ from tandemmq.storage.dispatch import parse_delay_levels
 from tandemmq.storage.errors import CorruptFile, NotAStore
 from tandemmq.storage.keyindex import IndexFile
 from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.record import DELAY_TOPIC
 from tandemmq.storage.tombstones import Tombstones
 
 TEXTS_MAX: Final = 1000
 _OTHER_SLOTS: Final = (
     "is not looked into: made with another number of slots (maxHashSlotNum is a setting, no damage)"
 )
+_OTHER_LEVELS: Final = (
+    "messages are due by another messageDelayLevel than is known here (a setting, no damage)"
+)
+_DELAY_TOPIC: Final = DELAY_TOPIC.decode()
 
 
 @dataclass(slots=True)
@@ -253,6 +258,7 @@ def _behind(report: Report, text: str) -> None:
 
 def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], report: Report) -> None:
     name = f"queue {queue.topic}-{queue.queue_id}"
+    other_levels = False
     for queue_offset in range(queue.min_offset, queue.max_offset):
         entry = queue.entry(queue_offset)
         found = wanted.pop(queue_offset, None)
@@ -261,7 +267,12 @@ def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], repor
         elif entry[0] + entry[1] > report.log_end:
             _behind(report, f"{name}: entry {queue_offset} points behind the log's end")
         elif entry[0] >= report.log_start and entry != found:
+            if found is not None and queue.topic == _DELAY_TOPIC and entry[:2] == found[:2]:
+                other_levels = True
+                continue
             _add(report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}")
+    if other_levels:
+        _add(report.notes, f"{name}: {_OTHER_LEVELS}")
     if wanted:
         first = min(wanted)
         _behind(report, f"{name}: lacks {len(wanted)} messages of the log, first {first}")

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tandemmq.storage import (
@@ -72,6 +73,20 @@ def test_sound_store_is_described_and_left_alone(tmp_path: Path) -> None:
     assert "state closed cleanly" in text
     assert "queue T-1 min=0 max=20 files=2" in text
     assert text.endswith("sound")
+
+
+def test_delays_of_another_setting_are_no_damage(tmp_path: Path) -> None:
+    """An entry of the delay topic holds when it is due: what messageDelayLevel said, which no file of a store says."""
+    root = tmp_path / "store"
+    made = msgspec.structs.replace(config(root), delay_levels="1s 1h")
+    with open_store(made) as store:
+        store.put(Draft("SCHEDULE_TOPIC_XXXX", 1, b"late", encode_properties({"DELAY": "2"})))
+        while store.dispatch():
+            pass
+    report = inspect_store(root)
+    assert report.sound, report.problems
+    assert any("messageDelayLevel" in note for note in report.notes)
+    assert not inspect_store(root, made).notes
 
 
 def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
