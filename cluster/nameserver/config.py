@@ -86,12 +86,16 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-NOT_SUPPORTED: Final = (
-    "clusterTest",
-    "supportActingMaster",
-    "notifyMinBrokerIdChanged",
+_NO_ACTING_MASTERS: Final = (
+    "must be false: no slave acts as master here. Without the line a group whose master is away is read from its "
+    "slaves and takes no messages; a controller makes one of them the master (docs/howto/controller.md)"
 )
-"""Switches whose function is missing here: they may be off, not on."""
+NOT_SUPPORTED: Final = {
+    "clusterTest": "must be false: a topic that is not known here is looked up nowhere else",
+    "supportActingMaster": _NO_ACTING_MASTERS,
+    "notifyMinBrokerIdChanged": _NO_ACTING_MASTERS,
+}
+"""Switches whose function is missing here, and what to do instead: they may be off, not on."""
 
 _NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq"})
 _TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
@@ -154,9 +158,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         mode = given.get("tls.server.mode", "").strip().lower()
         if mode:
             given["tls.server.mode"] = _TLS_MODE_ALIASES.get(mode, mode)
-        for key in NOT_SUPPORTED:
+        for key, allowed in NOT_SUPPORTED.items():
             if given.pop(key, "false").strip().lower() == "true":
-                raise ConfigError(key, "true", "is not supported; must be false")
+                raise ConfigError(key, "true", allowed)
         below = (home if home is not None else Path.home()) / "namesrv"
         given.setdefault("kvConfigPath", str(below / "kvConfig.json"))
         if path is not None:

@@ -56,7 +56,8 @@ def run_check_config(arguments: argparse.Namespace) -> ExitCode:
 
 def role_of(file: Path) -> str:
     """What a settings file is for, by its name."""
-    for part, role in (("namesrv", "nameserver"), ("controller", "controller")):
+    roles = {"namesrv": "nameserver", "nameserver": "nameserver", "controller": "controller"}
+    for part, role in roles.items():
         if part in file.name:
             return role
     return "broker"

@@ -60,6 +60,22 @@ def test_access_control_in_the_settings_stops_the_start(tmp_path: Path) -> None:
     refused(path, "authenticationEnabled", "--insecure", code=ExitCode.BAD_CONFIG)
 
 
+def test_a_container_of_brokers_is_not_started_as_a_broker_without_them(tmp_path: Path) -> None:
+    """RocketMQ's conf/container: the file of a container names those of its brokers, which would be missing."""
+    path = tmp_path / "broker-container1.conf"
+    path.write_text("listenPort=0\nbrokerConfigPaths=/conf/broker-a.conf:/conf/broker-b.conf\n")
+    refused(path, "brokerConfigPaths", "tandem broker -c", code=ExitCode.BAD_CONFIG)
+
+
+def test_a_name_server_for_acting_masters_is_told_what_to_do_instead(tmp_path: Path) -> None:
+    path = tmp_path / "nameserver.conf"  # as RocketMQ's conf/container calls it
+    path.write_text("supportActingMaster=true\n")
+    for command in ("check-config", path), ("nameserver", "-c", path):
+        done = run(*command)
+        assert done.code == ExitCode.BAD_CONFIG, done.err
+        assert "supportActingMaster" in done.err and "Without the line" in done.err
+
+
 def test_check_config_takes_what_the_start_will_be_given(tmp_path: Path) -> None:
     """RocketMQ's own slave file (conf/2m-2s-async/broker-a-s.properties) names no name server."""
     path = tmp_path / "broker-a-s.properties"

@@ -94,7 +94,7 @@ _BY_REASON: Final[dict[str, str]] = {
         estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
         filterDataCleanTimeSpan filterSupportRetry forceVerifyPropCRC forwardTimeout
-        globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer
+        globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer brokerConfigPaths
         lockInStrictMode mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
         mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter maxLmqConsumeQueueNum
         maxOffsetMapSize maxPopPollingSize messageStorePlugIn

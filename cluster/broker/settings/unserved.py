@@ -45,6 +45,11 @@ _NOT_HERE: Final[dict[str, tuple[Callable[[str], bool], str]]] = {
         _is_given,
         "must be empty: messages there would be missing. Move their files into storePathCommitLog",
     ),
+    "brokerConfigPaths": (
+        _is_given,
+        "must be empty: there are no containers here, and the brokers of these files would be missing. Start each with "
+        "its own file: tandem broker -c FILE",
+    ),
     "enableLmq": (is_on, "must be false: light queues are not here, what is sent to them would reach nobody"),
     "enableMultiDispatch": (
         is_on,
