@@ -29,6 +29,8 @@ _OTHER_SLOTS: Final = (
 _OTHER_LEVELS: Final = (
     "messages are due by another messageDelayLevel than is known here (a setting, no damage)"
 )
+_EXTENDED: Final = "have an address in consumequeue_ext where the code of a tag belongs (enableConsumeQueueExt)"
+_EXTENDED_MAX: Final = -(1 << 62)  # such an address is -2**63 plus a file position
 _DELAY_TOPIC: Final = DELAY_TOPIC.decode()
 
 
@@ -258,7 +260,7 @@ def _behind(report: Report, text: str) -> None:
 
 def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], report: Report) -> None:
     name = f"queue {queue.topic}-{queue.queue_id}"
-    other_levels = False
+    other_levels = extended = 0
     for queue_offset in range(queue.min_offset, queue.max_offset):
         entry = queue.entry(queue_offset)
         found = wanted.pop(queue_offset, None)
@@ -267,10 +269,15 @@ def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], repor
         elif entry[0] + entry[1] > report.log_end:
             _behind(report, f"{name}: entry {queue_offset} points behind the log's end")
         elif entry[0] >= report.log_start and entry != found:
-            if found is not None and queue.topic == _DELAY_TOPIC and entry[:2] == found[:2]:
-                other_levels = True
-                continue
-            _add(report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}")
+            of_message = found is not None and entry[:2] == found[:2]
+            if of_message and queue.topic == _DELAY_TOPIC and entry[2] > 0:
+                other_levels += 1
+            elif of_message and entry[2] < _EXTENDED_MAX:
+                extended += 1
+            else:
+                _add(report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}")
+    if extended:
+        _add(report.problems, f"{name}: {extended} entries {_EXTENDED}")
     if other_levels:
         _add(report.notes, f"{name}: {_OTHER_LEVELS}")
     if wanted:

@@ -89,6 +89,19 @@ def test_delays_of_another_setting_are_no_damage(tmp_path: Path) -> None:
     assert not inspect_store(root, made).notes
 
 
+def test_a_queue_of_extended_entries_is_one_problem(tmp_path: Path) -> None:
+    """RocketMQ's enableConsumeQueueExt, of which a queue in use may have millions."""
+    root = filled(tmp_path / "store")
+    for path in (root / "consumequeue" / "T" / "1").iterdir():
+        data = bytearray(path.read_bytes())
+        for number in range(10):
+            struct.pack_into(">q", data, number * 20 + 12, -(2**63) + number * 20)
+        path.write_bytes(data)
+    report = inspect_store(root, config(root))
+    (problem,) = report.problems
+    assert "queue T-1: 20 entries" in problem and "enableConsumeQueueExt" in problem
+
+
 def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
     root = filled(tmp_path / "store")
     report = inspect_store(root)
