@@ -29,7 +29,9 @@ _OTHER_SLOTS: Final = (
 _OTHER_LEVELS: Final = (
     "messages are due by another messageDelayLevel than is known here (a setting, no damage)"
 )
-_EXTENDED: Final = "have an address in consumequeue_ext where the code of a tag belongs (enableConsumeQueueExt)"
+_EXTENDED: Final = (
+    "have an address in consumequeue_ext where the code of a tag belongs (enableConsumeQueueExt)"
+)
 _EXTENDED_MAX: Final = -(1 << 62)  # such an address is -2**63 plus a file position
 _DELAY_TOPIC: Final = DELAY_TOPIC.decode()
 
@@ -275,7 +277,9 @@ def _compare(queue: ConsumeQueue, wanted: dict[int, tuple[int, int, int]], repor
             elif of_message and entry[2] < _EXTENDED_MAX:
                 extended += 1
             else:
-                _add(report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}")
+                _add(
+                    report.problems, f"{name}: entry {queue_offset} is {entry}, the log has {found}"
+                )
     if extended:
         _add(report.problems, f"{name}: {extended} entries {_EXTENDED}")
     if other_levels:

@@ -149,6 +149,10 @@ class QueueReader:
                 # a slave that lags may name an older position; going back would deliver twice
                 cache.pull_offset = max(cache.pull_offset, answer.next_offset)
                 self._on_progress(cache)
+            case PullStatus.OFFSET_MOVED if answer.next_offset == request.offset:
+                # a broker with a tiered store, of a queue that it has not stored there yet
+                self._log_move(request, answer)
+                await asyncio.sleep(ERROR_PAUSE_S)
             case PullStatus.OFFSET_MOVED:
                 self._log_move(request, answer)
                 self._on_moved(cache, answer.next_offset)  # drops this cache: run() ends

@@ -692,6 +692,38 @@ def test_broadcasting_reader_that_is_moved_back_drops_nothing_that_it_has_not_co
     run(main())
 
 
+def test_a_move_to_where_the_reader_stands_is_no_busy_loop(cluster: FakeCluster) -> None:
+    """So answers RocketMQ with a tiered store while a queue is not there yet: pulls and log lines would know no end."""
+    broker = cluster.add("broker-a", "T", 1)
+    asked: list[str] = []
+
+    def stand_still(command: Command) -> Command | None:
+        if command.code != RequestCode.PULL_MESSAGE or (command.ext or {})["queueOffset"] != "1":
+            return None
+        asked.append("again")
+        if len(asked) > 100:
+            raise AssertionError("a busy loop")
+        if len(broker.queues["T", 0]) > 1:
+            return None
+        fields = {
+            "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"
+        }  # fmt: skip
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, ext=fields)
+
+    async def main() -> None:
+        await broker.fill("T", 0, [b"0"])
+        broker.trouble = stand_still
+        inbox = Inbox()
+        async with consumer(inbox, start=StartFrom.FIRST):
+            await inbox.wait(1)
+            await asyncio.sleep(10)
+            await broker.fill("T", 0, [b"1"])
+            assert await inbox.wait(2) == [b"0", b"1"]
+        assert 5 <= len(asked) <= 20
+
+    run(main())
+
+
 def test_failed_message_of_a_broadcasting_group_is_skipped(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
