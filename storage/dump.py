@@ -235,7 +235,8 @@ def _inspect_queues(root: Path, config: StorageConfig, report: Report, expected:
     for (topic, queue_id), wanted in sorted(expected.items()):
         text = f"queue {topic}-{queue_id} is missing or empty, the log has {len(wanted)} of its messages"
         if state is None:
-            deleted = topic not in _topics_in_use(root)
+            topics = _topics_in_use(root)
+            deleted = bool(topics) and topic not in topics  # without a table nobody knows
         else:
             newest = max(physical for physical, _, _ in wanted.values())
             deleted = queue_id not in state.queues.get(topic, {}) and newest < state.dispatched

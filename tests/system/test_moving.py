@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, ask, registered_at
+from cluster_processes import SMALL_FILES, Broker, NameServer, ask, registered_at, wait_until
 from command_line import run
 from raw_wire import lone_broker
 
@@ -18,7 +18,8 @@ from tandemmq.command.exits import ExitCode
 pytestmark = pytest.mark.system
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-ROCKSDB = GOLDEN / "moved" / "533-rocksdb.tar.xz"
+MOVED = GOLDEN / "moved"
+ROCKSDB = MOVED / "533-rocksdb.tar.xz"
 GET_MAX = 30
 
 
@@ -104,6 +105,31 @@ def test_a_store_whose_tables_are_in_rocksdb_is_not_served_without_them(tmp_path
     shown = run("inspect", store)
     assert shown.code == ExitCode.UNSOUND
     assert "PROBLEM left by RocketMQ: topics" in shown.out
+    assert "it was deleted" not in shown.out  # the topics are in RocksDB: nobody here knows
+
+
+def test_queues_with_extended_entries_are_derived_anew_as_the_refusal_says(tmp_path: Path) -> None:
+    store = unpacked(MOVED / "533-queue-ext.tar.xz", tmp_path)
+    broker = lone_broker(tmp_path, {"storePathRootDir": store, "storePathCommitLog": "", **SMALL_FILES})  # fmt: skip
+    path = tmp_path / "broker-a.conf"
+    refused(path, "consumequeue_ext", "remove", code=ExitCode.STORE_UNUSABLE)
+    assert "13 entries have an address in consumequeue_ext" in run("inspect", store).out
+    for name in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(store / name)
+    with broker:
+        broker.start()
+        asked = [{"topic": "Moved", "queueId": str(queue)} for queue in range(4)]
+
+        def ends() -> list[int]:
+            answers = [ask(broker.address, GET_MAX, each)[1] for each in asked]
+            return [int(each["extFields"]["offset"]) for each in answers]
+
+        wait_until(
+            lambda: sum(ends()) == 51, 10, "the 50 messages, and the one whose delay is over"
+        )
+        assert broker.stop() == 0
+    shown = run("inspect", store)
+    assert shown.code == ExitCode.OK, shown.out
 
 
 def test_what_waits_in_a_store_is_named_and_served_only_despite_it(tmp_path: Path) -> None:
