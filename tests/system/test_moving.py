@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from cluster_processes import SMALL_FILES, Broker, NameServer, ask, registered_at, wait_until
+from cluster_processes import (
+    LOOPBACK,
+    REPOSITORY,
+    SMALL_FILES,
+    Broker,
+    NameServer,
+    ask,
+    free_port,
+    registered_at,
+    wait_until,
+)
 from command_line import run
 from raw_wire import lone_broker
 
@@ -217,3 +229,49 @@ def test_a_file_that_names_no_address_is_served_and_registered_as_by_rocketmq(
         warned = [line for line in broker.output().splitlines() if "without credentials" in line]
         assert len(warned) == 1 and host in warned[0]
         assert broker.stop() == 0
+
+
+def test_a_controller_group_comes_over_by_the_commands_of_the_howto(tmp_path: Path) -> None:
+    """The controller's records stay behind: its successor learns from the logs, and nobody is elected unasked."""
+    controller = f"{LOOPBACK}:{free_port()}"
+    given = {
+        "enableControllerInNamesrv": "true", "controllerDLegerPeers": f"n0-{controller}",
+        "controllerDLegerSelfId": "n0", "controllerStorePath": tmp_path / "controller",
+    }  # fmt: skip
+    text = (REPOSITORY / "docs" / "howto" / "controller.md").read_text()
+    block = re.search(r"## Its records are lost.*?```console\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    with contextlib.ExitStack() as stack:
+        names = stack.enter_context(NameServer(tmp_path, given)).start()
+        brokers = []
+        for number in (1, 2):
+            store, sizes = golden(f"533-ctl-{number}", tmp_path)
+            settings = {
+                **sizes, "enableControllerMode": "true", "controllerAddr": controller,
+                "brokerRole": "SLAVE", "brokerId": -1, "allAckInSyncStateSet": "true",
+            }  # fmt: skip
+            broker = Broker(
+                tmp_path / f"node{number}", names.address, name="ctl-a", cluster="GoldCluster",
+                store=store, settings=settings,
+            )  # fmt: skip
+            stack.enter_context(broker).launch()
+            brokers.append(broker)
+
+        def shown() -> str:
+            return run("admin", "getSyncStateSet", "-a", controller, "-b", "ctl-a").out
+
+        wait_until(lambda: len(re.findall(r"NotInSync .* true", shown())) == 2, 20, "both replicas")
+        assert re.search(r"#MasterBrokerId +none", shown())
+        for line in block.group(1).splitlines():
+            words = line.removeprefix("$ tandem ").replace("10.0.0.1:9878", controller)
+            words = words.replace("DefaultCluster", "GoldCluster").replace("broker-a", "ctl-a")
+            assert run(*words.split()).code == ExitCode.OK
+        wait_until(lambda: len(re.findall(r"\bInSync ", shown())) == 2, 20, "both in the set")
+        assert re.search(r"#MasterEpoch +3\b", shown())
+        assert run("send", "-n", names.address, "GoldCtl", "moved").code == ExitCode.OK
+        for broker in reversed(brokers):  # the master last
+            assert broker.stop() == 0
+        for broker in brokers:
+            found = run("inspect", broker.store, "--json").json
+            assert found["sound"], found["problems"]
+            assert found["records"] == 56 and found["epochs"][-1] == [3, 13675]
