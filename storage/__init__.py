@@ -17,6 +17,8 @@ from tandemmq.storage.codec import (
     encode,
     encode_properties,
     get_property,
+    has_index_entries,
+    has_queue_entry,
     java_hash,
     join_properties,
     offset_message_id,
@@ -26,6 +28,7 @@ from tandemmq.storage.codec import (
     scan,
     split_batch,
     tags_code,
+    takes_queue_offset,
     unpack_host,
 )
 from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
@@ -53,6 +56,7 @@ from tandemmq.storage.errors import (
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.pagecache import PageCache
 from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector
+from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.store import MessageStore, QueryResult, open_store
 from tandemmq.storage.storelock import is_in_use
@@ -63,6 +67,7 @@ __all__ = [
     "EVERYTHING",
     "BatchItem",
     "BatchPlaced",
+    "Bytes",
     "Clock",
     "CommitLog",
     "ConsumeQueue",
@@ -107,6 +112,8 @@ __all__ = [
     "encode_properties",
     "fastjson",
     "get_property",
+    "has_index_entries",
+    "has_queue_entry",
     "inspect_store",
     "is_in_use",
     "java_hash",
@@ -125,5 +132,6 @@ __all__ = [
     "split_batch",
     "store_config",
     "tags_code",
+    "takes_queue_offset",
     "unpack_host",
 ]

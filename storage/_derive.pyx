@@ -16,6 +16,8 @@ from tandemmq.storage._record cimport (
     LAYOUT,
     HeadFields,
     find_property,
+    has_index_entries,
+    has_queue_entry,
     java_hash_c,
     read_head,
 )
@@ -58,10 +60,6 @@ cdef enum:
     MORE = 0
     BLANK = 1
     BROKEN = 2
-    TRANSACTION_MASK = 0xC
-    COMMIT = 0x8
-    ROLLBACK = 0xC
-    INNER_BATCH = 0x80
     QUEUE_ENTRY_BYTES = 20
     HEADER_BYTES = 40
     SLOT_BYTES = 4
@@ -346,7 +344,7 @@ def derive(
     cdef const unsigned char* tags
     cdef Py_ssize_t limit = view.shape[0], last_record = -1, tags_size = 0
     cdef long long records = 0, done_ms = 0, code, physical
-    cdef int stopped = MORE, found, kind, slot
+    cdef int stopped = MORE, found, slot
     cdef bint placed
     cdef dict ends = sink.ends if sink is not None else None
     cdef list arrived = []
@@ -372,9 +370,8 @@ def derive(
             if found != HEAD_RECORD or head.physical_offset != physical:
                 stopped = BROKEN
                 break
-            kind = head.sys_flag & (TRANSACTION_MASK | INNER_BATCH)
 
-            if ends is not None and (kind == 0 or kind == COMMIT):
+            if ends is not None and has_queue_entry(head.sys_flag):
                 slot = _slot_of(data + head.topic_start, head.topic_size, head.queue_id)
                 queue = <QueueEnd>remembered[slot].end if remembered[slot].end != NULL else None
                 if queue is None or not _is_queue(
@@ -422,7 +419,7 @@ def derive(
                             )
                             queue.arrived_code = code
 
-            if indexer is not None and head.sys_flag & TRANSACTION_MASK != ROLLBACK:
+            if indexer is not None and has_index_entries(head.sys_flag):
                 _index(indexer, data, &head, physical)
             last_record = position
             position += head.size

@@ -7,7 +7,7 @@ name.
 cdef enum:
     # Checksum of this file's other lines. A module built over another version of it would read and
     # write in the wrong places, so each compares its own value at import with tandemmq.storage._record's.
-    LAYOUT = 0x61D2CF6D
+    LAYOUT = 0x6AA662CC
 
 cdef struct DraftFields:
     # One message as pointers. properties are stored first, then, with one 0x02 at the joint,
@@ -51,6 +51,16 @@ cdef struct HeadFields:
     long long queue_offset
     long long physical_offset
     long long store_ms
+
+# three questions of record.py about a sys flag
+cdef inline bint takes_queue_offset(int sys_flag) noexcept nogil:
+    return sys_flag & 0xC == 0 or sys_flag & 0xC == 0x8
+
+cdef inline bint has_queue_entry(int sys_flag) noexcept nogil:
+    return takes_queue_offset(sys_flag) and not sys_flag & 0x80
+
+cdef inline bint has_index_entries(int sys_flag) noexcept nogil:
+    return sys_flag & 0xC != 0xC
 
 # what read_head found
 cdef enum:

@@ -19,6 +19,8 @@ from tandemmq.storage.record import (
     encode,
     encode_properties,
     get_property,
+    has_index_entries,
+    has_queue_entry,
     index_hash,
     java_hash,
     join_properties,
@@ -30,6 +32,7 @@ from tandemmq.storage.record import (
     scan,
     split_batch,
     tags_code,
+    takes_queue_offset,
     unpack_host,
 )
 from tandemmq.storage.tail import LogTail, QueueTail
@@ -57,6 +60,8 @@ __all__ = [
     "encode",
     "encode_properties",
     "get_property",
+    "has_index_entries",
+    "has_queue_entry",
     "index_hash",
     "java_hash",
     "join_properties",
@@ -68,5 +73,6 @@ __all__ = [
     "scan",
     "split_batch",
     "tags_code",
+    "takes_queue_offset",
     "unpack_host",
 ]

@@ -20,6 +20,7 @@ from tandemmq.storage.record import (
     Bytes,
     Draft,
     join_properties,
+    takes_queue_offset,
 )
 from tandemmq.storage.segment import Segment
 from tandemmq.storage.segments import SegmentRun
@@ -171,14 +172,14 @@ class CommitLog:
         The stored time never goes back. Raises MessageIllegal (also too large), StoreIsFull,
         SegmentUnavailable; then neither log nor queue changed. FlushFailed is final.
         """
-        half = draft.sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.PREPARED, SysFlag.ROLLBACK)
-        queue_offset = 0 if half else queue.next_offset
+        counts = takes_queue_offset(draft.sys_flag)
+        queue_offset = queue.next_offset if counts else 0
         offset = self.tail.append(draft, queue_offset, store_ms)
         if offset < 0:
             self._roll_for(record_size(draft))
             offset = self.tail.append(draft, queue_offset, store_ms)
             assert offset >= 0, "an empty segment has room"
-        if not half:
+        if counts:
             queue.next_offset = queue_offset + 1  # INV-5
         self.tail.commit()
         return Placed(offset, self.tail.end - offset, queue_offset)

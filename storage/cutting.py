@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tandemmq.storage.queuetails import go_on
+
 if TYPE_CHECKING:
     from tandemmq.storage.store import MessageStore
 
@@ -43,26 +45,15 @@ class Cut:
 
     def make(self) -> None:
         """Cut. Raises OSError, StoreIsFull, FlushFailed: how far it came is not known then."""
-        store, log_end, dispatcher = self._store, self._log_end, self._store.dispatcher
+        store, log_end = self._store, self._log_end
         with store.durability.noting_failure():
             store.log.cut(log_end)
         tail = store.log.tail
         tail.last_store_ms = tail.committed_ms = self._kept_ms
         store.queues.truncate(log_end)
-        for queues in store.log.queue_tails.values():
-            for each in queues.values():
-                each.next_offset = 0
-        for queue in store.queues:
-            store.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
-        dispatcher.position = min(dispatcher.position, log_end)
-        dispatcher.index_position = min(dispatcher.index_position, dispatcher.position)
-        dispatcher.reached = (dispatcher.position, -1)
-        dispatcher.stats.store_ms = min(dispatcher.stats.store_ms, self._kept_ms)
-        if store.index is not None:
-            store.index.keep_until(log_end)
-            dispatcher.index_position = min(
-                dispatcher.index_position, max(store.index.end.end_physical, store.log.start)
-            )
+        go_on(store.log, store.queues)
+        store.dispatcher.stats.store_ms = min(store.dispatcher.stats.store_ms, self._kept_ms)
+        underive(store, log_end)
         if store.on_cut is not None:
             store.on_cut(log_end)
 
@@ -81,3 +72,12 @@ class Cut:
         if self._held:
             self._held = False
             self._store.durability.release()
+
+
+def underive(store: MessageStore, end: int) -> None:
+    """Queues were cut at `end`: dispatch goes on from there, and the index keeps nothing behind it. Raises OSError."""
+    indexed = end
+    if store.index is not None:
+        store.index.keep_until(end)
+        indexed = max(store.index.end.end_physical, store.log.start)
+    store.dispatcher.fall_back(end, indexed)

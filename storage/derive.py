@@ -27,6 +27,8 @@ from tandemmq.storage.record import (
     RECORD_BYTES_MIN,
     SysFlag,
     get_property,
+    has_index_entries,
+    has_queue_entry,
     java_hash,
     queue_tags_code,
     scan,
@@ -54,7 +56,6 @@ _SIZE_MAGIC: Final = struct.Struct(">ii")
 # record
 _HEAD_V4: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
 _HOSTS_V6: Final = SysFlag.BORN_V6 | SysFlag.STORE_V6
-_NOT_QUEUED: Final = SysFlag.TRANSACTION_MASK | SysFlag.INNER_BATCH
 _TOPIC_BYTES_MAX: Final = {MAGIC_V1: 127, MAGIC_V2: 32_767}  # the length fields are signed
 _MASK: Final = 0xFFFFFFFF
 _INT_MAX: Final = 0x7FFFFFFF
@@ -320,9 +321,8 @@ def derive(
                 break
             topic = bytes(view[topic_at:topic_end])
             properties = b"\x02%b\x02" % view[topic_end + 2 : record_end]  # type: ignore[str-format]
-            kind = sys_flag & _NOT_QUEUED
 
-            if sink is not None and (kind == 0 or kind == SysFlag.COMMIT):
+            if sink is not None and has_queue_entry(sys_flag):
                 try:
                     queue: QueueEnd | None = sink.ends[topic][queue_id]
                 except KeyError:
@@ -351,7 +351,7 @@ def derive(
 
             if (
                 indexer is not None
-                and sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.ROLLBACK
+                and has_index_entries(sys_flag)
                 and physical >= indexer.end.end_physical
             ):
                 hashes = []

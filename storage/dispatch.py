@@ -86,10 +86,19 @@ class Dispatcher:
         self._flags = flags
         self._delay_ms_by_level = delay_ms_by_level
 
-    def begin_at(self, offset: int) -> None:
-        """The log, empty so far, begins here: its sender has nothing before that."""
-        self.position = self.index_position = offset
-        self.reached = (offset, -1)
+    def begin_at(
+        self, offset: int, last_record: int = -1, index_position: int | None = None
+    ) -> None:
+        """Dispatch begins here: what lies before is derived, or nobody has it. The index may stand elsewhere."""
+        self.position = offset
+        self.index_position = offset if index_position is None else index_position
+        self.reached = (offset, last_record)
+
+    def fall_back(self, offset: int, index_position: int) -> None:
+        """Queues and index were cut there: go on from there at most."""
+        self.position = min(self.position, offset)
+        self.index_position = min(self.index_position, self.position, index_position)
+        self.reached = (self.position, -1)
 
     def go_back(self, offset: int) -> None:
         """Derive again what lies behind an offset, where dispatch was there before: queues were dropped that have

@@ -9,7 +9,7 @@ from typing import Final
 
 from tandemmq.storage import jsonfile
 from tandemmq.storage.checkpoint import Checkpoint, load_checkpoint, load_queue_state
-from tandemmq.storage.codec import SysFlag, queue_tags_code, scan
+from tandemmq.storage.codec import has_queue_entry, queue_tags_code, scan
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue
@@ -169,7 +169,7 @@ def _inspect_log(log_: CommitLog, config: StorageConfig, report: Report) -> Entr
         for head in scan(segment.view, 0, found.position):
             if head.physical_offset < tombstones.of(head.topic):
                 continue  # it was deleted
-            if head.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT):
+            if has_queue_entry(head.sys_flag):
                 code = queue_tags_code(head.topic, head.properties, head.store_ms, delays)
                 queue = expected.setdefault(
                     (head.topic.decode(errors="replace"), head.queue_id), {}

@@ -66,6 +66,21 @@ class SysFlag:
     COMPRESSION_MASK: Final = 0x700
 
 
+def takes_queue_offset(sys_flag: int) -> bool:
+    """Whether a record counts in its queue: half messages and rolled-back ones do not, and carry queue offset 0."""
+    return sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.COMMIT)
+
+
+def has_queue_entry(sys_flag: int) -> bool:
+    """Whether a record gets an entry in its consume queue: an inner batch counts in its queue and gets none."""
+    return takes_queue_offset(sys_flag) and not sys_flag & SysFlag.INNER_BATCH
+
+
+def has_index_entries(sys_flag: int) -> bool:
+    """Whether a record can be found by its keys."""
+    return sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.ROLLBACK
+
+
 _HOST_FLAGS: Final = SysFlag.BORN_V6 | SysFlag.STORE_V6
 _SIZE_MAGIC: Final = struct.Struct(">ii")
 _INT: Final = struct.Struct(">i")

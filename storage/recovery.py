@@ -23,17 +23,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.storage.checkpoint import Checkpoint, QueueState
-from tandemmq.storage.codec import MAGIC_V1, MAGIC_V2, Head, SysFlag, scan
+from tandemmq.storage.codec import MAGIC_V1, MAGIC_V2, Head, scan
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue, Entry
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import Checked, QueueEnd, check
-from tandemmq.storage.dispatch import Dispatcher
+from tandemmq.storage.dispatch import ALL_RECORDS, Dispatcher
 from tandemmq.storage.errors import CorruptRecord, StoreIsFull
 from tandemmq.storage.flags import StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
 from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.queuetails import Waiting, go_on
 from tandemmq.storage.segment import Segment
 from tandemmq.storage.tombstones import Tombstones
 
@@ -306,9 +307,8 @@ class Recovery:
         found.derived_from = state.dispatched if state is not None else self._log.start
         if self._buried_below is not None:
             found.derived_from = max(min(found.derived_from, self._buried_below), self._log.start)
-        dispatcher.position = found.derived_from
-        dispatcher.reached = (found.derived_from, state.last_record if state is not None else -1)
-        dispatcher.index_position = self._index_from()
+        last_record = state.last_record if state is not None else -1
+        dispatcher.begin_at(found.derived_from, last_record, self._index_from())
         self._queues.incomplete = set()
         try:
             dispatcher.recover(found.log_end)
@@ -374,7 +374,7 @@ class Recovery:
             parts.flags,
             parts.delay_ms_by_level,
         )
-        dispatcher.position = dispatcher.index_position = self._log.start
+        dispatcher.begin_at(self._log.start)
         dispatcher.recover(self.found.log_end)
         if dispatcher.position < self.found.log_end:
             raise StoreIsFull(f"queues cannot be rebuilt: {parts.flags.why()}")
@@ -382,21 +382,12 @@ class Recovery:
             queue.skip_to(floor)
 
     def _set_tails(self) -> None:
-        """Queue offsets go on where the queues end, also for records that wait for dispatch."""
-        for queue in self._queues:
-            tail = self._log.queue_tail(queue.topic.encode(), queue.queue_id)
-            tail.next_offset = queue.max_offset
-        position = self._parts.dispatcher.position
-        for segment in self._log.run.segments if self._parts.flags.full else ():
-            start = max(position - segment.start, 0)
-            if start < segment.wrote:
-                for head in scan(segment.view, start, segment.wrote):
-                    half = head.sys_flag & SysFlag.TRANSACTION_MASK
-                    if head.blank or head.physical_offset < self._tombstones.of(head.topic):
-                        continue
-                    if half in (0, SysFlag.COMMIT):
-                        tail = self._log.queue_tail(head.topic, head.queue_id)
-                        tail.next_offset = max(tail.next_offset, head.queue_offset + 1)
+        waiting = None
+        if self._parts.flags.full:
+            position = self._parts.dispatcher.position
+            waiting = Waiting(self._log, self._tombstones, position, skips_damage=True)
+            waiting.walk(ALL_RECORDS)
+        go_on(self._log, self._queues, waiting)
 
 
 class OnlyThese:

@@ -37,6 +37,7 @@ from tandemmq.storage.recovery import Parts, Recovered, Recovery
 from tandemmq.storage.retention import Retention
 from tandemmq.storage.segment import Segment
 from tandemmq.storage.storelock import locked
+from tandemmq.storage.takeover import Takeover, hide_unconfirmed
 from tandemmq.storage.tombstones import Burials
 
 log = logging.getLogger(__name__)
@@ -327,6 +328,16 @@ class MessageStore:
         return self.log.flushed
 
     @property
+    def start(self) -> int:
+        """Log offset of the first byte; 0 for an empty log."""
+        return self.log.start
+
+    @property
+    def dispatched(self) -> int:
+        """Everything below this log offset is in the queues. It ends a record."""
+        return self.dispatcher.position
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """What is known to be on the disk."""
         return self.durability.checkpoint
@@ -594,9 +605,24 @@ class MessageStore:
         finally:
             cut.end()
 
+    # --- changes of role ---
+
+    def takeover(self) -> Takeover:
+        """This broker is to write the log itself from now on: see there for the steps. What is confirmed is
+        dispatched; nobody appends until they are done."""
+        return Takeover(self)
+
     def ends_whole(self) -> None:
         """The log ends with a whole record from now on: this broker writes it itself."""
         self._mark.set_received(False)
+
+    def hide_unconfirmed(self, confirmed: int) -> None:
+        """Take queue and index entries of records at and behind `confirmed` back, and dispatch no further.
+
+        Recovery derives everything that is in the log. A replica that comes back may show consumers
+        only what was confirmed; the rest they see when it is, or never. Raises OSError.
+        """
+        hide_unconfirmed(self, confirmed)
 
     def runtime(self) -> dict[str, str]:
         """RocketMQ's names for what operators ask. Source: its DefaultMessageStore.getRuntimeInfo."""

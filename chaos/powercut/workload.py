@@ -27,6 +27,7 @@ from tandemmq.storage import (
 TOPIC: Final = "Topic"
 DELETED: Final = "Deleted"  # now and then
 BEGUN: Final = "Begun"  # its queues begin somewhere
+RECORDS_PER_WALK: Final = 5
 QUEUES: Final = 3
 SELDOM: Final = 3  # a queue that hardly anything goes to
 HOUR_MS: Final = 3_600_000
@@ -334,8 +335,7 @@ class Workload:
         store.burials.follow(deleted, store.log.start)
         jsonfile.save(store.tombstones.path, store.tombstones.to_json())
         self._flush_log(store)
-        self._dispatch(store)
-        self._go_on_at_ends(store)
+        self._take_over(store)
         expected.buried = [left]
 
     def _was_made_once(self, topic: str) -> bool:
@@ -353,9 +353,7 @@ class Workload:
         queue_id = self._rng.randrange(QUEUES)
         self._dispatch(store)
         if store.queues.begin(BEGUN, queue_id, self._rng.choice((1, 7, 25, 90))):
-            queue = store.queues.get(BEGUN, queue_id)
-            assert queue is not None
-            store.queue_tail(BEGUN, queue_id).next_offset = queue.max_offset
+            self._take_over(store)
 
     def _cut(self, store: MessageStore) -> None:
         """As replication does: set aside, cut; then perhaps others of the same sizes, in the same places: what speaks
@@ -461,14 +459,16 @@ class Workload:
     def _after_cut(self, store: MessageStore) -> None:
         # As a promotion does before anybody puts: what was not dispatched has its queue offsets, too; and no
         # deletion is of what comes now.
-        self._dispatch(store)
-        self._go_on_at_ends(store)
+        self._take_over(store)
         store.tombstones.log_ends_at(store.end)
         self._bury(store.tombstones.all())
 
-    def _go_on_at_ends(self, store: MessageStore) -> None:
-        for queue in store.queues:
-            store.queue_tail(queue.topic, queue.queue_id).next_offset = queue.max_offset
+    def _take_over(self, store: MessageStore) -> None:
+        self._dispatch(store)
+        takeover = store.takeover()
+        while takeover.walk(RECORDS_PER_WALK):
+            pass
+        takeover.finish()
 
     def _retain(self, store: MessageStore) -> None:
         self._dispatch(store)

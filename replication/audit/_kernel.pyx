@@ -12,7 +12,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from tandemmq.storage._record cimport HEAD_RECORD, LAYOUT, HeadFields, crc32, find_property, java_hash_c, read_head
+from tandemmq.storage._record cimport (
+    HEAD_RECORD, LAYOUT, HeadFields, crc32, find_property, has_index_entries, has_queue_entry, java_hash_c, read_head,
+)
 
 from tandemmq.storage import _record as _compiled_record
 
@@ -734,7 +736,6 @@ cdef class Ledger:
     cdef int _take_record(
         self, const unsigned char* view, const HeadFields* head, long long offset, int mask
     ) except -1:
-        cdef int transaction = head.sys_flag & 0xC
         cdef bytes topic, properties
         cdef const unsigned char* tags
         cdef Py_ssize_t tags_size = 0, shelf
@@ -749,9 +750,9 @@ cdef class Ledger:
         )
         if not _body_crc_right(view, head):
             self._mark(M_CRC_WRONG, -1, topic, head.queue_id, head.queue_offset, offset, 0, 0)
-        if self.indexed and transaction != 12:
+        if self.indexed and has_index_entries(head.sys_flag):
             self._check_keys(view, head, topic, offset, mask)
-        if transaction == 4 or transaction == 12 or head.sys_flag & 0x80:
+        if not has_queue_entry(head.sys_flag):
             return 0
         if span is None:
             span = self._begin(view, head, topic, offset)

@@ -21,8 +21,8 @@ from tandemmq.replication.audit.kernel import (
     kind_at,
     parts_at,
 )
+from tandemmq.storage import Bytes, get_property, has_index_entries, has_queue_entry
 from tandemmq.storage.derivation import key_hash
-from tandemmq.storage.record import Bytes, get_property
 
 # What a Mark says
 CRC_WRONG: Final = 0  # the body's checksum; first, second: 0
@@ -49,7 +49,6 @@ OP_TOPIC: Final = b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
 SPECIAL_TOPICS: Final = frozenset({DELAY_TOPIC, HALF_TOPIC, OP_TOPIC})
 
 _ENTRY_BYTES: Final = 20
-_NOT_INDEXED: Final = (4, 12)  # transaction bits of records that never reach a queue
 # An address in consumequeue_ext is -2**63 plus a file position. RocketMQ takes everything below -2**31
 # for one; a flipped bit makes such numbers, so only credible positions count here.
 _EXTENSION_ADDRESS_MAX: Final = -(1 << 62)
@@ -165,11 +164,10 @@ class Ledger:
         self.last_store_ms = store_ms  # not the highest: a damaged one would win
         if not body_crc_right(view, at, parts):
             self._mark(CRC_WRONG, -1, topic, queue_id, queue_offset, offset)
-        transaction = sys_flag & 0xC
         properties = bytes(view[parts.properties[0] : parts.properties[1]])
-        if transaction != 12 and any(self._indexes):
+        if has_index_entries(sys_flag) and any(self._indexes):
             self._check_keys(topic, queue_id, queue_offset, offset, properties, mask)
-        if transaction in _NOT_INDEXED or sys_flag & 0x80:
+        if not has_queue_entry(sys_flag):
             return
         span = self._follow(topic, queue_id, queue_offset, offset)
         code = self._tags_code(topic, properties, store_ms)

@@ -50,6 +50,7 @@ from tandemmq.storage import (
     join_properties,
     offset_message_id,
     split_batch,
+    takes_queue_offset,
 )
 
 log = logging.getLogger(__name__)
@@ -319,7 +320,7 @@ class SendHandler:
                 f"the broker[{self._config.advertised_host}] sending transaction message"
                 " is forbidden"
             )
-        elif draft.sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.PREPARED, SysFlag.ROLLBACK):
+        elif not takes_queue_offset(draft.sys_flag):
             # Stored like this it would be acknowledged and never delivered.
             raise MessageIllegal(
                 f"sysFlag {draft.sys_flag} says half message, property TRAN_MSG does not"

@@ -125,7 +125,7 @@ class Replica:
             suspect=membership.suspect.there,
             make_master=self._make_master,
         )
-        replicalog.hide_unconfirmed(store, self.core.slave.confirmed)
+        store.hide_unconfirmed(self.core.slave.confirmed)
         store.flags.set(Problem.FENCED)  # no put gets by who forgets to ask for refusal()
         self.feed = Feed(self.core, clock)
         self.link = ControllerLink(
