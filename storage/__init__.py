@@ -1,7 +1,7 @@
 """One broker's bytes on one disk: synchronous, no loop, sockets or threads of its own."""
 
-from tandemmq.storage import fastjson, jsonfile, setaside
-from tandemmq.storage.checkpoint import BOOT_ID_PATH, RunningMark, load_checkpoint
+from tandemmq.storage import errors, fastjson, jsonfile, setaside
+from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark, load_checkpoint
 from tandemmq.storage.clock import Clock, SystemClock
 from tandemmq.storage.codec import (
     COMPILED,
@@ -24,6 +24,7 @@ from tandemmq.storage.codec import (
     offset_message_id,
     pack_host,
     parse_offset_message_id,
+    queue_tags_code,
     record_size,
     scan,
     split_batch,
@@ -32,13 +33,22 @@ from tandemmq.storage.codec import (
     unpack_host,
 )
 from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
-from tandemmq.storage.config import FlushMode, StorageConfig
+from tandemmq.storage.config import QUEUE_ENTRY_BYTES, FlushMode, StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.cutting import Cut
-from tandemmq.storage.directories import make_directory
+from tandemmq.storage.directories import fsync_directory, make_directory
 from tandemmq.storage.dispatch import parse_delay_levels
 from tandemmq.storage.dump import Report, inspect_store, store_config
+from tandemmq.storage.entries import (
+    Entry,
+    begins_entry,
+    entry_before,
+    entry_bytes,
+    file_starts,
+    record_ends,
+    stretch_digest,
+)
 from tandemmq.storage.errors import (
     CorruptFile,
     CorruptRecord,
@@ -55,19 +65,24 @@ from tandemmq.storage.errors import (
 )
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.pagecache import PageCache
-from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector
+from tandemmq.storage.queuefiles import BLANK_SIZE
+from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector, hot_bytes
 from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.store import MessageStore, QueryResult, open_store
 from tandemmq.storage.storelock import is_in_use
+from tandemmq.storage.tombstones import Tombstones
 
 __all__ = [
+    "BLANK_SIZE",
     "BOOT_ID_PATH",
     "COMPILED",
     "EVERYTHING",
+    "QUEUE_ENTRY_BYTES",
     "BatchItem",
     "BatchPlaced",
     "Bytes",
+    "Checkpoint",
     "Clock",
     "CommitLog",
     "ConsumeQueue",
@@ -76,6 +91,7 @@ __all__ = [
     "CorruptRecord",
     "Cut",
     "Draft",
+    "Entry",
     "FlushFailed",
     "FlushMode",
     "GetResult",
@@ -106,14 +122,22 @@ __all__ = [
     "StoreNotWritable",
     "SysFlag",
     "SystemClock",
+    "Tombstones",
+    "begins_entry",
     "decode",
     "decode_properties",
     "encode",
     "encode_properties",
+    "entry_before",
+    "entry_bytes",
+    "errors",
     "fastjson",
+    "file_starts",
+    "fsync_directory",
     "get_property",
     "has_index_entries",
     "has_queue_entry",
+    "hot_bytes",
     "inspect_store",
     "is_in_use",
     "java_hash",
@@ -126,11 +150,14 @@ __all__ = [
     "pack_host",
     "parse_delay_levels",
     "parse_offset_message_id",
+    "queue_tags_code",
+    "record_ends",
     "record_size",
     "scan",
     "setaside",
     "split_batch",
     "store_config",
+    "stretch_digest",
     "tags_code",
     "takes_queue_offset",
     "unpack_host",

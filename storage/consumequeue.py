@@ -126,6 +126,11 @@ class ConsumeQueue:
         stop = min(at + count * QUEUE_ENTRY_BYTES, file.end)
         return memoryview(bytes(self._cache.view(file)[at - file.start : stop - file.start]))
 
+    def record_sizes(self, queue_offset: int, count_max: int) -> list[int]:
+        """Bytes of the records that chunk() would give the entries of, without blank ones. Raises OSError."""
+        entries = QUEUE_ENTRY.iter_unpack(self.chunk(queue_offset, count_max))
+        return [size for _, size, _ in entries if size != BLANK_SIZE]
+
     def next_file_offset(self, queue_offset: int) -> int:
         """The queue offset at which the file behind the one with queue_offset starts."""
         entries = self._file_bytes // QUEUE_ENTRY_BYTES

@@ -12,11 +12,13 @@ from typing import Final
 
 from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
 from tandemmq.storage.clock import Clock, SystemClock
-from tandemmq.storage.codec import BatchItem, Draft, QueueTail
+from tandemmq.storage.codec import BatchItem, Draft, LogTail, QueueTail
 from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
 from tandemmq.storage.config import FlushMode, StorageConfig
+from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.cutting import Cut
+from tandemmq.storage.derivation import Arrival
 from tandemmq.storage.directories import make_directory
 from tandemmq.storage.dispatch import Dispatcher, parse_delay_levels
 from tandemmq.storage.durability import Durability
@@ -36,6 +38,7 @@ from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Parts, Recovered, Recovery
 from tandemmq.storage.retention import Retention
 from tandemmq.storage.segment import Segment
+from tandemmq.storage.setaside import FileRange
 from tandemmq.storage.storelock import locked
 from tandemmq.storage.takeover import Takeover, hide_unconfirmed
 from tandemmq.storage.tombstones import Burials
@@ -338,6 +341,27 @@ class MessageStore:
         return self.dispatcher.position
 
     @property
+    def starved(self) -> bool:
+        """Whether a full disk keeps a record from its queue, or the index from following."""
+        return self.dispatcher.starved
+
+    @property
+    def staged(self) -> bool:
+        """See CommitLog.staged."""
+        return self.log.staged
+
+    @property
+    def log_tail(self) -> LogTail:
+        """Where the send path stages records, each at its queue's tail, before it calls commit(). Always the same
+        object."""
+        return self.log.tail
+
+    @property
+    def last_store_ms(self) -> int:
+        """The newest store time given; store times never go back, whatever the clock does."""
+        return self.log.tail.last_store_ms
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """What is known to be on the disk."""
         return self.durability.checkpoint
@@ -366,6 +390,12 @@ class MessageStore:
         if self.stats.appended_messages < self.dispatcher.stats.records:
             self.stats.appended_messages = self.dispatcher.stats.records
         return done
+
+    def follow_dispatch(
+        self, on_arrivals: Callable[[list[Arrival]], None], on_broken: Callable[[str], None]
+    ) -> None:
+        """Have each round of dispatch report what came into queues, and why it stopped for good: that once."""
+        self.dispatcher.on_arrivals, self.dispatcher.on_broken = on_arrivals, on_broken
 
     @property
     def dispatch_backlog_bytes(self) -> int:
@@ -414,6 +444,23 @@ class MessageStore:
         tail = tails.get(queue_id)
         return tail.next_offset if tail is not None else 0
 
+    def put_counts(self) -> Iterator[tuple[str, int]]:
+        """topic -> messages ever put into it."""
+        for topic, tails in self.log.queue_tails.items():
+            yield topic.decode("utf-8", "replace"), sum(each.next_offset for each in tails.values())
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """None for an unknown queue."""
+        return self.queues.get(topic, queue_id)
+
+    def begin_queue(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """See ConsumeQueues.begin. Of a slave: puts go on there once it has taken over."""
+        return self.queues.begin(topic, queue_id, queue_offset)
+
+    def queue_describes_nothing(self, topic: str, queue_id: int) -> bool:
+        """See ConsumeQueues.describes_nothing."""
+        return self.queues.describes_nothing(topic, queue_id)
+
     def offset_by_time(self, topic: str, queue_id: int, store_ms: int, upper: bool = False) -> int:
         """See ConsumeQueue.offset_by_time; 0 for an unknown queue."""
         queue = self.queues.get(topic, queue_id)
@@ -442,6 +489,19 @@ class MessageStore:
         if record is not None and physical_offset + len(record) > self.confirmed:
             return None
         return record
+
+    def stored_at(self, physical_offset: int) -> memoryview | None:
+        """The record at a log offset, confirmed or not; None when none begins there."""
+        return self.log.record_at(physical_offset)
+
+    def file_range(self, offset: int, bytes_max: int) -> FileRange | None:
+        """Where the log's bytes from an offset on lie, or from its start on; as far as one file goes. None: nowhere."""
+        offset = max(offset, self.log.start)
+        segment = self.log.run.find(offset)
+        if segment is None:
+            return None
+        position = offset - segment.start
+        return FileRange(segment.path, position, min(bytes_max, segment.wrote - position))
 
     def query(
         self,
@@ -529,6 +589,11 @@ class MessageStore:
         """
         self.durability.flush_checkpoint(confirmed)
 
+    @property
+    def next_segment_needed(self) -> bool:
+        """Whether prepare_next_segment() has something to do."""
+        return self.log.next_segment_needed()
+
     def prepare_next_segment(self) -> bool:
         """Make the next log file; whether there is one. [thread]
 
@@ -571,6 +636,15 @@ class MessageStore:
             if self.index is not None:
                 paths += self.index.drop_before(self.log.start)
         return paths
+
+    def clean_soon(self) -> None:
+        """The next clean() deletes what has expired, whatever the hour."""
+        self.retention.request()
+
+    @property
+    def clean_held_back(self) -> bool:
+        """Whether clean() left files because nothing vouches yet for what was derived from them."""
+        return self.retention.held_back
 
     def free_retired(self) -> int:
         """Delete and unmap log files that clean() took out; how many still wait for readers. [thread]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,10 @@ class Tombstones:
         self.on_put: Callable[[str, int], None] = _unheard
         self.unsaved = False
         self._below: dict[bytes, int] = {}
+
+    def listen(self, on_change: Callable[[], None], on_put: Callable[[str, int], None]) -> None:
+        """For whoever keeps the file, and for whoever serves the topics. What came before is in `unsaved`."""
+        self.on_change, self.on_put = on_change, on_put
 
     def _no_one_listens(self) -> None:
         self.unsaved = True
@@ -124,7 +129,7 @@ class Burials:
         deleted       log offsets by topic
         master_start  where its log begins: it has forgotten the deletions before, for it needs them no more
         A deletion that only a former master knew was never answered: what it removed is derived again.
-        Blocks for a sync, unless Durability.doubting(). Raises OSError.
+        Blocks for a sync, unless doubting(). Raises OSError.
         """
         store = self._store
         buried, undone = self.news(deleted, master_start)
@@ -137,6 +142,14 @@ class Burials:
             self._derive_from(max(deleted.get(name, 0), store.log.start))
             self._drop(name)
         return buried, undone
+
+    def doubting(self) -> AbstractContextManager[None]:
+        """Around follow() on a thread that must not wait for a disk; sync() first, within."""
+        return self._store.durability.doubting()
+
+    def sync(self) -> None:
+        """What follow() would block for. [thread] Raises OSError."""
+        self._store.durability.forget_state()
 
     def news(self, deleted: Mapping[str, int], master_start: int) -> tuple[list[str], list[str]]:
         """What follow() would bury, and what it would undo."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from tandemmq.chaos.powercut.workload import TOPIC, Expected, HandClock, Queue, Written, config_of
 from tandemmq.storage import (
+    BLANK_SIZE,
     ConsumeQueue,
     Draft,
     FlushMode,
@@ -18,7 +19,6 @@ from tandemmq.storage import (
     open_store,
     setaside,
 )
-from tandemmq.storage.queuefiles import BLANK_SIZE
 
 LATER_MS: Final = 1_900_000_000_000
 KEYS_FOUND_MAX: Final = 64

@@ -32,9 +32,7 @@ from tandemmq.cluster.broker.tables.savedfile import SavedFile
 from tandemmq.cluster.broker.tables.versions import DataVersion
 from tandemmq.replication import replica as r
 from tandemmq.replication.slave import SlaveState
-from tandemmq.storage import ConsumeQueue, MessageStore
-from tandemmq.storage.errors import StoreNotWritable
-from tandemmq.storage.tombstones import Tombstones
+from tandemmq.storage import ConsumeQueue, MessageStore, StoreNotWritable, Tombstones
 
 if TYPE_CHECKING:
     from tandemmq.chaos.sim.broker import Broker
@@ -226,6 +224,9 @@ class Store:
             while queue.entries and records[queue.entries[-1]].end > end:
                 queue.entries.pop()
         self._position = min(self._position, end)
+
+    def queue(self, topic: str, queue_id: int) -> Queue | None:
+        return self.queues.get(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self.queues.get(topic, queue_id)

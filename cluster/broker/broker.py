@@ -115,7 +115,6 @@ class Broker:
         self.groups = GroupTable(config, config.config_path / "subscriptionGroup.json", clock)
         self.offsets = OffsetTable(config.config_path / "consumerOffset.json", clock)
         self.deletions = SavedFile(store.tombstones.path, store.tombstones.to_json)
-        store.tombstones.on_change = self._deletions_changed
         if store.tombstones.unsaved:
             self.deletions.changed()
         self.consumers = ConsumerMembers()
@@ -127,7 +126,7 @@ class Broker:
             Lives(store, clock),
             clock,
         )
-        store.tombstones.on_put = self._topic_deleted
+        store.tombstones.listen(self._deletions_changed, self._topic_deleted)
         self.locks = QueueLocks()
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
         self.dispatch = Dispatch(store)
@@ -220,8 +219,7 @@ class Broker:
         store.on_cut = self._cut
         store.before_put = self.send_path.release
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
-        store.dispatcher.on_arrivals = self._arrived
-        store.dispatcher.on_broken = self.standing.dispatch_broken
+        store.follow_dispatch(self._arrived, self.standing.dispatch_broken)
         if not store.flags.queue_writable:  # recovery has met it already
             self.standing.dispatch_broken(store.flags.why())
 
@@ -497,11 +495,7 @@ class Broker:
 
     def put_counts(self) -> Iterator[tuple[str, int]]:
         """topic -> messages ever put into it."""
-        for topic, queues in self.store.log.queue_tails.items():
-            yield (
-                topic.decode("utf-8", "replace"),
-                sum(tail.next_offset for tail in queues.values()),
-            )
+        return self.store.put_counts()
 
     def _put_total(self) -> int:
         return self.store.stats.appended_messages

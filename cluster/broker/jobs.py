@@ -203,7 +203,7 @@ class NextSegment:
     async def run(self) -> None:
         while True:
             pause_ms = SEGMENT_CHECK_MS
-            if self._store.log.next_segment_needed():
+            if self._store.next_segment_needed:
                 made = await asyncio.to_thread(self._store.prepare_next_segment)
                 pause_ms = SEGMENT_CHECK_MS if made else SEGMENT_RETRY_MS
             await asyncio.sleep(pause_ms / 1000)
@@ -218,7 +218,7 @@ class Retention:
 
     def clean_now(self) -> None:
         """An administrator wants expired files gone, whatever the hour."""
-        self._store.retention.request()
+        self._store.clean_soon()
         self._wanted.set()
 
     async def run(self) -> None:
@@ -234,7 +234,7 @@ class Retention:
     async def _pass(self) -> None:
         try:
             deleted = self._store.clean()
-            if self._store.retention.held_back:
+            if self._store.clean_held_back:
                 # What a start has found, nothing has vouched for yet: not only a minute later
                 await asyncio.to_thread(self._store.flush_queues, 0)
                 deleted += self._store.clean()

@@ -108,7 +108,7 @@ def other_address(config: BrokerConfig, store: MessageStore) -> str:
         return ""
     newest = max(store.queues, key=lambda queue: queue.physical_end, default=None)
     entry = newest.entry(newest.max_offset - 1) if newest is not None else None
-    view = store.log.record_at(entry[0]) if entry is not None else None
+    view = store.stored_at(entry[0]) if entry is not None else None
     if view is None:
         return ""
     with view:

@@ -26,7 +26,7 @@ from tandemmq.replication.audit.rangecheck import (
 from tandemmq.replication.audit.shelves import Queue
 from tandemmq.replication.audit.stores import Replica
 from tandemmq.replication.audit.tables import Finding
-from tandemmq.storage.errors import CorruptFile
+from tandemmq.storage import CorruptFile
 
 FINDINGS_MAX: Final = 10_000  # of one check in one store
 RESIDUE_MS: Final = 3_600_000  # half or delayed messages this long overdue are residue

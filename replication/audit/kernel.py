@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tandemmq.storage.record import Bytes
+from tandemmq.storage import Bytes
 
 try:
     from isal.isal_zlib import crc32

@@ -23,8 +23,7 @@ from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
 from tandemmq.replication.audit.files import QueueFiles
 from tandemmq.replication.audit.source import SegmentFile, segment_name
 from tandemmq.replication.epochs import Epoch, EpochHistory
-from tandemmq.storage import fastjson
-from tandemmq.storage.errors import CorruptFile
+from tandemmq.storage import CorruptFile, fastjson
 
 TIMEOUT_S: Final = 30.0
 TRIES: Final = 3  # of one request that was not answered

@@ -18,8 +18,7 @@ from tandemmq.replication.audit.ledger import DELAY_TOPIC, HALF_TOPIC, OP_TOPIC
 from tandemmq.replication.audit.shelves import IndexEntries
 from tandemmq.replication.audit.stores import Replica
 from tandemmq.replication.audit.windows import limit_of, next_record, read
-from tandemmq.storage.dispatch import parse_delay_levels
-from tandemmq.storage.record import queue_tags_code
+from tandemmq.storage import parse_delay_levels, queue_tags_code
 
 WINDOW_BYTES: Final = 1 << 20  # stays in a core's cache between the copy and the walk
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tandemmq.replication.audit.files import StoreFiles
-from tandemmq.storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.storage import QUEUE_ENTRY_BYTES
 from tandemmq.storage.derivation import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER,

@@ -40,7 +40,7 @@ from tandemmq.replication.audit.shelves import BLANK_SIZE, Queue, Queues, parse_
 from tandemmq.replication.audit.spark_rows import COLUMNS, batches, column_names, record_schema
 from tandemmq.replication.audit.stores import Replica, open_replica
 from tandemmq.replication.audit.walking import log_end, ranges_of
-from tandemmq.storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.storage import QUEUE_ENTRY_BYTES
 
 PARTITION_BYTES: Final = 256 << 20
 PARTITION_BYTES_DIGEST: Final = 1 << 30  # a task costs 40 ms: less of them do the same work

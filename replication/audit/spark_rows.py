@@ -13,7 +13,7 @@ from tandemmq.replication.audit.kernel import BLANK, MORE, RECORD, Line
 from tandemmq.replication.audit.kernels import find_record, kind_at, rows
 from tandemmq.replication.audit.stores import Replica
 from tandemmq.replication.audit.windows import WINDOW_BYTES, read
-from tandemmq.storage.codec import decode_properties, get_property, unpack_host
+from tandemmq.storage import decode_properties, get_property, unpack_host
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_ROWS: Final = 65_536

@@ -28,8 +28,7 @@ from tandemmq.replication.audit.source import (
 from tandemmq.replication.epochs import EpochHistory, read_epochs
 from tandemmq.replication.errors import CorruptEpochFile, CorruptIdentityFile
 from tandemmq.replication.identity import Identity, decode_identity
-from tandemmq.storage.checkpoint import Checkpoint, load_checkpoint
-from tandemmq.storage.config import QUEUE_ENTRY_BYTES
+from tandemmq.storage import QUEUE_ENTRY_BYTES, Checkpoint, load_checkpoint
 
 _WINDOWS_BYTES_MAX: Final = 256 << 20  # of all queues of a broker that are followed at once
 _WINDOW_ENTRIES_MAX: Final = 52_428  # 1 MiB

@@ -37,6 +37,7 @@ from tandemmq.storage import (
 )
 from tandemmq.storage.flags import Problem
 from tandemmq.storage.segment import Segment
+from tandemmq.storage.setaside import FileRange
 
 T0 = 1_700_000_000_000
 
@@ -711,3 +712,19 @@ def test_checkpoint_that_cannot_be_written_leaves_the_older_one(
     assert (tmp_path / "store" / "checkpoint").read_bytes()[:8] == bytes(8)
     store.flush_checkpoint(store.confirmed)
     assert (tmp_path / "store" / "checkpoint").read_bytes()[:8] != bytes(8)
+
+
+def test_a_place_of_the_log_lies_in_one_file_as_far_as_that_goes(opened: Opener) -> None:
+    store = opened()
+    assert store.file_range(0, 100) is None
+    while len(store.log.run.segments) < 3:
+        store.put(draft())
+    first, second, last = store.log.run.segments
+    assert store.file_range(10, 100) == FileRange(first.path, 10, 100)
+    assert store.file_range(second.end - 10, 100) == FileRange(
+        second.path, second.end - second.start - 10, 10
+    )
+    assert store.file_range(last.start, 1 << 40) == FileRange(last.path, 0, last.wrote)
+    assert store.file_range(store.end + (1 << 40), 1) is None
+    store.log.run.drop_first()
+    assert store.file_range(10, 100) == FileRange(second.path, 0, 100)

@@ -122,7 +122,7 @@ class StateAdminHandlers:
     def handle_query_consume_queue(self, command: Command, connection: Peer) -> Command:
         header = QueueHeader.of(command)
         check_topic(header.topic)
-        queue = self._store.queues.get(header.topic, header.queue_id)
+        queue = self._store.queue(header.topic, header.queue_id)
         if queue is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!"

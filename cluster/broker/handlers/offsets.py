@@ -84,7 +84,7 @@ class OffsetHandlers:
         making of a topic and its first consumer would be lost otherwise. Surprises everyone, kept
         for that reason.
         """
-        queue = self._store.queues.get(topic, queue_id)
+        queue = self._store.queue(topic, queue_id)
         if queue is None or queue.min_offset > 0:
             return False
         entry = queue.entry(0)

@@ -88,7 +88,7 @@ class SendBackHandler:
                 return request.reply()
             topic = self._retry_topic(group)
             # Confirmed or not: a consumer has it, of a slave perhaps that told us only now.
-            view = self._store.log.record_at(header.offset)
+            view = self._store.stored_at(header.offset)
             if view is None:
                 raise NoMessageThere(f"look message by offset failed, {header.offset}")
             record = decode(view)

@@ -85,7 +85,7 @@ class TableHandlers:
             tree: dict[str, Any] = {
                 "dataVersion": self._topics.version.to_json(),
                 "gone": sorted(names - found.keys() - {""}),
-                "logStart": self._store.log.start,
+                "logStart": self._store.start,
                 "topicConfigTable": found,
             }
             return {**tree, **self._deletions()} if "" in names else tree
@@ -107,7 +107,7 @@ class TableHandlers:
     def _deletions(self) -> dict[str, Any]:
         """Ours, and for slaves of ours only: see tandemmq.storage.tombstones."""
         store = self._store
-        return {"deletedTopics": store.tombstones.all(), "logStart": store.log.start}
+        return {"deletedTopics": store.tombstones.all(), "logStart": store.start}
 
     def handle_get_all_subscriptiongroup_config(
         self, command: Command, connection: Peer

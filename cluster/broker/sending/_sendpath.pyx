@@ -462,7 +462,7 @@ cdef class SendPath:
         self._admission = admission
         self._asked_at = -1
         self._acks = acks
-        self._tail = store.log.tail
+        self._tail = store.log_tail
         self._store_host = store_host
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
         self._header_max = limits.header_bytes_max
@@ -728,7 +728,7 @@ cdef class SendPath:
     cdef QueueTail _find_queue(self, _Topic topic, int queue_id):
         cdef object queue = <object>PyList_GET_ITEM(topic.tails, queue_id)
         if queue is None:
-            queue = topic.tails[queue_id] = self._store.log.queue_tail(topic.name, queue_id)
+            queue = topic.tails[queue_id] = self._store.queue_tail(topic.name.decode(), queue_id)
         return <QueueTail>queue
 
     cdef unsigned long long _next_random(self) noexcept:

@@ -188,7 +188,7 @@ class DelaySchedule:
         return more
 
     def _step_level(self, level: int, now_ms: int) -> bool:
-        queue = self._store.queues.get(names.SCHEDULE_TOPIC, level - 1)
+        queue = self._store.queue(names.SCHEDULE_TOPIC, level - 1)
         if queue is None:
             self._arrivals[level].look(0, now_ms)  # when its first message comes is known, too
             return False

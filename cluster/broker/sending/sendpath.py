@@ -255,7 +255,7 @@ class SendPath:
             queue_id = self._rng.randrange(topic.write_queues)
         queue = known.tails.get(queue_id)
         if queue is None:
-            queue = self._store.log.queue_tail(known.draft.topic.encode(), queue_id)
+            queue = self._store.queue_tail(known.draft.topic, queue_id)
             known.tails[queue_id] = queue
         draft = known.draft  # used again and again: nobody keeps it
         draft.queue_id = queue_id
@@ -266,7 +266,7 @@ class SendPath:
         draft.born_ms = fields.g
         draft.born_host = connection.peer_host
         draft.reconsume_times = fields.j
-        tail = self._store.log.tail
+        tail = self._store.log_tail
         queue_offset = queue.next_offset
         try:
             offset = tail.append(draft, queue_offset, now_ms)

@@ -74,7 +74,7 @@ class SteadyTime:
 
     def _say(self, what: str) -> None:
         """With what follows for store times, by which messages are searched and kept."""
-        frozen_ms = self._store.log.tail.last_store_ms - self._clock.now_ms()
+        frozen_ms = self._store.last_store_ms - self._clock.now_ms()
         log.warning("the clock %s store_times_stand_still_ms=%d", what, max(0, frozen_ms))
 
 

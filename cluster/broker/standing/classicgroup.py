@@ -102,7 +102,7 @@ class ClassicMaster:
         mode = Mode.of(synchronous=config.role is Role.SYNC_MASTER, flushed=flushed)
         self.core = MasterCore(
             MASTER_ID, mode, rules_of(config), controlled=False,
-            start=store.log.start, end=store.end, flushed=store.flushed,
+            start=store.start, end=store.end, flushed=store.flushed,
         )  # fmt: skip
         self.holds_answers = mode is not Mode.A0
         self.feed = Feed(self.core, clock)
@@ -246,7 +246,7 @@ class ClassicMaster:
 
     def _available(self) -> int:
         core, available = self.core, 0
-        near = self._store.log.end - core.rules.gap_bytes_max
+        near = self._store.end - core.rules.gap_bytes_max
         for slave in core.slaves.values():
             if near < slave.received != NEVER and not (self._late and self._is_late(slave)):
                 available += 1
@@ -296,7 +296,7 @@ class ClassicMaster:
         elif now_ms - self._unmoved[1] >= self.core.rules.slave_timeout_ms:
             self._mark_late(self._unmoved[0])
             self._unmoved = None
-        if self.confirmed() > self._store.dispatcher.position:
+        if self.confirmed() > self._store.dispatched:
             self._wake()
 
     # --- what happens to our log ---
@@ -426,7 +426,7 @@ class ClassicSlave:
         self._followed = ""
         self._rate = Rate()
         self.core = SlaveCore(
-            config.rules, start=store.log.start, end=store.end, flushed=store.flushed, classic=True
+            config.rules, start=store.start, end=store.end, flushed=store.flushed, classic=True
         )
         self.feed = Feed(self.core, clock)
         self.feed.register(Alarm, self._alarm)
@@ -548,8 +548,8 @@ class ClassicSlave:
         store = self._store
         while store.dispatch():
             pass
-        reached = store.dispatcher.position
-        if store.flags.sound and not store.dispatcher.starved and reached < store.confirmed:
+        reached = store.dispatched
+        if store.flags.sound and not store.starved and reached < store.confirmed:
             log.info("half a message cut from=%d to=%d", reached, store.end)
             store.truncate(reached)
 

@@ -27,16 +27,19 @@ from tandemmq.cluster.remoting.errors import RemotingError
 from tandemmq.cluster.remoting.headers import CompareLogsHeader
 from tandemmq.replication.comparing import (
     STRETCH_BYTES,
-    Entry,
     Finding,
     Verdict,
+)
+from tandemmq.replication.keeping import cut_log
+from tandemmq.storage import (
+    Entry,
+    MessageStore,
     begins_entry,
     entry_before,
     entry_bytes,
+    fastjson,
     stretch_digest,
 )
-from tandemmq.replication.keeping import cut_log
-from tandemmq.storage import MessageStore, fastjson
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +104,15 @@ class ComparingMaster:
         return f"this is {'/'.join(self._group)}, asked was {'/'.join(map(str, asked))}"
 
     async def _compared(self, request: Command, header: CompareLogsHeader) -> Command:
-        log_, end = self._store.log, header.log_end
+        store, end = self._store, header.log_end
         if not 0 <= header.log_start <= end:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR, "a stretch ends where it starts or later"
             )
-        if end > log_.end:
-            why = f"its log ends at {end}, ours at {log_.end}: it has what we lost or never had; {SEED}"
+        if end > store.end:
+            why = f"its log ends at {end}, ours at {store.end}: it has what we lost or never had; {SEED}"
             return self._said(request, Verdict.DIFFERS, why)
-        start = log_.start
+        start = store.start
         if header.log_start == end > start:
             # A log that is empty began where ours did then, or nothing of it was shown.
             why = f"no byte of its log below {end} was shown: {SEED}"
@@ -121,11 +124,11 @@ class ComparingMaster:
             return request.reply(ext={VERDICT: AGAIN, LOG_START: str(start)})
         if end - header.log_start > STRETCH_BYTES:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"more than {STRETCH_BYTES} bytes")
-        ours = await asyncio.to_thread(stretch_digest, log_, header.log_start, end)
+        ours = await asyncio.to_thread(stretch_digest, store.log, header.log_start, end)
         if ours is None:
             return self._said(request, Verdict.UNKNOWN, "our log was trimmed meanwhile")
         same = ours.hex() == header.digest
-        if not same or not (header.boundary < start or begins_entry(log_, header.boundary)):
+        if not same or not (header.boundary < start or begins_entry(store.log, header.boundary)):
             why = f"two logs: the bytes below {end} are not ours; {SEED}"
             return self._said(request, Verdict.DIFFERS, why)
         return request.reply(ext={VERDICT: Verdict.SAME.value, PASS: str(self._give(end))})
@@ -208,20 +211,20 @@ class AskingSlave:
         store = self._store
         while store.dispatch(DISPATCHED_RECORDS):  # noqa: ASYNC110 - a turn for others
             await asyncio.sleep(0)
-        whole = store.dispatcher.position
-        if whole < store.end and (not store.flags.queue_writable or store.dispatcher.starved):
+        whole = store.dispatched
+        if whole < store.end and (not store.flags.queue_writable or store.starved):
             return None
         return whole
 
     async def _ask_ours(self, master: str, end: int) -> Finding | None:
         """Of our log up to `end`. None: it is none of ours, or of an older release."""
         store = self._store
-        start = max(store.log.start, end - STRETCH_BYTES)
+        start = max(store.start, end - STRETCH_BYTES)
         for _ in range(3):  # its start moves on, seldom
             digest = await asyncio.to_thread(stretch_digest, store.log, start, end)
             if digest is None:
                 break
-            boundary = store.dispatcher.position
+            boundary = store.dispatched
             header = CompareLogsHeader(start, end, min(boundary, end), digest.hex(), *self._group)
             command = Command(RequestCode.COMPARE_LOGS, header.to_ext())
             answer = await self._requests.request(master, command, ASK_MS)
@@ -242,14 +245,14 @@ class AskingSlave:
         store = self._store
         whole = await self._whole()
         if whole is None:
-            why = f"our queues end at {store.dispatcher.position}: {store.flags.why()}"
+            why = f"our queues end at {store.dispatched}: {store.flags.why()}"
             return Finding(Verdict.UNKNOWN, why)
         if whole < store.end:
             # half a message, of which that master can say nothing: all of it is asked for again
             log.info("half a message cut from=%d to=%d", whole, store.end)
             store.truncate(whole)
         end = store.end
-        if end == store.log.start:
+        if end == store.start:
             return Finding(Verdict.SAME)  # nothing is left that could differ
         entry = await asyncio.to_thread(entry_before, store.log, end)
         if entry is None or entry.stop != end:
@@ -311,17 +314,16 @@ class ExaminingMaster:
         return finding
 
     async def _examine(self, host: str, end: int) -> Finding:
-        log_ = self._store.log
-        if end <= log_.start:
+        if end <= self._store.start:
             return Finding(
                 Verdict.DIFFERS,
-                f"reports {end}, our log starts at {log_.start}: it must be seeded anew",
+                f"reports {end}, our log starts at {self._store.start}: it must be seeded anew",
             )
         there = await self._standing_at(host, end)
         if not there:  # a stranger, mostly: looking for the record would be work for nothing
             why = f"no name server knows a slave at {host} that answers and ends there"
             return Finding(Verdict.UNKNOWN, why)
-        entry = await asyncio.to_thread(entry_before, log_, end)
+        entry = await asyncio.to_thread(entry_before, self._store.log, end)
         if entry is None:
             return Finding(Verdict.UNKNOWN, f"we have no whole message below {end}")
         if entry.stop != end and not self._sent_to(host, end):

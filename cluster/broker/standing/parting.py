@@ -14,9 +14,7 @@ from typing import Final
 
 from tandemmq.replication.comparing import Finding, Verdict
 from tandemmq.replication.keeping import cut_log
-from tandemmq.storage import MessageStore, setaside
-from tandemmq.storage.codec import scan
-from tandemmq.storage.directories import fsync_directory
+from tandemmq.storage import MessageStore, file_starts, fsync_directory, record_ends, setaside
 
 log = logging.getLogger(__name__)
 
@@ -66,22 +64,11 @@ async def cut_where_they_part(store: MessageStore, compare: Compare) -> Finding 
 
 async def _common_end(store: MessageStore, compare: Compare) -> tuple[int, Finding | None]:
     """The end of the last record that both have: first by files, then in the file where they part."""
-    segments = store.log.run.segments
-    starts = [each.start for each in segments]
+    starts = file_starts(store.log)
     file, begun, problem = await _last_same(starts, compare)
     if problem is not None:
         return 0, problem
-    segment = segments[file]
-    ends = await asyncio.to_thread(
-        lambda: [
-            segment.start,
-            *(
-                segment.start + head.position + head.size
-                for head in scan(segment.view, 0, segment.wrote)
-                if not head.blank
-            ),
-        ]
-    )
+    ends = await asyncio.to_thread(record_ends, store.log, starts[file])
     at, same, problem = await _last_same(ends, compare)
     if problem is None and not (same if at else begun):
         why = f"nothing in common with the master: seed it anew; {WORD_NAME} is used up"

@@ -105,7 +105,7 @@ class Replica:
         self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
         self._rate = Rate()
-        self._told_start = store.log.start
+        self._told_start = store.start
         self._held: dict[int, int] = {}  # what each slave had when we last looked
         self._told: GroupView | None = None  # the controller's last word
         self._registered: tuple[KnownReplica, ...] = ()  # nobody, until the controller says who
@@ -166,11 +166,11 @@ class Replica:
         if history.entries:
             # What queues held on the disk had been confirmed, should the checkpoint be damaged.
             known = max(store.checkpoint.confirmed, store.recovered.derived_from)
-            confirmed = min(max(known, store.log.start), end)
+            confirmed = min(max(known, store.start), end)
         return SlaveCore(
             rules=self._config.rules,
             history=history,
-            start=store.log.start,
+            start=store.start,
             end=end,
             flushed=store.flushed,
             confirmed=confirmed,
@@ -245,7 +245,7 @@ class Replica:
         while True:
             self._unfence()
             now_ms = self._clock.monotonic_ms()
-            start = self._store.log.start
+            start = self._store.start
             if start > self._told_start:
                 self._told_start = start
                 self.feed.feed(m.Trimmed(start))
@@ -410,7 +410,7 @@ class Replica:
     @property
     def _gathering(self) -> bool:
         """Whether a connection has staged what becomes part of the log in the loop's next turn."""
-        return self._store.log.staged
+        return self._store.staged
 
     # --- sends that wait ---
 

@@ -13,8 +13,7 @@ from tandemmq.cluster.broker.errors import BrokerError
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing.standing import Standing, slave_refusal
 from tandemmq.cluster.broker.tables.groups import GroupConfig
-from tandemmq.storage import Clock, GetResult, GetStatus, MessageStore, PageCache
-from tandemmq.storage.reading import hot_bytes
+from tandemmq.storage import Clock, GetResult, GetStatus, MessageStore, PageCache, hot_bytes
 
 #: a reader so near the log's end is a reader of the master: the kernel keeps what was just written
 NEAR_BYTES: Final = 64 << 20
@@ -173,12 +172,10 @@ class SlaveReads:
         known = self._pieces.get(piece)
         if known is not None and now_ms - known[0] < ASK_AGAIN_MS:
             return known[1]
-        segment = self._store.log.run.find(max(piece, self._store.log.start))
-        if segment is None:
+        file = self._store.file_range(piece, PIECE_BYTES)
+        if file is None:
             return None
-        start = max(piece, segment.start) - segment.start
-        size = min(PIECE_BYTES, segment.wrote - start)
-        resident = self._page_cache.resident(segment.path, start, size)
+        resident = self._page_cache.resident(file.path, file.position, file.size)
         if len(self._pieces) >= PIECES_MAX:
             self._pieces.clear()
         self._pieces[piece] = (now_ms, resident)

@@ -61,7 +61,7 @@ class Lives:
 
     def _began(self, topic: str, queue_id: int) -> int | None:
         """Until when the queue is new; None while it has no message."""
-        queue = self._store.queues.get(topic, queue_id)
+        queue = self._store.queue(topic, queue_id)
         if queue is None or queue.max_offset == 0:
             return None
         # Retention takes messages that are old.

@@ -357,8 +357,8 @@ class TableSync:
         if read.deleted is None or not any(store.burials.news(read.deleted, read.log_start)):
             self._take_if_due(kind, master, found)
             return
-        with store.durability.doubting():  # the sync comes first, and not on the loop
-            await asyncio.to_thread(store.durability.forget_state)
+        with store.burials.doubting():  # the sync comes first, and not on the loop
+            await asyncio.to_thread(store.burials.sync)
             self._take_if_due(kind, master, found)
 
     def _take_if_due(self, kind: _Kind, master: str, found: _Waiting) -> None:

@@ -83,7 +83,7 @@ class QueueStarts:
         for queue_id in self._unknown(topic):
             lowest, highest = ends.get(queue_id, (0, 0))
             ours = self._store.max_offset(topic, queue_id)
-            if ours < lowest == highest and self._store.queues.begin(topic, queue_id, highest):
+            if ours < lowest == highest and self._store.begin_queue(topic, queue_id, highest):
                 log.info(
                     "queue begins as the master's topic=%s queue=%d at=%d", topic, queue_id, highest
                 )
@@ -96,4 +96,4 @@ class QueueStarts:
         """Queues that describe no message here."""
         config = self._topics.get(topic)
         queues = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
-        return (each for each in range(queues) if self._store.queues.describes_nothing(topic, each))
+        return (each for each in range(queues) if self._store.queue_describes_nothing(topic, each))

@@ -237,7 +237,7 @@ class Plane:
                 "brokerId": standing.broker_id,
                 "role": standing.role.value,
                 "epoch": standing.epoch,
-                "start": store.log.start,
+                "start": store.start,
                 "end": store.end,
                 "confirmed": store.confirmed,
                 "flushed": store.flushed,
@@ -254,7 +254,7 @@ class Plane:
     async def _log_files(self, request: web.Request) -> web.Response:
         store = self._store
         positions = {
-            "start": store.log.start,
+            "start": store.start,
             "end": store.end,
             "confirmed": store.confirmed,
             "flushed": store.flushed,

@@ -44,7 +44,7 @@ class Measures:
             "rocketmq_consumer_lag_messages": lambda: self._lag("lag"),
             "rocketmq_consumer_inflight_messages": lambda: self._lag("inflight"),
             "rocketmq_consumer_ready_messages": lambda: self._lag("ready"),
-            "rocketmq_storage_size_bytes": lambda: [(_STORE, store.end - store.log.start)],
+            "rocketmq_storage_size_bytes": lambda: [(_STORE, store.end - store.start)],
             "rocketmq_storage_flush_behind_bytes": lambda: [(_STORE, store.end - store.flushed)],
             "rocketmq_storage_dispatch_behind_bytes": lambda: [
                 (_STORE, store.dispatch_backlog_bytes)
@@ -184,9 +184,9 @@ class Measures:
                 yield (group.name, name, str(retry).lower(), self._system(name)), max(total, 0)
 
     def _reserve_time(self) -> Series:
-        oldest_ms = self._broker.store.log.store_ms_at(self._broker.store.log.start)
+        oldest_ms = self._broker.store.earliest_store_ms()
         now_ms = self._broker.clock.now_ms()
-        yield _STORE, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0)
+        yield _STORE, 0 if oldest_ms < 0 else max(now_ms - oldest_ms, 0)
 
     def _connections(self) -> Series:
         for server in self._broker.listening:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from tandemmq.storage import ConsumeQueue, MessageStore
-from tandemmq.storage.derivation import QUEUE_ENTRY
-from tandemmq.storage.queuefiles import BLANK_SIZE
 
 ENTRIES_MAX: Final = 500  # read of one queue at a look; what came beyond counts as large as these
 
@@ -53,6 +51,5 @@ class PutSizes:
 
 def _bytes_of(queue: ConsumeQueue, end: int, messages: int) -> int:
     count = min(messages, ENTRIES_MAX)
-    entries = QUEUE_ENTRY.iter_unpack(queue.chunk(end - count, count))
-    sizes = [size for _, size, _ in entries if size != BLANK_SIZE]
+    sizes = queue.record_sizes(end - count, count)
     return sum(sizes) * messages // len(sizes) if sizes else 0

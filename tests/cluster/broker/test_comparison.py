@@ -34,14 +34,11 @@ from tandemmq.replication.classicgate import encode_pass
 from tandemmq.replication.comparing import (
     Finding,
     Verdict,
-    begins_entry,
-    entry_before,
-    stretch_digest,
 )
 from tandemmq.replication.frames import Dialect, Report, encode_slave_frame
 from tandemmq.replication.master import MasterCore
 from tandemmq.replication.masterevents import CompareSlave, SlaveCompared
-from tandemmq.storage import setaside
+from tandemmq.storage import begins_entry, entry_before, setaside, stretch_digest
 from tandemmq.storage.flags import StoreFlags
 
 SEGMENT = 16384

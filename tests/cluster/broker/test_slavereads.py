@@ -23,8 +23,15 @@ from tandemmq.cluster.broker.standing.slavereads import (
 )
 from tandemmq.cluster.broker.tables.groups import GroupConfig
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.storage import Draft, GetResult, GetStatus, StorageConfig, pack_host
-from tandemmq.storage.reading import hot_bytes
+from tandemmq.storage import (
+    Draft,
+    GetResult,
+    GetStatus,
+    StorageConfig,
+    hot_bytes,
+    pack_host,
+    setaside,
+)
 
 FOUND, MOVED, RETRY, NOTHING_NEW = 0, 21, 20, 19
 SUSPEND, SUBSCRIPTION = 2, 4
@@ -70,10 +77,12 @@ class Place:
         self.slave_end = slave_end
         identity: dict[str, Any] = {"broker_id": 1} if role is Role.SLAVE else {}
         config = BrokerConfig(storage=storage, role=role, **identity, **settings)
-        segment = SimpleNamespace(path=Path("unused"), start=0, wrote=self.END)
-        run = SimpleNamespace(find=lambda offset: segment)
         store: Any = SimpleNamespace(
-            end=self.END, config=storage, log=SimpleNamespace(run=run, start=0)
+            end=self.END,
+            config=storage,
+            file_range=lambda offset, bytes_max: setaside.FileRange(
+                Path("unused"), offset, min(bytes_max, self.END - offset)
+            ),
         )
         standing: Any = SimpleNamespace(role=role, readable_elsewhere=self._readable)
         cache: Any = self.cache
