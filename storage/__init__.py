@@ -65,11 +65,12 @@ from tandemmq.storage.errors import (
 )
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.pagecache import PageCache
+from tandemmq.storage.querying import QueryResult
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector, hot_bytes
 from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Recovered
-from tandemmq.storage.store import MessageStore, QueryResult, open_store
+from tandemmq.storage.store import MessageStore, open_store
 from tandemmq.storage.storelock import is_in_use
 from tandemmq.storage.tombstones import Tombstones
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
 from tandemmq.storage.clock import Clock, SystemClock
@@ -24,37 +22,24 @@ from tandemmq.storage.dispatch import Dispatcher, parse_delay_levels
 from tandemmq.storage.durability import Durability
 from tandemmq.storage.errors import (
     FlushFailed,
-    MessageIllegal,
-    MessageTooLarge,
-    PropertiesTooLarge,
-    SegmentUnavailable,
     StoreIsFull,
     StoreNotWritable,
 )
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
+from tandemmq.storage.logfiles import LogFiles
+from tandemmq.storage.putrules import PutRules
+from tandemmq.storage.querying import QueryResult, query_by_key
 from tandemmq.storage.reading import EVERYTHING, GetResult, Reader, Selector, hot_bytes
 from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Parts, Recovered, Recovery
 from tandemmq.storage.retention import Retention
-from tandemmq.storage.segment import Segment
 from tandemmq.storage.setaside import FileRange
 from tandemmq.storage.storelock import locked
 from tandemmq.storage.takeover import Takeover, hide_unconfirmed
 from tandemmq.storage.tombstones import Burials
 
 log = logging.getLogger(__name__)
-
-WAITING_RECORDS_MAX: Final = 400_000  # appended, not dispatched: beyond, puts are refused
-TOPIC_BYTES_MAX: Final = 127
-RETRY_TOPIC_BYTES_MAX: Final = 255
-RETRY_PREFIX: Final = "%RETRY%"
-PROPERTIES_BYTES_MAX: Final = 32_767
-ENVELOPE_BYTES: Final = 65_536  # a record may be this much larger than maxMessageSize
-SPACE_RETRY_MS: Final = 1000
-NOT_MADE_AGAIN_MS: Final = 60_000  # so often it is said that there is no space for the next file
-SPACE_PROBLEMS: Final = Problem.LOG_FULL | Problem.QUEUES_FULL
-QUERY_ROUNDS_MAX: Final = 3
 
 
 @dataclass(slots=True)
@@ -66,15 +51,6 @@ class StoreStats:
     got_messages: int = 0
     got_bytes: int = 0
     deleted_segments: int = 0
-
-
-@dataclass(slots=True)
-class QueryResult:
-    """Records are slices of the log: copy them before the event loop runs anything else."""
-
-    records: list[memoryview] = field(default_factory=list)
-    last_ms: int = 0  # end of the newest index file
-    last_offset: int = 0
 
 
 class MessageStore:
@@ -117,11 +93,8 @@ class MessageStore:
         self.tails_dropped = 0  # who keeps a QueueTail asks for it anew when this changes
         self._mark = mark
         self._synchronous = config.flush_mode is FlushMode.SYNC
-        self._retired: list[Segment] = []
-        self._no_space_ms = 0  # monotonic, of the last refused segment
-        self._not_made_ms = (
-            -NOT_MADE_AGAIN_MS
-        )  # when it was last said that none was made in advance
+        self.put_rules = PutRules(self)
+        self.log_files = LogFiles(self)
 
     # --- opening and closing ---
 
@@ -164,9 +137,7 @@ class MessageStore:
             if clean:
                 self._close_clean()
         finally:
-            for segment in self._retired:
-                segment.unlink()
-                segment.free(self.clock.monotonic_ms(), forced_after_ms=0)
+            self.log_files.close()
             self.queues.close()
             if self.index is not None:
                 self.index.close()
@@ -195,12 +166,12 @@ class MessageStore:
         """Append one message. See the class for errors; limits are RocketMQ's."""
         if self.before_put is not None:
             self.before_put()
-        self._check(draft, len(draft.body))
+        self.put_rules.check(draft, len(draft.body))
         tail = self.queue_tail(draft.topic, draft.queue_id)
         try:
             placed = self.log.append(draft, tail, self.clock.now_ms())
         except (StoreIsFull, FlushFailed) as error:
-            self._note_refused(error)
+            self.put_rules.note_refused(error)
             raise
         self.note_appended(1, placed.size)
         return placed
@@ -209,12 +180,12 @@ class MessageStore:
         """Append one message per item, next to each other in one file."""
         if self.before_put is not None:
             self.before_put()
-        self._check(envelope, sum(len(item.body) for item in items))
+        self.put_rules.check(envelope, sum(len(item.body) for item in items))
         tail = self.queue_tail(envelope.topic, envelope.queue_id)
         try:
             placed = self.log.append_batch(envelope, items, tail, self.clock.now_ms())
         except (StoreIsFull, FlushFailed) as error:
-            self._note_refused(error)
+            self.put_rules.note_refused(error)
             raise
         self.note_appended(len(placed.offsets), placed.end - placed.offsets[0])
         return placed
@@ -233,7 +204,7 @@ class MessageStore:
         try:
             end = self.log.append_raw(data, offset)
         except (StoreIsFull, FlushFailed) as error:
-            self._note_refused(error)
+            self.put_rules.note_refused(error)
             raise
         finally:
             if seeded and self.log.run.segments:  # a part may be in it although the disk is full
@@ -243,59 +214,9 @@ class MessageStore:
         self.note_appended(0, len(data))
         return end
 
-    def _check(self, draft: Draft, body_bytes: int) -> None:
-        """What RocketMQ checks before a put, plus flow control."""
-        reason = self.refusal()
-        if reason is not None:
-            raise reason
-        topic_bytes = len(draft.topic.encode("utf-8", "replace"))
-        retry = draft.topic.startswith(RETRY_PREFIX)
-        limit = RETRY_TOPIC_BYTES_MAX if retry else TOPIC_BYTES_MAX
-        if not 0 < topic_bytes <= limit:
-            raise MessageIllegal(f"topic is {topic_bytes} bytes, allowed are 1 to {limit}")
-        if draft.queue_id < 0:
-            raise MessageIllegal(f"queue id is {draft.queue_id}")
-        if body_bytes > self.config.body_bytes_max:
-            raise MessageTooLarge(
-                f"body is {body_bytes} bytes, maxMessageSize is {self.config.body_bytes_max}"
-            )
-        if len(draft.properties) > PROPERTIES_BYTES_MAX:
-            raise PropertiesTooLarge(
-                f"properties are {len(draft.properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
-            )
-
     def refusal(self) -> StoreNotWritable | None:
         """Why a put would be refused right now, whatever it holds; None when it would not."""
-        if not self.flags.writable:
-            self._look_for_space()
-        if not self.flags.writable:
-            kind = StoreIsFull if self.flags.full else StoreNotWritable
-            return kind(f"the store refuses writes: {self.flags.why()}")
-        waiting = self.stats.appended_messages - self.dispatcher.stats.records
-        if waiting > WAITING_RECORDS_MAX:
-            return StoreNotWritable(
-                f"{waiting} messages wait for their queues, more than {WAITING_RECORDS_MAX}"
-            )
-        return None
-
-    def _look_for_space(self) -> None:
-        """Where a full disk stopped us, try again, once a second."""
-        if (
-            self.flags.problems & SPACE_PROBLEMS
-            and self.clock.monotonic_ms() - self._no_space_ms >= SPACE_RETRY_MS
-        ):
-            self._no_space_ms = self.clock.monotonic_ms()
-            self.flags.clear(Problem.LOG_FULL)  # the next put finds out
-            if self.dispatcher.starved:
-                self.dispatch()
-
-    def _note_refused(self, error: StoreIsFull | FlushFailed) -> None:
-        if isinstance(error, FlushFailed):
-            self.durability.note_final(error)
-            return
-        self._no_space_ms = self.clock.monotonic_ms()
-        if self.flags.set(Problem.LOG_FULL, str(error)):
-            log.error("store refuses writes until there is space why=%s", error)
+        return self.put_rules.refusal()
 
     def commit(self, count: int, size: int) -> None:
         """Make what the send path staged part of the log, and count it. Answers may leave only
@@ -409,7 +330,7 @@ class MessageStore:
     @property
     def dispatch_behind(self) -> bool:
         """Flow control: whether so many messages wait that puts are refused."""
-        return self.waiting_records > WAITING_RECORDS_MAX
+        return self.put_rules.behind
 
     # --- reading ---
 
@@ -512,33 +433,8 @@ class MessageStore:
         end_ms: int,
         unique: bool = False,
     ) -> QueryResult:
-        """Records whose key has the same hash, oldest first; the caller compares the keys.
-
-        unique: a look-up by message id, which takes defaultQueryMaxNum at most.
-        Source: RocketMQ's DefaultMessageStore.queryMessage.
-        """
-        result = QueryResult()
-        if self.index is None:
-            return result
-        if unique:
-            count_max = self.config.query_count_default
-        count_max = min(count_max, self.config.query_count_max)
-        last_query_ms = end_ms
-        for _ in range(QUERY_ROUNDS_MAX):
-            offsets, result.last_ms, result.last_offset = self.index.query(
-                topic, key, count_max, begin_ms, last_query_ms
-            )
-            offsets = sorted(set(offsets))
-            if not offsets:
-                break
-            last_query_ms = self.log.store_ms_at(offsets[0]) or 0
-            for offset in offsets:
-                record = self.record_at(offset)
-                if record is not None:
-                    result.records.append(record)
-            if result.records or last_query_ms < begin_ms:
-                break
-        return result
+        """See query_by_key()."""
+        return query_by_key(self, topic, key, count_max, begin_ms, end_ms, unique)
 
     # --- topics ---
 
@@ -554,15 +450,7 @@ class MessageStore:
 
     def clean_expired_queues(self, is_system: Callable[[str], bool] = lambda topic: False) -> int:
         """Remove queues of which no message is left; their offsets begin again at 0."""
-        removed = 0
-        for queue in self.queues:
-            if not is_system(queue.topic) and queue.expired(self.log.start):
-                self.queues.delete_queue(queue.topic, queue.queue_id)
-                tails = self.log.queue_tails.get(queue.topic.encode(), {})
-                tails.pop(queue.queue_id, None)
-                self.tails_dropped += 1
-                removed += 1
-        return removed
+        return self.burials.drop_expired(is_system)
 
     def clean_unused_topics(self, known: set[str] | frozenset[str]) -> list[str]:
         """Remove the queues of every topic that is not known (system topics count as known)."""
@@ -595,21 +483,8 @@ class MessageStore:
         return self.log.next_segment_needed()
 
     def prepare_next_segment(self) -> bool:
-        """Make the next log file; whether there is one. [thread]
-
-        A full disk is no error yet: the present file still has room. It is said once a minute.
-        """
-        try:
-            if self.log.next_segment_needed():
-                self.log.make_next_segment()
-        except (StoreIsFull, SegmentUnavailable) as error:
-            now_ms = self.clock.monotonic_ms()
-            if now_ms - self._not_made_ms >= NOT_MADE_AGAIN_MS:
-                self._not_made_ms = now_ms
-                log.warning("next segment not made yet why=%s", error)
-            return False
-        self._not_made_ms = -NOT_MADE_AGAIN_MS
-        return True
+        """Make the next log file; whether there is one. [thread]"""
+        return self.log_files.prepare_next()
 
     # --- retention ---
 
@@ -619,23 +494,11 @@ class MessageStore:
 
         Also looks at the disk: sets and clears the disk-full flag. Raises OSError.
         """
-        segments = self.retention.take()
-        if self.dispatcher.starved:
-            self.dispatch()
-        now_ms = self.clock.monotonic_ms()
-        paths = []
-        for segment in segments:
-            segment.retire(now_ms)
-            self._retired.append(segment)
-            paths.append(segment.path)
-        self.stats.deleted_segments += len(segments)
-        if segments:
-            self.queues.start_at(self.log.start)
-            paths += self.queues.drop_before(self.log.start)
-            self.tombstones.log_starts_at(self.log.start)
-            if self.index is not None:
-                paths += self.index.drop_before(self.log.start)
-        return paths
+        return self.log_files.clean()
+
+    def free_retired(self) -> int:
+        """Delete and unmap log files that clean() took out; how many still wait for readers. [thread]"""
+        return self.log_files.free_retired()
 
     def clean_soon(self) -> None:
         """The next clean() deletes what has expired, whatever the hour."""
@@ -645,23 +508,6 @@ class MessageStore:
     def clean_held_back(self) -> bool:
         """Whether clean() left files because nothing vouches yet for what was derived from them."""
         return self.retention.held_back
-
-    def free_retired(self) -> int:
-        """Delete and unmap log files that clean() took out; how many still wait for readers. [thread]
-
-        Deleting a large file keeps the disk busy, so there is a pause after each but the last.
-        """
-        pause_s = self.config.delete_pause_ms / 1000
-        deleted = False
-        for segment in list(self._retired):
-            if segment.path.exists():
-                if deleted:
-                    time.sleep(pause_s)
-                segment.unlink()
-                deleted = True
-            if segment.free(self.clock.monotonic_ms(), self.config.forced_release_ms):
-                self._retired.remove(segment)
-        return len(self._retired)
 
     # --- cutting ---
 

@@ -162,6 +162,18 @@ class Burials:
         ]
         return buried, undone
 
+    def drop_expired(self, is_system: Callable[[str], bool]) -> int:
+        """See MessageStore.clean_expired_queues."""
+        removed = 0
+        for queue in self._store.queues:
+            if not is_system(queue.topic) and queue.expired(self._store.log.start):
+                self._store.queues.delete_queue(queue.topic, queue.queue_id)
+                tails = self._store.log.queue_tails.get(queue.topic.encode(), {})
+                tails.pop(queue.queue_id, None)
+                self._store.tails_dropped += 1
+                removed += 1
+        return removed
+
     def _derive_from(self, offset: int) -> None:
         """Before queues are dropped: who notes meanwhile how far they are complete must find it lowered."""
         store = self._store

@@ -217,6 +217,6 @@ def test_files_are_deleted_one_by_one_with_a_pause_between(
     w.percent = 95
     w.store.clean()
     pauses: list[float] = []
-    monkeypatch.setattr("tandemmq.storage.store.time.sleep", pauses.append)
+    monkeypatch.setattr("tandemmq.storage.logfiles.time.sleep", pauses.append)
     assert w.store.free_retired() == 0
     assert pauses == [0.1, 0.1, 0.1]

@@ -33,7 +33,7 @@ from tandemmq.storage import (
     decode,
     encode_properties,
     open_store,
-    store,
+    putrules,
 )
 from tandemmq.storage.flags import Problem
 from tandemmq.storage.segment import Segment
@@ -172,7 +172,7 @@ def test_store_time_never_goes_back(opened: Opener, clock: Clock) -> None:
 def test_flow_control_refuses_puts_until_dispatch_catches_up(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "WAITING_RECORDS_MAX", 10)
+    monkeypatch.setattr(putrules, "WAITING_RECORDS_MAX", 10)
     opened_store = opened()
     for _ in range(11):
         opened_store.put(draft())
