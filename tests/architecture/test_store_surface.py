@@ -21,6 +21,7 @@ STORAGE = "tandemmq.storage"
 #: deeper modules that others may import
 PUBLIC_MODULES = {
     "_record",  # C over pointers, for the other compiled modules: cimport knows no packages' names
+    "twins",  # the rule that picks compiled forms, for every package
     "derivation",  # the inner loop of dispatch, with which the audit derives what a store ought to hold
 }
 #: what others may call methods of: a part that is a table or a state, with rules of its own
