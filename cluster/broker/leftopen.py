@@ -157,18 +157,19 @@ def look(config: StorageConfig) -> list[Found]:
 
 
 def _look_at_messages(config: StorageConfig) -> list[Found]:
+    root = Path(config.root)
     log_ = CommitLog(config, read_only=True)
     queues = ConsumeQueues(config, read_only=True)
     try:
         log_.load()
         queues.load()
         if not any(True for _ in queues):  # moved away: the start derives them
-            return list(in_messages(Path(config.root), log_, _derived(log_)))
+            return list(in_messages(root, log_, _derived(log_)))
         queues.start_at(log_.start)
-        for topic in _WAITING_TOPICS:
-            for queue in queues.of_topic(topic):
+        for queue in queues:
+            if queue.topic in _WAITING_TOPICS or _tiered(root):
                 queue.look()
-        return list(in_messages(Path(config.root), log_, queues))
+        return list(in_messages(root, log_, queues))
     finally:
         queues.close()
         log_.close()
@@ -311,7 +312,7 @@ def in_files(root: Path) -> Iterator[Found]:
             "keep their consumers at RocketMQ",
             "lightQueues",
         )
-    if (config / "tieredStoreMetadata.json").exists():
+    if _tiered(root):
         yield Found("a tiered store was in use: what is only there cannot be read here")
     yield from _kinds_of_topics(topics, {*compacted, *batches})
 
@@ -329,6 +330,10 @@ def _kinds_of_topics(topics: dict[str, Any], told: set[str]) -> Iterator[Found]:
             without.append(f"{topic} ({', '.join(found)})")
     if without:
         yield Found(f"kept as ordinary topics here: {_named(without)}")
+
+
+def _tiered(root: Path) -> bool:
+    return (root / "config" / "tieredStoreMetadata.json").exists()
 
 
 def _rocksdb(directory: Path) -> bool:
@@ -359,7 +364,10 @@ def _named(topics: Iterable[str]) -> str:
 
 
 def in_messages(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterator[Found]:
-    """Timers and transactions that wait. Reads every record of their topics. Raises CorruptFile, OSError."""
+    """Timers and transactions that wait, and readers of a tiered store. Reads every record of the former's topics.
+
+    Raises CorruptFile, OSError.
+    """
     timers = waiting_timers(root, log_, queues.get(TIMER_TOPIC, 0))
     if timers:
         first = _instant(min(due_ms for _, due_ms in timers))
@@ -374,6 +382,11 @@ def in_messages(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterator[
             f"half messages that wait for commit or rollback ({_counted(halves)}): transactions are not served here",
             "stop their producers and let RocketMQ settle them",
             "halves",
+        )
+    if _tiered(root) and (behind := list(readers_of_tiered(root, queues))):
+        yield Found(
+            f"groups that still need messages which only the tiered store has ({_named(behind)}): here they go on "
+            "where the local log begins"
         )
 
 
@@ -443,6 +456,19 @@ def waiting_halves(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterat
         for queue_offset, record in _records(log_, queue, begin):
             if queue_offset not in settled:
                 yield decode_properties(record.properties).get("REAL_TOPIC", "?")
+
+
+def readers_of_tiered(root: Path, queues: WaitingQueues) -> Iterator[str]:
+    """The groups of a tiered store that still need what only it has, each with the topic and how many messages."""
+    for key, progress in _table(root / "config" / "consumerOffset.json", "offsetTable").items():
+        topic, _, group = key.partition("@")
+        behind = 0
+        for queue_id, offset in (progress if isinstance(progress, dict) else {}).items():
+            queue = queues.get(topic, int(queue_id))
+            if queue is not None:
+                behind += max(0, queue.min_offset - offset)
+        if behind:
+            yield f"{group} of {topic}: {behind}"
 
 
 def _progress(offsets: dict[str, Any], topic: str, queue_id: int) -> int:

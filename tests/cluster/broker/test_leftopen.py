@@ -179,6 +179,26 @@ def test_files_that_lose_nothing_are_a_warning(
     assert len(caplog.records) == 2
 
 
+def test_groups_that_need_what_only_a_tiered_store_has_are_named(
+    config: BrokerConfig, store: MessageStore
+) -> None:
+    for _ in range(10):
+        put(store, "T")
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    fourth = queue.entry(3)
+    assert fourth is not None
+    progress = {"T@Late": {"0": 1}, "T@There": {"0": 3}, "Elsewhere@Late": {"0": 0}}
+    save(config, "consumerOffset.json", {"offsetTable": progress})
+    save(config, "tieredStoreMetadata.json", {})
+    assert texts(config, store) == []
+    store.queues.start_at(fourth[0])
+    (text,) = texts(config, store)
+    assert "(Late of T: 2)" in text
+    (config.config_path / "tieredStoreMetadata.json").unlink()
+    assert texts(config, store) == []
+
+
 def test_compacted_files_of_deleted_topics_are_no_reason_and_those_of_others_are(
     config: BrokerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
