@@ -42,6 +42,11 @@ _WAITING_TOPICS: Final = (TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC)
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 NAMED_MAX: Final = 5  # topics in one line
 
+_BATCHES_BACK: Final = (
+    "RocketMQ refuses to start on queues that were made here of a topic of queue.type=BatchCQ: before the way back "
+    "remove the directory consumequeue, which it derives from the log anew"
+)
+
 _TIMER_CHECKPOINT: Final = struct.Struct(
     ">4q"
 )  # read until ms, log flushed, queue offset, master's
@@ -302,7 +307,7 @@ def in_files(root: Path) -> Iterator[Found]:
     if batches := _entries(root / "batchconsumequeue"):
         yield Found(
             f"topics of queue.type=BatchCQ ({_named(batches)}): their queues count batches, here they count messages, "
-            "so positions in them mean others",
+            f"so positions in them mean others; {_BATCHES_BACK}",
             "have them consumed and deleted at RocketMQ",
             "batchQueues",
         )
@@ -322,14 +327,17 @@ _KINDS: Final = {"cleanup.policy": "COMPACTION", "queue.type": "BatchCQ"}
 
 def _kinds_of_topics(topics: dict[str, Any], told: set[str]) -> Iterator[Found]:
     """Topics whose attributes ask for what is not done here, and of which nothing is stored in that way."""
-    without = []
+    without: list[str] = []
+    back = ""
     for topic, config in topics.items():
         attributes = (config or {}).get("attributes") or {}
         found = [f"{key}={value}" for key, value in _KINDS.items() if attributes.get(key) == value]
         if found and topic not in told:
             without.append(f"{topic} ({', '.join(found)})")
+            if attributes.get("queue.type") == _KINDS["queue.type"]:
+                back = f"; {_BATCHES_BACK}"
     if without:
-        yield Found(f"kept as ordinary topics here: {_named(without)}")
+        yield Found(f"kept as ordinary topics here: {_named(without)}{back}")
 
 
 def _tiered(root: Path) -> bool:

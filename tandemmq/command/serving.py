@@ -64,8 +64,9 @@ def nameserver_settings(
         as_rocketmq=as_rocketmq,
         also_known=controller.KEYS,
     )
+    told = frozenset(properties)  # of what neither knows the name server has warned
     beside = controller.ControllerConfig.from_properties(
-        properties, path=path, insecure=insecure, also_known=nameserver.KEYS
+        properties, path=path, insecure=insecure, also_known=nameserver.KEYS | told
     )
     return config, beside
 

@@ -56,6 +56,7 @@ def test_a_store_in_rocksdb_comes_over_as_the_howto_says(
         ends = [ask(broker.address, GET_MAX, each)[1]["extFields"]["offset"] for each in asked]
         assert sum(map(int, ends)) == 102  # 100 sent, and two that the timer wheel delivered
         assert broker.stop() == 0
+    shutil.rmtree(store / "consumequeue")  # a topic of it is of queue.type=BatchCQ
     with JavaBroker(NEWEST, tmp_path / "back", "", store=store) as theirs:  # storeType=default
         theirs.start()
         back = fastjson.loads(ask(theirs.address, GET_ALL_OFFSETS)[2])["offsetTable"]

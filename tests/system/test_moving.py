@@ -89,6 +89,20 @@ def test_a_name_server_for_acting_masters_is_told_what_to_do_instead(tmp_path: P
         assert "supportActingMaster" in done.err and "Without the line" in done.err
 
 
+def test_what_neither_a_name_server_nor_its_controller_knows_is_warned_of_once(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ's conf/controller/cluster-3n-namesrv-plugin begins with a comment that is none in properties."""
+    path = tmp_path / "namesrv-n0.conf"
+    lines = ["<!--", "  Licensed to somebody", "  -->", "enableControllerInNamesrv = true"]
+    lines += ["controllerDLegerPeers = n0-127.0.0.1:9878", "controllerDLegerSelfId = n0"]
+    path.write_text("\n".join(lines))
+    done = run("check-config", path)
+    assert done.code == ExitCode.OK, done.err
+    for key in ("<!--", "Licensed", "-->"):
+        assert done.err.count(f"unknown setting ignored key={key}") == 1
+
+
 def test_check_config_takes_what_the_start_will_be_given(tmp_path: Path) -> None:
     """RocketMQ's own slave file (conf/2m-2s-async/broker-a-s.properties) names no name server."""
     path = tmp_path / "broker-a-s.properties"

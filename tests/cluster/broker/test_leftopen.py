@@ -176,7 +176,16 @@ def test_files_that_lose_nothing_are_a_warning(
     with caplog.at_level(logging.WARNING):
         leftopen.check_files(config)
     assert "C (cleanup.policy=COMPACTION)" in caplog.text
+    assert "way back" not in caplog.text
     assert len(caplog.records) == 2
+
+
+def test_the_way_back_of_a_topic_of_batches_is_told(config: BrokerConfig) -> None:
+    attributes = {"queue.type": "BatchCQ"}
+    save(config, "topics.json", {"topicConfigTable": {"B": {"attributes": attributes}}})
+    (found,) = leftopen.look(config.storage)
+    assert "B (queue.type=BatchCQ)" in found.text and "way back remove the directory" in found.text
+    assert not found.mend
 
 
 def test_groups_that_need_what_only_a_tiered_store_has_are_named(
