@@ -48,7 +48,7 @@ _NOT_HERE: Final[dict[str, tuple[Callable[[str], bool], str]]] = {
     "brokerConfigPaths": (
         _is_given,
         "must be empty: there are no containers here, and the brokers of these files would be missing. Start each with "
-        "its own file: tandem broker -c FILE",
+        "its own file, and with this one's name servers: tandem broker -c FILE -n HOST:PORT",
     ),
     "enableLmq": (is_on, "must be false: light queues are not here, what is sent to them would reach nobody"),
     "enableMultiDispatch": (
