@@ -24,6 +24,8 @@ INTERNAL: Final[Mapping[str, frozenset[str]]] = {
 }
 METHODS: Final = (property, classmethod, staticmethod)
 STARS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+# structs resolve their types, the others show them as written
+MODULES: Final = re.compile(r"\b(?:collections\.abc|tandemmq(?:\.[a-z_]+)+)\.(?=[A-Z])")
 TERM = re.compile(r"^(\S(?:.*?\S)?) {2,}(\S.*)$")
 
 
@@ -142,7 +144,8 @@ def _parameter(each: inspect.Parameter) -> str:
     kind = each.annotation
     text = STARS.get(each.kind, "") + each.name
     if kind is not inspect.Parameter.empty:
-        text += f": {kind if isinstance(kind, str) else inspect.formatannotation(kind)}"
+        shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+        text += f": {MODULES.sub('', shown)}"
     if each.default is not inspect.Parameter.empty:
         text += f" = {_default(each.default)}"
     return text

@@ -9,6 +9,7 @@ takes is taken, with the value it gives:
     enum       by name in any case, by ordinal; an unknown name is as none
     object     [] and "" are as none
     list       an object alone is a list of one where objects are listed; what is none in it is left out
+    table      its keys may be objects; such a table comes sorted, since Java's has no order
     unknown members are skipped; null, for numbers and booleans also "" and "null", is as if not sent
 
 Everything else is refused, also what fastjson takes by accident: dates as numbers, numbers that overflow, missing
@@ -18,6 +19,8 @@ it answers (tests/compat/test_java_bodies.py).
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import functools
 import re
 from collections.abc import Callable
@@ -34,6 +37,8 @@ Kind = TypeVar("Kind")
 #: values that one body may stand for, "$ref" resolved: some per byte, so that no small body makes much work
 NODES_MIN: Final = 10_000
 NODES_PER_BYTE: Final = 2
+#: what a Struct sets to true whose members need not be sent, though they have no default: see _zero
+UNSENT_IS_ZERO: Final = "__unsent_is_zero__"
 _ENUM: Final = "names of the enum"
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
@@ -140,7 +145,12 @@ def _shape_of(info: inspect.Type) -> _Shape:
             return _optional(_shape_of(inner))
         case inspect.StructType():
             return _struct(info)
-        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType():
+        case (
+            inspect.ListType()
+            | inspect.SetType()
+            | inspect.FrozenSetType()
+            | inspect.VarTupleType()
+        ):
             return _list(info.item_type)
         case inspect.DictType():
             return _table(info)
@@ -149,9 +159,11 @@ def _shape_of(info: inspect.Type) -> _Shape:
         case inspect.IntType():
             narrow = info.le is not None and info.le <= _INT32_MAX
             return functools.partial(_integer, narrow)
+        case inspect.FloatType():
+            return _fraction
         case inspect.StrType():
             return _text
-        case inspect.AnyType():
+        case inspect.AnyType() | inspect.CustomType(cls=builtins.object):
             return _anything
     raise TypeError(f"bodies hold no {info}")
 
@@ -166,10 +178,12 @@ def _optional(inner: _Shape) -> _Shape:
 
 def _struct(info: inspect.StructType) -> _Shape:
     members = [(field.encode_name, _shape_of(field.type)) for field in info.fields]
+    zeros = getattr(info.cls, UNSENT_IS_ZERO, False)
+    unsent = {each.encode_name: _zero(each.type) for each in info.fields if zeros and each.required}
 
     def shape(value: Any) -> Any:
         if isinstance(value, dict):
-            found = {}
+            found = dict(unsent)
             for name, member in members:
                 if (sent := value.get(name)) is None:
                     continue  # null is as if it were not sent: the default stays
@@ -184,6 +198,22 @@ def _struct(info: inspect.StructType) -> _Shape:
         raise _misfit("an object", value)
 
     return shape
+
+
+def _zero(info: inspect.Type) -> Any:
+    """What Java leaves in a member that nothing was sent for; a text, which it leaves null, is empty."""
+    match info:
+        case inspect.StructType():
+            return _struct(info)({})
+        case inspect.DictType():
+            return {}
+        case inspect.StrType():
+            return ""
+        case inspect.BoolType():
+            return False
+        case inspect.IntType() | inspect.FloatType():
+            return 0
+    return ()
 
 
 def _list(item: inspect.Type) -> _Shape:
@@ -211,7 +241,8 @@ def _list(item: inspect.Type) -> _Shape:
 
 def _table(info: inspect.DictType) -> _Shape:
     inner = _shape_of(info.value_type)
-    numbered = isinstance(info.key_type, inspect.IntType)
+    key_shape = _key(info.key_type)
+    ordered = isinstance(info.key_type, inspect.StructType)
     objects = isinstance(info.value_type, inspect.StructType)
 
     def shape(value: Any) -> Any:
@@ -222,14 +253,35 @@ def _table(info: inspect.DictType) -> _Shape:
             try:
                 read = _NONE if each is None else inner(each)
                 if read is not _NONE:
-                    found[_integer(False, key) if numbered else key] = read
+                    found[key_shape(key)] = read
                 elif objects:
                     raise _misfit("an object", each)
             except _Misfit as misfit:
                 raise misfit.below(f"[{key[:64]!r}]") from None
-        return found
+        return dict(sorted(found.items(), key=_first)) if ordered else found
 
     return shape
+
+
+def _key(info: inspect.Type) -> _Shape:
+    match info:
+        case inspect.IntType():
+            return functools.partial(_integer, False)
+        case inspect.StructType():
+            return functools.partial(_object_key, info.cls)
+    return _text
+
+
+def _object_key(kind: type[Any], text: str) -> Any:
+    """fastjson writes an object that is a key as JSON within the text, or as it is."""
+    try:
+        return read(kind, text.encode("utf-8", "surrogatepass"))
+    except BodyUnreadable as problem:
+        raise _Misfit(f"the key is none: {problem}") from None
+
+
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
 
 
 def _integer(narrow: bool, value: Any) -> Any:
@@ -250,6 +302,18 @@ def _integer(narrow: bool, value: Any) -> Any:
                 digits = _ZERO_FRACTION.sub("", digits)
             if _INTEGER.fullmatch(digits):
                 return int(digits)
+    raise _misfit("a number", value)
+
+
+def _fraction(value: Any) -> Any:
+    match value:
+        case int() | float() | Decimal():
+            return float(value)
+        case str():
+            if value in _SAID_NOTHING:
+                return _NONE
+            with contextlib.suppress(ValueError):
+                return float(value)
     raise _misfit("a number", value)
 
 

@@ -24,7 +24,7 @@ from tandemmq.admin.shape import (
 )
 from tandemmq.cluster.client import ClientError
 from tandemmq.cluster.client.admin.admin import Admin
-from tandemmq.cluster.client.admin.bodies import group_tree, topic_tree
+from tandemmq.cluster.client.admin.bodies import tree
 from tandemmq.cluster.client.admin.values import BrokerMembers, ReplicaState
 from tandemmq.cluster.client.message import DLQ_PREFIX, RETRY_PREFIX
 from tandemmq.command.exits import ExitCode
@@ -371,10 +371,10 @@ async def export_metadata(call: Call) -> Shown:
         if not call.arguments.groups:
             for name, settings in (await call.admin.all_topic_settings(address)).items():
                 if call.arguments.special or not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                    topics[name] = topic_tree(settings)
+                    topics[name] = tree(settings)
         if not call.arguments.topics:
             for name, group in (await call.admin.all_group_settings(address)).items():
-                groups[name] = group_tree(group)
+                groups[name] = tree(group)
     found: dict[str, Any] = {"exportTime": call.now_ms}
     if not call.arguments.groups:
         found["topicConfigTable"] = topics

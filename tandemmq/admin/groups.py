@@ -22,10 +22,10 @@ from tandemmq.admin.shape import (
     topic,
     usage,
 )
-from tandemmq.admin.topics import json_list
+from tandemmq.admin.topics import listed
 from tandemmq.cluster.client import BrokerRefused, MessageQueue, NoRoute
 from tandemmq.cluster.client.admin.admin import Admin
-from tandemmq.cluster.client.admin.bodies import group_settings, group_tree
+from tandemmq.cluster.client.admin.bodies import tree
 from tandemmq.cluster.client.admin.values import (
     GroupMembers,
     GroupProgress,
@@ -98,7 +98,7 @@ async def update_group(call: Call) -> Shown:
     )
     taken = await call.admin.put_group(settings, await targets(call))
     lines = [f"create subscription group to {address} success." for address in taken]
-    lines.append(key_lines(group_tree(settings)))
+    lines.append(key_lines(tree(settings)))
     return Shown({"group": plain(settings), "brokers": taken}, "\n".join(lines))
 
 
@@ -109,10 +109,7 @@ def _file_options(parser: argparse.ArgumentParser) -> None:
 
 async def update_group_list(call: Call) -> Shown:
     """225 to each master."""
-    try:
-        settings = [group_settings(each) for each in json_list(call.arguments.file)]
-    except (KeyError, TypeError, ValueError) as problem:
-        raise usage(f"{call.arguments.file}: each group needs groupName; {problem!r}") from problem
+    settings = listed(call.arguments.file, GroupSettings, "groups, each with groupName")
     taken = await call.admin.put_groups(settings, await targets(call))
     lines = [f"submit batch of group config to {address} success." for address in taken]
     return Shown({"groups": plain(settings), "brokers": taken}, "\n".join(lines))
@@ -156,7 +153,7 @@ async def consumer_config(call: Call) -> Shown:
         if settings is not None:
             found[member.name] = plain(settings)
             lines.append(f"{member.cluster}:{member.name}".center(78, "="))
-            lines.append(key_lines(group_tree(settings)))
+            lines.append(key_lines(tree(settings)))
     if not found:
         raise missing(f"no broker has a consumer group {name}")
     return Shown(found, "\n".join(lines))

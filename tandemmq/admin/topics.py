@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from tandemmq.admin.shape import (
     AdminCommand,
@@ -23,12 +24,14 @@ from tandemmq.admin.shape import (
 )
 from tandemmq.cluster.client import BrokerRefused, MessageQueue, NoRoute
 from tandemmq.cluster.client.admin.admin import Admin
-from tandemmq.cluster.client.admin.bodies import topic_settings
+from tandemmq.cluster.client.admin.bodies import TopicConfig
 from tandemmq.cluster.client.admin.values import StatsWindows, TopicSettings
 from tandemmq.cluster.client.message import DLQ_PREFIX, RETRY_PREFIX
+from tandemmq.cluster.remoting import bodies
 from tandemmq.command.output import plain
 from tandemmq.command.times import clock_text
 
+Kind = TypeVar("Kind")
 TOPICS_AT_ONCE: Final = (
     32  # asked about by statsAll: brokers and name servers are kept busy, not flooded
 )
@@ -104,26 +107,19 @@ def _file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--filename", dest="file", type=Path, required=True, metavar="FILE")
 
 
-def json_list(path: Path) -> list[dict[str, Any]]:
-    """A file that holds a JSON array of objects. Raises CommandFailed, OSError."""
+def listed(path: Path, kind: type[Kind], what: str) -> list[Kind]:
+    """What a file holds as a JSON array of `what`. Raises CommandFailed, OSError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
-        raise usage(f"{path} is no JSON: {problem}") from problem
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise usage(f"{path} must hold a JSON array of objects")
-    return found
+        return bodies.read(list[kind], path.read_bytes())  # type: ignore[valid-type]
+    except bodies.BodyUnreadable as problem:
+        raise usage(f"{path} is no JSON array of {what}: {problem}") from problem
 
 
 async def update_topic_list(call: Call) -> Shown:
     """18 to each master."""
-    try:
-        settings = [topic_settings(each) for each in json_list(call.arguments.file)]
-    except (KeyError, TypeError, ValueError) as problem:
-        raise usage(
-            f"{call.arguments.file}: each topic needs topicName, readQueueNums, writeQueueNums "
-            f"and perm; {problem!r}"
-        ) from problem
+    needs = "topics, each with topicName, readQueueNums, writeQueueNums and perm"
+    found = listed(call.arguments.file, TopicConfig, needs)
+    settings = [each.value() for each in found]
     taken = await call.admin.put_topics(settings, await targets(call))
     lines = [f"submit batch of topic config to {address} success." for address in taken]
     return Shown({"topics": plain(settings), "brokers": taken}, "\n".join(lines))

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from tandemmq.cluster.client import MessageQueue, ReceivedMessage, SendResult
 
 HEX_LINE_BYTES: Final = 16
@@ -27,6 +29,8 @@ def plain(value: object) -> Any:
         return sent(value)
     if isinstance(value, MessageQueue):
         return _queue(value)
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tandemmq.cluster.client import BrokerUnreachable, NoNameServer, Replica, ReplicaSet
 from tandemmq.local import layout as local_layout

@@ -1,12 +1,16 @@
-"""Bodies of administrative answers as values, and values as bodies. No I/O.
+"""Bodies of administrative answers, by RocketMQ's names of them, and the values they tell. No I/O.
 
-Source of the layouts: RocketMQ's classes in org.apache.rocketmq.remoting.protocol.body.
+Source of the layouts: RocketMQ's classes in org.apache.rocketmq.remoting.protocol.body. What has the shape of its
+value already is read into it (values.py says the names); of the rest, value() is the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, field
 
 from tandemmq.cluster.client.admin.values import (
     BrokerMembers,
@@ -14,7 +18,6 @@ from tandemmq.cluster.client.admin.values import (
     ConsumeRates,
     ConsumeSpan,
     ControllerState,
-    DirectResult,
     Election,
     EpochHistory,
     EpochRange,
@@ -27,174 +30,180 @@ from tandemmq.cluster.client.admin.values import (
     QueueEntries,
     QueueEntry,
     QueueProgress,
-    QueueRange,
     Replica,
     ReplicaSet,
     ReplicaState,
     SlaveState,
-    StatsWindow,
-    StatsWindows,
     TopicSettings,
-    TopicStats,
 )
 from tandemmq.cluster.client.errors import BrokerAnswerBroken
 from tandemmq.cluster.client.message import MessageQueue
+from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.config import ConfigError, parse_properties
-from tandemmq.storage import fastjson
+from tandemmq.cluster.remoting import Command, bodies
 
 NO_END: Final = (1 << 63) - 1  # end of the epoch that lasts
 Value = TypeVar("Value")
-Tree = dict[str, Any]
 
 
-def read(
-    body: bytes | memoryview | None, build: Callable[[Any], Value], what: str, address: str
-) -> Value:
-    """Parse a body, in either JSON dialect, and build a value from it.
+def read(body: bytes | memoryview | None, kind: type[Value], what: str, address: str) -> Value:
+    """A body as one of the kinds below, or as a value.
 
     Raises BrokerAnswerBroken, naming what and address, when it is not of that shape.
     """
     try:
-        return build(fastjson.loads(bytes(body or b"{}")))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise BrokerAnswerBroken(f"{what} of {address} does not parse: {problem!r}") from problem
+        return bodies.read(kind, body or b"{}")
+    except bodies.BodyUnreadable as problem:
+        raise BrokerAnswerBroken(f"{what} of {address} does not parse: {problem}") from problem
 
 
-def queue(tree: Tree) -> MessageQueue:
-    """A queue from its three members."""
-    return MessageQueue(str(tree["topic"]), str(tree["brokerName"]), int(tree["queueId"]))
+class _Body(Struct, rename="camel"):
+    """An answer. Java's tables and sets have no order: tables come sorted by their keys, sets as texts do."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            found = getattr(self, name)
+            if isinstance(found, dict):
+                setattr(self, name, dict(sorted(found.items())))
 
 
-def queue_tree(what: MessageQueue) -> Tree:
-    """The three members of a queue."""
-    return {"brokerName": what.broker_name, "queueId": what.queue_id, "topic": what.topic}
-
-
-def by_queue(tree: Tree | None, build: Callable[[Any], Value]) -> dict[MessageQueue, Value]:
-    """A map whose keys are queues: fastjson.loads gives such keys as JSON text. Sorted."""
-    found = {queue(fastjson.loads(key)): build(value) for key, value in (tree or {}).items()}
-    return dict(sorted(found.items()))
+def _as(kind: type[Value], body: Any) -> Value:
+    """The value whose members the body has, by the value's names."""
+    return msgspec.convert(body, kind, from_attributes=True)
 
 
 # Cluster
 
 
-def cluster_members(tree: Tree) -> dict[str, BrokerMembers]:
-    """ClusterInfo: broker name -> members, sorted by cluster and name."""
-    members = [
-        BrokerMembers(
-            str(name),
-            str(entry.get("cluster") or ""),
-            {int(number): str(at) for number, at in sorted(_numbered(entry["brokerAddrs"]))},
+class _Members(_Body):
+    broker_addrs: dict[int, str]
+    cluster: str = ""
+
+
+class ClusterInfo(_Body):
+    broker_addr_table: dict[str, _Members] = {}
+
+    def value(self) -> dict[str, BrokerMembers]:
+        """By broker name, sorted by cluster and name."""
+        table = sorted(self.broker_addr_table.items(), key=lambda entry: entry[1].cluster)
+        return {name: BrokerMembers(name, at.cluster, at.broker_addrs) for name, at in table}
+
+
+class TopicList(_Body):
+    topic_list: list[str] = []
+
+
+class GroupList(_Body):
+    group_list: list[str] = []
+
+
+class KVTable(_Body):
+    table: dict[str, str] = {}
+
+
+class _Upwards(_Body):
+    master_addr: str = ""
+    max_offset: int = 0
+    transferred_byte_in_second: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+
+
+class HARuntimeInfo(_Body):
+    master: bool = False
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: tuple[SlaveState, ...] = ()
+    ha_client_runtime_info: _Upwards = field(default_factory=_Upwards)
+
+    def value(self) -> ReplicaState:
+        upwards = self.ha_client_runtime_info
+        return ReplicaState(
+            is_master=self.master,
+            max_offset=self.master_commit_log_max_offset,
+            in_sync_count=self.in_sync_slave_nums,
+            slaves=self.ha_connection_info,
+            master_address=upwards.master_addr,
+            received_offset=upwards.max_offset,
+            bytes_per_second=upwards.transferred_byte_in_second,
+            last_read_ms=upwards.last_read_timestamp,
+            last_write_ms=upwards.last_write_timestamp,
+            master_flushed_offset=upwards.master_flush_offset,
         )
-        for name, entry in (tree.get("brokerAddrTable") or {}).items()
-    ]
-    return {each.name: each for each in sorted(members, key=lambda one: (one.cluster, one.name))}
 
 
-def _numbered(tree: Tree) -> list[tuple[int, Any]]:
-    return [(int(number), value) for number, value in tree.items()]
+class _Replica(_Body):
+    broker_id: int
+    alive: bool
+    address: str = field(default="", name="brokerAddress")
 
 
-def texts(tree: Tree, name: str) -> list[str]:
-    """A list of texts, e.g. topicList."""
-    return [str(each) for each in tree.get(name) or ()]
+class _Replicas(_Body):
+    master_broker_id: int = 0
+    master_address: str = ""
+    epoch: int = field(default=0, name="masterEpoch")
+    set_epoch: int = field(default=0, name="syncStateSetEpoch")
+    in_sync_replicas: list[_Replica] = []
+    not_in_sync_replicas: list[_Replica] = []
 
-
-def text_map(tree: Tree) -> dict[str, str]:
-    """KVTable."""
-    return {str(key): str(value) for key, value in (tree.get("table") or {}).items()}
-
-
-def replica_state(tree: Tree) -> ReplicaState:
-    """HARuntimeInfo."""
-    upwards = tree.get("haClientRuntimeInfo") or {}
-    return ReplicaState(
-        is_master=bool(tree.get("master")),
-        max_offset=int(tree.get("masterCommitLogMaxOffset") or 0),
-        in_sync_count=int(tree.get("inSyncSlaveNums") or 0),
-        slaves=tuple(
-            SlaveState(
-                str(each["addr"]),
-                int(each["slaveAckOffset"]),
-                int(each["diff"]),
-                bool(each["inSync"]),
-                int(each["transferredByteInSecond"]),
-                int(each["transferFromWhere"]),
+    def value(self, broker_name: str) -> ReplicaSet:
+        def by_id(found: list[_Replica]) -> tuple[Replica, ...]:
+            return tuple(
+                _as(Replica, each) for each in sorted(found, key=lambda one: one.broker_id)
             )
-            for each in tree.get("haConnectionInfo") or ()
-        ),
-        master_address=str(upwards.get("masterAddr") or ""),
-        received_offset=int(upwards.get("maxOffset") or 0),
-        bytes_per_second=int(upwards.get("transferredByteInSecond") or 0),
-        last_read_ms=int(upwards.get("lastReadTimestamp") or 0),
-        last_write_ms=int(upwards.get("lastWriteTimestamp") or 0),
-        master_flushed_offset=int(upwards.get("masterFlushOffset") or 0),
-    )
 
-
-def replica_sets(tree: Tree) -> dict[str, ReplicaSet]:
-    """Answer of CONTROLLER_GET_SYNC_STATE_DATA: broker name -> its group, sorted."""
-
-    def replicas(entry: Tree, name: str) -> tuple[Replica, ...]:
-        found = (
-            Replica(
-                int(each["brokerId"]), str(each.get("brokerAddress") or ""), bool(each["alive"])
-            )
-            for each in entry.get(name) or ()
+        return ReplicaSet(
+            broker_name,
+            _broker_id(self.master_broker_id),
+            self.master_address,
+            self.epoch,
+            self.set_epoch,
+            by_id(self.in_sync_replicas),
+            by_id(self.not_in_sync_replicas),
         )
-        return tuple(sorted(found, key=lambda each: each.broker_id))
-
-    table = tree.get("replicasInfoTable") or {}
-    return {
-        str(name): ReplicaSet(
-            broker_name=str(name),
-            master_id=_broker_id(entry.get("masterBrokerId")),
-            master_address=str(entry.get("masterAddress") or ""),
-            epoch=int(entry.get("masterEpoch") or 0),
-            set_epoch=int(entry.get("syncStateSetEpoch") or 0),
-            in_sync=replicas(entry, "inSyncReplicas"),
-            out_of_sync=replicas(entry, "notInSyncReplicas"),
-        )
-        for name, entry in sorted(table.items())
-    }
 
 
-def _broker_id(value: Any) -> int | None:
-    number = int(value or 0)
+class BrokerReplicasInfo(_Body):
+    replicas_info_table: dict[str, _Replicas] = {}
+
+    def value(self) -> dict[str, ReplicaSet]:
+        return {name: each.value(name) for name, each in self.replicas_info_table.items()}
+
+
+def _broker_id(number: int) -> int | None:
     return number if number > 0 else None
 
 
-def epoch_history(tree: Tree) -> EpochHistory:
-    """EpochEntryCache: the answer of GET_BROKER_EPOCH_CACHE."""
-    return EpochHistory(
-        cluster=str(tree["clusterName"]),
-        broker_name=str(tree["brokerName"]),
-        broker_id=int(tree["brokerId"]),
-        max_offset=int(tree["maxOffset"]),
-        epochs=tuple(
-            EpochRange(
-                int(each["epoch"]),
-                int(each["startOffset"]),
-                None if int(each["endOffset"]) == NO_END else int(each["endOffset"]),
-            )
-            for each in tree["epochList"]
-        ),
-    )
+class EpochEntryCache(EpochHistory, frozen=True):
+    def value(self) -> EpochHistory:
+        epochs = tuple(
+            EpochRange(each.epoch, each.start_offset, None) if each.end_offset == NO_END else each
+            for each in self.epochs
+        )
+        return EpochHistory(self.cluster, self.broker_name, self.broker_id, self.max_offset, epochs)
 
 
-def election(tree: Tree, header: Mapping[str, str], broker_name: str) -> Election:
-    """Answer of CONTROLLER_ELECT_MASTER: the group in the body, its master in the header."""
-    members = (tree.get("brokerMemberGroup") or {}).get("brokerAddrs") or {}
-    return Election(
-        broker_name=broker_name,
-        master_id=_broker_id(header.get("masterBrokerId")),
-        master_address=header.get("masterAddress") or "",
-        epoch=int(header["masterEpoch"]),
-        set_epoch=int(header["syncStateSetEpoch"]),
-        addresses={number: str(at) for number, at in sorted(_numbered(members))},
-        in_sync=tuple(sorted(map(int, tree.get("syncStateSet") or ()))),
-    )
+class _MemberGroup(_Body):
+    broker_addrs: dict[int, str] = {}
+
+
+class ElectMasterResponse(_Body):
+    broker_member_group: _MemberGroup = field(default_factory=_MemberGroup)
+    sync_state_set: list[int] = []
+
+    def value(self, answer: Command, broker_name: str, address: str) -> Election:
+        """The group is in the body, its master in the header. Raises BrokerAnswerBroken."""
+        header = answer.ext or {}
+        return Election(
+            broker_name=broker_name,
+            master_id=_broker_id(int(header.get("masterBrokerId") or 0)),
+            master_address=header.get("masterAddress") or "",
+            epoch=calls.number(answer, "masterEpoch", address),
+            set_epoch=calls.number(answer, "syncStateSetEpoch", address),
+            addresses=self.broker_member_group.broker_addrs,
+            in_sync=tuple(sorted(self.sync_state_set)),
+        )
 
 
 def controller_state(header: Mapping[str, str]) -> ControllerState:
@@ -209,55 +218,29 @@ def controller_state(header: Mapping[str, str]) -> ControllerState:
     )
 
 
-def stats_windows(tree: Tree) -> StatsWindows:
-    """BrokerStatsData."""
-
-    def window(name: str) -> StatsWindow:
-        entry = tree.get(name) or {}
-        return StatsWindow(
-            int(entry.get("sum") or 0),
-            float(entry.get("tps") or 0),
-            float(entry.get("avgpt") or 0),
-        )
-
-    return StatsWindows(window("statsMinute"), window("statsHour"), window("statsDay"))
-
-
 # Topics
 
 
-def topic_settings(tree: Tree) -> TopicSettings:
-    """TopicConfig."""
-    return TopicSettings(
-        topic=str(tree["topicName"]),
-        read_queue_count=int(tree["readQueueNums"]),
-        write_queue_count=int(tree["writeQueueNums"]),
-        perm=int(tree["perm"]),
-        order=bool(tree.get("order")),
-        sys_flag=int(tree.get("topicSysFlag") or 0),
-        filter_type=str(tree.get("topicFilterType") or "SINGLE_TAG"),
-        attributes={str(key): str(v) for key, v in (tree.get("attributes") or {}).items()},
-    )
+class TopicConfig(TopicSettings, frozen=True, kw_only=True):
+    """The defaults are for who makes a topic: a broker says what it has."""
+
+    read_queue_count: int = field(name="readQueueNums")
+    write_queue_count: int = field(name="writeQueueNums")
+    perm: int
+
+    def value(self) -> TopicSettings:
+        return _as(TopicSettings, self)
 
 
-def topic_table(tree: Tree) -> dict[str, TopicSettings]:
-    """TopicConfigSerializeWrapper: name -> settings, sorted."""
-    table = tree.get("topicConfigTable") or {}
-    return {str(name): topic_settings(table[name]) for name in sorted(table)}
+class TopicTable(_Body):
+    topic_config_table: dict[str, TopicConfig] = {}
 
 
-def topic_tree(settings: TopicSettings) -> Tree:
-    """TopicConfig as JSON; attributes as they are kept, without signs."""
-    return {
-        "topicName": settings.topic,
-        "readQueueNums": settings.read_queue_count,
-        "writeQueueNums": settings.write_queue_count,
-        "perm": settings.perm,
-        "topicFilterType": settings.filter_type,
-        "topicSysFlag": settings.sys_flag,
-        "order": settings.order,
-        "attributes": {k: v for k, v in settings.attributes.items() if v is not None},
-    }
+def tree(settings: TopicSettings | GroupSettings) -> dict[str, Any]:
+    """TopicConfig or SubscriptionGroupConfig as JSON, without attributes that a change removes."""
+    attributes = {key: each for key, each in settings.attributes.items() if each is not None}
+    found = msgspec.structs.replace(settings, attributes=attributes)
+    return cast(dict[str, Any], msgspec.to_builtins(found, enc_hook=dict))
 
 
 def topic_fields(settings: TopicSettings, template: str) -> dict[str, str]:
@@ -280,139 +263,125 @@ def topic_fields(settings: TopicSettings, template: str) -> dict[str, str]:
     return fields
 
 
-def topic_stats(tree: Tree) -> TopicStats:
-    """TopicStatsTable."""
-    queues = by_queue(
-        tree.get("offsetTable"),
-        lambda entry: QueueRange(
-            int(entry["minOffset"]), int(entry["maxOffset"]), int(entry["lastUpdateTimestamp"])
-        ),
-    )
-    return TopicStats(queues, float(tree.get("topicPutTps") or 0))
+class _Entry(_Body):
+    physic_offset: int
+    physic_size: int
+    tags_code: int
 
 
-def queue_entries(tree: Tree, first: int) -> QueueEntries:
-    """Answer of QUERY_CONSUME_QUEUE that began at `first`."""
-    entries = (
-        QueueEntry(
-            first + place,
-            int(each["physicOffset"]),
-            int(each["physicSize"]),
-            int(each["tagsCode"]),
+class QueryConsumeQueue(_Body):
+    min_queue_index: int
+    max_queue_index: int
+    queue_data: list[_Entry] = []
+
+    def value(self, first: int) -> QueueEntries:
+        """Entries from `first` on."""
+        entries = (
+            QueueEntry(offset, each.physic_offset, each.physic_size, each.tags_code)
+            for offset, each in enumerate(self.queue_data, first)
         )
-        for place, each in enumerate(tree.get("queueData") or ())
-    )
-    return QueueEntries(int(tree["minQueueIndex"]), int(tree["maxQueueIndex"]), tuple(entries))
+        return QueueEntries(self.min_queue_index, self.max_queue_index, tuple(entries))
 
 
 # Groups
 
 
-def group_settings(tree: Tree) -> GroupSettings:
-    """SubscriptionGroupConfig; members that an older broker leaves out take the defaults."""
-    known = GroupSettings(str(tree["groupName"]))
-    return GroupSettings(
-        group=known.group,
-        consume_enable=bool(tree.get("consumeEnable", True)),
-        consume_from_min_enable=bool(tree.get("consumeFromMinEnable", True)),
-        broadcast_enable=bool(tree.get("consumeBroadcastEnable", True)),
-        orderly=bool(tree.get("consumeMessageOrderly", False)),
-        retry_queue_count=int(tree.get("retryQueueNums", known.retry_queue_count)),
-        retry_max_times=int(tree.get("retryMaxTimes", known.retry_max_times)),
-        retry_policy=dict(tree.get("groupRetryPolicy") or known.retry_policy),
-        broker_id=int(tree.get("brokerId", 0)),
-        slow_reader_broker_id=int(tree.get("whichBrokerWhenConsumeSlowly", 1)),
-        notify_members_enable=bool(tree.get("notifyConsumerIdsChangedEnable", True)),
-        sys_flag=int(tree.get("groupSysFlag") or 0),
-        consume_timeout_minute=int(tree.get("consumeTimeoutMinute", 15)),
-        attributes={str(key): str(v) for key, v in (tree.get("attributes") or {}).items()},
-    )
+class GroupTable(_Body):
+    subscription_group_table: dict[str, GroupSettings] = {}
 
 
-def group_table(tree: Tree) -> dict[str, GroupSettings]:
-    """SubscriptionGroupWrapper: name -> settings, sorted."""
-    table = tree.get("subscriptionGroupTable") or {}
-    return {str(name): group_settings(table[name]) for name in sorted(table)}
+class _Connection(_Body):
+    client_id: str
+    client_addr: str = ""
+    remote_ip: str = field(default="", name="remoteIP")
+    language: str = "OTHER"
+    version: int = 0
+    seen_ms: int = field(default=0, name="lastUpdateTimestamp")
+
+    @property
+    def address(self) -> str:
+        return (self.client_addr or self.remote_ip).lstrip("/")
 
 
-def group_tree(settings: GroupSettings) -> Tree:
-    """SubscriptionGroupConfig as JSON."""
-    return {
-        "groupName": settings.group,
-        "consumeEnable": settings.consume_enable,
-        "consumeFromMinEnable": settings.consume_from_min_enable,
-        "consumeBroadcastEnable": settings.broadcast_enable,
-        "consumeMessageOrderly": settings.orderly,
-        "retryQueueNums": settings.retry_queue_count,
-        "retryMaxTimes": settings.retry_max_times,
-        "groupRetryPolicy": dict(settings.retry_policy),
-        "brokerId": settings.broker_id,
-        "whichBrokerWhenConsumeSlowly": settings.slow_reader_broker_id,
-        "notifyConsumerIdsChangedEnable": settings.notify_members_enable,
-        "groupSysFlag": settings.sys_flag,
-        "consumeTimeoutMinute": settings.consume_timeout_minute,
-        "attributes": dict(settings.attributes),
-    }
+class ProducerTable(_Body):
+    data: dict[str, list[_Connection]] = {}
+
+    def value(self) -> dict[str, tuple[ClientConnection, ...]]:
+        return {
+            group: tuple(_as(ClientConnection, each) for each in found)
+            for group, found in self.data.items()
+        }
 
 
-def connection(tree: Tree) -> ClientConnection:
-    """One member of a connection list, or of GET_ALL_PRODUCER_INFO."""
-    return ClientConnection(
-        client_id=str(tree["clientId"]),
-        address=str(tree.get("clientAddr") or tree.get("remoteIP") or "").lstrip("/"),
-        language=str(tree.get("language") or "OTHER"),
-        version=int(tree.get("version") or 0),
-        seen_ms=int(tree.get("lastUpdateTimestamp") or 0),
-    )
+class _Subscription(_Body):
+    topic: str
+    sub_string: str = ""
+    kind: str = field(default="", name="expressionType")
+    tags_set: list[str] = []
+    version: int = field(default=0, name="subVersion")
+
+    @property
+    def expression(self) -> str:
+        return self.sub_string or "*"
+
+    @property
+    def expression_type(self) -> str:
+        return self.kind or "TAG"
+
+    @property
+    def tags(self) -> list[str]:
+        return sorted(self.tags_set)
 
 
-def connections(tree: Tree) -> tuple[ClientConnection, ...]:
-    """connectionSet, sorted by client id."""
-    found = map(connection, tree.get("connectionSet") or ())
-    return tuple(sorted(found, key=lambda each: each.client_id))
+class SubscriptionAnswer(_Body):
+    subscription_data: _Subscription | None = None
+
+    def value(self) -> GroupSubscription | None:
+        found = self.subscription_data
+        return None if found is None else _as(GroupSubscription, found)
 
 
-def producer_groups(tree: Tree) -> dict[str, tuple[ClientConnection, ...]]:
-    """Answer of GET_ALL_PRODUCER_INFO: group -> producers, sorted."""
-    data = tree.get("data") or {}
-    return {str(group): tuple(map(connection, data[group])) for group in sorted(data)}
+class ConnectionList(_Body):
+    connection_set: list[_Connection] = []
+
+    def value(self) -> tuple[ClientConnection, ...]:
+        """Sorted by client id."""
+        found = sorted(self.connection_set, key=lambda each: each.client_id)
+        return tuple(_as(ClientConnection, each) for each in found)
 
 
-def subscription(tree: Tree) -> GroupSubscription:
-    """SubscriptionData."""
-    return GroupSubscription(
-        str(tree["topic"]),
-        str(tree.get("subString") or "*"),
-        str(tree.get("expressionType") or "TAG"),
-        tuple(sorted(map(str, tree.get("tagsSet") or ()))),
-        int(tree.get("subVersion") or 0),
-    )
+class ConsumerConnection(_Body):
+    connection_set: list[_Connection] = []
+    subscriptions: dict[str, _Subscription] = field(default_factory=dict, name="subscriptionTable")
+    consume_type: str = ""
+    message_model: str = ""
+    start_from: str = field(default="", name="consumeFromWhere")
+
+    @property
+    def connections(self) -> list[_Connection]:
+        return sorted(self.connection_set, key=lambda each: each.client_id)
+
+    def value(self) -> GroupMembers:
+        return _as(GroupMembers, self)
 
 
-def group_members(tree: Tree) -> GroupMembers:
-    """ConsumerConnection."""
-    table = tree.get("subscriptionTable") or {}
-    return GroupMembers(
-        connections(tree),
-        {str(topic): subscription(table[topic]) for topic in sorted(table)},
-        str(tree.get("consumeType") or ""),
-        str(tree.get("messageModel") or ""),
-        str(tree.get("consumeFromWhere") or ""),
-    )
+class _Offsets(_Body):
+    broker_offset: int
+    consumer_offset: int
+    last_ms: int = field(name="lastTimestamp")
+    pulled: int | None = field(default=None, name="pullOffset")  # 4.x has none
+
+    @property
+    def pull_offset(self) -> int:
+        return self.consumer_offset if self.pulled is None else self.pulled
 
 
-def group_progress(tree: Tree) -> GroupProgress:
-    """ConsumeStats."""
-    queues = by_queue(
-        tree.get("offsetTable"),
-        lambda entry: QueueProgress(
-            int(entry["brokerOffset"]),
-            int(entry["consumerOffset"]),
-            int(entry.get("pullOffset", entry["consumerOffset"])),  # 4.x has none
-            int(entry["lastTimestamp"]),
-        ),
-    )
-    return GroupProgress(queues, float(tree.get("consumeTps") or 0))
+class ConsumeStats(_Body):
+    queues: dict[MessageQueue, _Offsets] = field(default_factory=dict, name="offsetTable")
+    consume_per_second: float = field(default=0.0, name="consumeTps")
+
+    def value(self) -> GroupProgress:
+        return _as(GroupProgress, self)
 
 
 def merged_progress(parts: Iterable[GroupProgress]) -> GroupProgress:
@@ -425,85 +394,47 @@ def merged_progress(parts: Iterable[GroupProgress]) -> GroupProgress:
     return GroupProgress(dict(sorted(queues.items())), per_second)
 
 
-def broker_progress(tree: Tree) -> dict[str, GroupProgress]:
-    """ConsumeStatsList: group -> progress over all its topics on one broker, sorted."""
-    found = {
-        str(group): merged_progress(map(group_progress, stats))
-        for entry in tree.get("consumeStatsList") or ()
-        for group, stats in entry.items()
-    }
-    return dict(sorted(found.items()))
+class ConsumeStatsList(_Body):
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+
+    def value(self) -> dict[str, GroupProgress]:
+        """Group -> progress over all its topics on one broker, sorted."""
+        found = {
+            group: merged_progress(each.value() for each in stats)
+            for entry in self.consume_stats_list
+            for group, stats in entry.items()
+        }
+        return dict(sorted(found.items()))
 
 
-def member_state(tree: Tree) -> MemberState:
-    """ConsumerRunningInfo."""
+class ConsumerRunningInfo(_Body):
+    properties: dict[str, str] = {}
+    queues: dict[MessageQueue, HeldQueue] = field(default_factory=dict, name="mqTable")
+    topics: dict[str, ConsumeRates] = field(default_factory=dict, name="statusTable")
+    subscription_set: list[_Subscription] = []
+    stacks: str = field(default="", name="jstack")
 
-    def held(entry: Tree) -> HeldQueue:
-        return HeldQueue(
-            commit_offset=int(entry.get("commitOffset") or 0),
-            cached_count=int(entry.get("cachedMsgCount") or 0),
-            cached_min_offset=int(entry.get("cachedMsgMinOffset") or 0),
-            cached_max_offset=int(entry.get("cachedMsgMaxOffset") or 0),
-            locked=bool(entry.get("locked")),
-            dropped=bool(entry.get("droped")),  # RocketMQ's spelling
-            last_pull_ms=int(entry.get("lastPullTimestamp") or 0),
-            last_consume_ms=int(entry.get("lastConsumeTimestamp") or 0),
-        )
+    @property
+    def subscriptions(self) -> list[_Subscription]:
+        return sorted(self.subscription_set, key=lambda each: each.topic)
 
-    def rates(entry: Tree) -> ConsumeRates:
-        return ConsumeRates(
-            pull_ms=float(entry.get("pullRT") or 0),
-            pull_per_second=float(entry.get("pullTPS") or 0),
-            consume_ms=float(entry.get("consumeRT") or 0),
-            consumed_per_second=float(entry.get("consumeOKTPS") or 0),
-            failed_per_second=float(entry.get("consumeFailedTPS") or 0),
-            failed_count=int(entry.get("consumeFailedMsgs") or 0),
-        )
-
-    topics = tree.get("statusTable") or {}
-    return MemberState(
-        {str(key): str(value) for key, value in (tree.get("properties") or {}).items()},
-        by_queue(tree.get("mqTable"), held),
-        {str(topic): rates(topics[topic]) for topic in sorted(topics)},
-        tuple(sorted(map(subscription, tree.get("subscriptionSet") or ()), key=lambda s: s.topic)),
-        str(tree.get("jstack") or ""),
-    )
+    def value(self) -> MemberState:
+        return _as(MemberState, self)
 
 
-def member_positions(tree: Tree) -> dict[str, dict[MessageQueue, int]]:
-    """ConsumerStatus: client id -> queue -> offset."""
-    table = tree.get("consumerTable") or {}
-    return {str(client): by_queue(table[client], int) for client in sorted(table)}
+class ConsumerStatus(_Body):
+    consumer_table: dict[str, dict[MessageQueue, int]] = {}
 
 
-def consume_spans(tree: Tree) -> tuple[ConsumeSpan, ...]:
-    """Answer of QUERY_CONSUME_TIME_SPAN, sorted by queue."""
-    spans = (
-        ConsumeSpan(
-            queue(each["messageQueue"]),
-            int(each["minTimeStamp"]),
-            int(each["maxTimeStamp"]),
-            int(each["consumeTimeStamp"]),
-            int(each["delayTime"]),
-        )
-        for each in tree.get("consumeTimeSpanSet") or ()
-    )
-    return tuple(sorted(spans, key=lambda span: span.queue))
+class ConsumeTimeSpans(_Body):
+    consume_time_span_set: list[ConsumeSpan] = []
+
+    def value(self) -> list[ConsumeSpan]:
+        return sorted(self.consume_time_span_set, key=lambda span: span.queue)
 
 
-def reset_offsets(tree: Tree) -> dict[MessageQueue, int]:
-    """ResetOffsetBody."""
-    return by_queue(tree.get("offsetTable"), int)
-
-
-def direct_result(tree: Tree) -> DirectResult:
-    """ConsumeMessageDirectlyResult."""
-    return DirectResult(
-        str(tree.get("consumeResult") or ""),
-        str(tree.get("remark") or ""),
-        int(tree.get("spentTimeMills") or 0),
-        bool(tree.get("order")),
-    )
+class ResetOffsetBody(_Body):
+    offset_table: dict[MessageQueue, int] = {}
 
 
 # Properties text

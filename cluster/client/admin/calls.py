@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -129,8 +129,8 @@ class AdminCalls:
         """
         answer = await self._ask_any(RequestCode.GET_BROKER_CLUSTER_INFO)
         found = bodies.read(
-            answer.body, bodies.cluster_members, "the cluster list", "the name server"
-        )
+            answer.body, bodies.ClusterInfo, "the cluster list", "the name server"
+        ).value()
         if cluster is None:
             return found
         chosen = {name: each for name, each in found.items() if each.cluster == cluster}
@@ -240,14 +240,14 @@ class AdminCalls:
         address: str,
         code: RequestCode,
         ext: Mapping[str, str] | None,
-        build: Callable[[bodies.Tree], Value],
+        kind: type[Value],
         what: str,
         *,
         timeout_ms: int | None = None,
     ) -> Value:
         """A request whose answer carries a JSON body."""
         answer = await self._ask(address, code, ext, timeout_ms=timeout_ms)
-        return bodies.read(answer.body, build, what, address)
+        return bodies.read(answer.body, kind, what, address)
 
     def _running(self) -> ClientInstance:
         if self._instance is None:

@@ -32,8 +32,7 @@ class ClusterAdmin(AdminCalls):
         Example: status = await admin.broker_status("127.0.0.1:10911")
         """
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        found = await self._fetch(address, code, None, bodies.text_map, "the status")
-        return dict(sorted(found.items()))
+        return (await self._fetch(address, code, None, bodies.KVTable, "the status")).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """A broker's settings in force, by broker.conf's keys. Raises as broker_status.
@@ -66,7 +65,7 @@ class ClusterAdmin(AdminCalls):
         )
         if answer.code == ResponseCode.SYSTEM_ERROR:
             return None  # RocketMQ's way to say that nothing was counted under this key
-        return bodies.read(answer.body, bodies.stats_windows, f"statistic {name}", address)
+        return bodies.read(answer.body, StatsWindows, f"statistic {name}", address)
 
     async def broker_progress(
         self, address: str, *, ordered_only: bool = False
@@ -75,14 +74,15 @@ class ClusterAdmin(AdminCalls):
 
         Example: behind = {group: p.behind for group, p in (await admin.broker_progress(at)).items()}
         """
-        return await self._fetch(
+        found = await self._fetch(
             address,
             RequestCode.GET_BROKER_CONSUME_STATS,
             {"isOrder": "true" if ordered_only else "false"},
-            bodies.broker_progress,
+            bodies.ConsumeStatsList,
             "the progress list",
             timeout_ms=REPORT_TIMEOUT_MS,
         )
+        return found.value()
 
     async def producers(self, address: str) -> dict[str, tuple[ClientConnection, ...]]:
         """Producer group -> the producers connected to one broker.
@@ -90,7 +90,8 @@ class ClusterAdmin(AdminCalls):
         Example: groups = await admin.producers("127.0.0.1:10911")
         """
         code = RequestCode.GET_ALL_PRODUCER_INFO
-        return await self._fetch(address, code, None, bodies.producer_groups, "the producer list")
+        found = await self._fetch(address, code, None, bodies.ProducerTable, "the producer list")
+        return found.value()
 
     async def replica_state(self, address: str) -> ReplicaState:
         """How replication stands on a broker: slaves of a master, or a slave's connection upwards.
@@ -98,7 +99,10 @@ class ClusterAdmin(AdminCalls):
         Example: lag = [slave.behind_bytes for slave in (await admin.replica_state(at)).slaves]
         """
         code = RequestCode.GET_BROKER_HA_STATUS
-        return await self._fetch(address, code, None, bodies.replica_state, "the replication state")
+        found = await self._fetch(
+            address, code, None, bodies.HARuntimeInfo, "the replication state"
+        )
+        return found.value()
 
     async def clean_expired_queues(self, address: str) -> None:
         """Delete consume queues whose messages have all expired.
@@ -208,8 +212,7 @@ class ClusterAdmin(AdminCalls):
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return {}
-        found = bodies.read(answer.body, bodies.text_map, "the table", "the name server")
-        return dict(sorted(found.items()))
+        return bodies.read(answer.body, bodies.KVTable, "the table", "the name server").table
 
     async def order_conf(self, topic: str) -> str | None:
         """The topic's fixed queues for ordered sends ("broker-a:4;broker-b:4"), or None.

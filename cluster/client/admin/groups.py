@@ -68,7 +68,7 @@ class GroupAdmin(TopicAdmin):
     ) -> list[str]:
         for each in wanted:
             check_group(each.group)
-        trees = [bodies.group_tree(each) for each in wanted]
+        trees = [bodies.tree(each) for each in wanted]
         if one:
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             body = json_body(trees[0])
@@ -126,7 +126,8 @@ class GroupAdmin(TopicAdmin):
         Example: table = await admin.all_group_settings("127.0.0.1:10911")
         """
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return await self._fetch(address, code, None, bodies.group_table, "the group table")
+        found = await self._fetch(address, code, None, bodies.GroupTable, "the group table")
+        return found.subscription_group_table
 
     async def groups(self) -> list[str]:
         """Consumer groups that have ever had a member, sorted.
@@ -146,15 +147,10 @@ class GroupAdmin(TopicAdmin):
         found: set[str] = set()
         for address in (await self._group_brokers(group)).values():
             code = RequestCode.QUERY_TOPICS_BY_CONSUMER
-            found.update(
-                await self._fetch(
-                    address,
-                    code,
-                    {"group": group},
-                    lambda tree: bodies.texts(tree, "topicList"),
-                    "the topic list",
-                )
+            known = await self._fetch(
+                address, code, {"group": group}, bodies.TopicList, "the topic list"
             )
+            found.update(known.topic_list)
         return sorted(found - {RETRY_PREFIX + group})
 
     async def set_readable(
@@ -183,13 +179,14 @@ class GroupAdmin(TopicAdmin):
         refusal: BrokerRefused | None = None
         for target in targets:
             try:
-                return await self._fetch(
+                found = await self._fetch(
                     target,
                     RequestCode.GET_CONSUMER_CONNECTION_LIST,
                     {"consumerGroup": group},
-                    bodies.group_members,
+                    bodies.ConsumerConnection,
                     "the member list",
                 )
+                return found.value()
             except BrokerRefused as problem:
                 refusal = problem
         if refusal is None:
@@ -209,12 +206,16 @@ class GroupAdmin(TopicAdmin):
             code = RequestCode.GET_PRODUCER_CONNECTION_LIST
             try:
                 known = await self._fetch(
-                    address, code, {"producerGroup": group}, bodies.connections, "the producer list"
+                    address,
+                    code,
+                    {"producerGroup": group},
+                    bodies.ConnectionList,
+                    "the producer list",
                 )
             except BrokerRefused as problem:
                 refusal = problem
                 continue
-            found.update((each.client_id, each) for each in known)
+            found.update((each.client_id, each) for each in known.value())
         if not found and refusal is not None:
             raise refusal
         return tuple(found[client] for client in sorted(found))
@@ -235,14 +236,15 @@ class GroupAdmin(TopicAdmin):
             "jstackEnable": "true" if stacks else "false",
         }
         target = address or await self._broker_of_member(group, client_id)
-        return await self._fetch(
+        found = await self._fetch(
             target,
             RequestCode.GET_CONSUMER_RUNNING_INFO,
             fields,
-            bodies.member_state,
+            bodies.ConsumerRunningInfo,
             "the member's state",
             timeout_ms=RELAY_TIMEOUT_MS,
         )
+        return found.value()
 
     async def member_positions(
         self, group: str, topic: str, *, client_id: str = ""
@@ -258,11 +260,11 @@ class GroupAdmin(TopicAdmin):
                 address,
                 RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
                 fields,
-                bodies.member_positions,
+                bodies.ConsumerStatus,
                 "the positions",
                 timeout_ms=RELAY_TIMEOUT_MS,
             )
-            for client, positions in known.items():
+            for client, positions in known.consumer_table.items():
                 found.setdefault(client, {}).update(positions)
         return found
 
@@ -277,11 +279,11 @@ class GroupAdmin(TopicAdmin):
                 address,
                 code,
                 {"group": group, "topic": topic},
-                lambda tree: tree.get("subscriptionData"),
+                bodies.SubscriptionAnswer,
                 "the subscription",
             )
-            if found:
-                return bodies.subscription(found)
+            if wanted := found.value():
+                return wanted
         return None
 
     # Progress
@@ -312,13 +314,13 @@ class GroupAdmin(TopicAdmin):
                     at,
                     RequestCode.GET_CONSUME_STATS,
                     fields,
-                    bodies.group_progress,
+                    bodies.ConsumeStats,
                     "the progress",
                 )
                 for at in targets
             )
         )
-        return bodies.merged_progress(parts)
+        return bodies.merged_progress(each.value() for each in parts)
 
     async def consume_spans(self, topic: str, group: str) -> tuple[ConsumeSpan, ...]:
         """Per queue: how old the messages are, and how late the group is. Raises NoRoute.
@@ -329,7 +331,9 @@ class GroupAdmin(TopicAdmin):
         for address in (await self._topic_brokers(topic)).values():
             code = RequestCode.QUERY_CONSUME_TIME_SPAN
             fields = {"topic": topic, "group": group}
-            found += await self._fetch(address, code, fields, bodies.consume_spans, "the times")
+            found += (
+                await self._fetch(address, code, fields, bodies.ConsumeTimeSpans, "the times")
+            ).value()
         return tuple(sorted(found, key=lambda span: span.queue))
 
     # Positions
@@ -423,9 +427,10 @@ class GroupAdmin(TopicAdmin):
         found: dict[MessageQueue, int] = {}
         for address in (await self._topic_brokers(topic)).values():
             try:
-                found.update(
-                    await self._fetch(address, code, fields, bodies.reset_offsets, "the offsets")
+                known = await self._fetch(
+                    address, code, fields, bodies.ResetOffsetBody, "the offsets"
                 )
+                found.update(known.offset_table)
             except BrokerRefused as problem:
                 if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
                     raise
@@ -474,8 +479,8 @@ class GroupAdmin(TopicAdmin):
         if offset is not None:
             fields["offset"] = str(offset)
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        found = await self._fetch(address, code, fields, bodies.reset_offsets, "the offsets")
-        return found.get(queue, offset if offset is not None else 0)
+        found = await self._fetch(address, code, fields, bodies.ResetOffsetBody, "the offsets")
+        return found.offset_table.get(queue, offset if offset is not None else 0)
 
     async def clone_offsets(
         self, source: str, target: str, topic: str, *, offline: bool = False

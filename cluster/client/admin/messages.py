@@ -185,9 +185,8 @@ class MessageAdmin(GroupAdmin):
         answer = await self._ask(target, RequestCode.QUERY_CONSUME_QUEUE, fields)
         if not answer.body:  # RocketMQ's answer for a place outside the queue
             return QueueEntries(await self.min_offset(queue), await self.max_offset(queue), ())
-        return bodies.read(
-            answer.body, lambda tree: bodies.queue_entries(tree, first), "the queue", target
-        )
+        found = bodies.read(answer.body, bodies.QueryConsumeQueue, "the queue", target)
+        return found.value(first)
 
     async def track(self, message: ReceivedMessage) -> list[MessageTrack]:
         """What became of a message in each group of its topic.
@@ -230,7 +229,7 @@ class MessageAdmin(GroupAdmin):
             message.store_host,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             fields,
-            bodies.direct_result,
+            DirectResult,
             "the member's answer",
             timeout_ms=RELAY_TIMEOUT_MS,
         )

@@ -128,7 +128,8 @@ class ReplicaAdmin(ClusterAdmin):
         answer = await self._ask(
             leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=json_body(names)
         )
-        return bodies.read(answer.body, bodies.replica_sets, "the sync-state data", leader)
+        found = bodies.read(answer.body, bodies.BrokerReplicasInfo, "the sync-state data", leader)
+        return found.value()
 
     async def epoch_history(self, address: str) -> EpochHistory:
         """Which master wrote which part of a broker's log. Raises BrokerRefused without a controller.
@@ -136,7 +137,8 @@ class ReplicaAdmin(ClusterAdmin):
         Example: epochs = (await admin.epoch_history("127.0.0.1:10911")).epochs
         """
         code = RequestCode.GET_BROKER_EPOCH_CACHE
-        return await self._fetch(address, code, None, bodies.epoch_history, "the epoch history")
+        found = await self._fetch(address, code, None, bodies.EpochEntryCache, "the epoch history")
+        return found.value()
 
     # Orders
 
@@ -178,13 +180,8 @@ class ReplicaAdmin(ClusterAdmin):
             accepted=accepted,
             timeout_ms=SWITCHOVER_MS,
         )
-        header = answer.ext or {}
-        return bodies.read(
-            answer.body,
-            lambda tree: bodies.election(tree, header, broker_name),
-            "the election",
-            leader,
-        )
+        found = bodies.read(answer.body, bodies.ElectMasterResponse, "the election", leader)
+        return found.value(answer, broker_name, leader)
 
     async def switchover(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tandemmq.cluster.client.admin import bodies
 from tandemmq.cluster.client.admin.calls import json_body
@@ -78,7 +79,7 @@ class TopicAdmin(ClusterAdmin):
         wanted = list(settings)
         for each in wanted:
             check_topic(each.topic)
-        body = json_body({"topicConfigList": [bodies.topic_tree(each) for each in wanted]})
+        body = json_body({"topicConfigList": [bodies.tree(each) for each in wanted]})
         targets = await self._targets(addresses, cluster)
         for address in targets:
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
@@ -132,7 +133,8 @@ class TopicAdmin(ClusterAdmin):
         else:
             fields = {"cluster": cluster}
             answer = await self._ask_any(RequestCode.GET_TOPICS_BY_CLUSTER, fields)
-        return bodies.read(answer.body, _topic_list, "the topic list", "the name server")
+        found = bodies.read(answer.body, bodies.TopicList, "the topic list", "the name server")
+        return sorted(found.topic_list)
 
     async def system_topics(self, address: str) -> list[str]:
         """Topics that a broker made for itself, sorted.
@@ -140,7 +142,8 @@ class TopicAdmin(ClusterAdmin):
         Example: own = await admin.system_topics("127.0.0.1:10911")
         """
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-        return await self._fetch(address, code, {}, _topic_list, "the topic list")
+        found = await self._fetch(address, code, {}, bodies.TopicList, "the topic list")
+        return sorted(found.topic_list)
 
     async def topic_settings(self, topic: str, address: str) -> TopicSettings | None:
         """The topic as one broker has it, or None. Raises BrokerUnreachable, BrokerRefused.
@@ -157,7 +160,7 @@ class TopicAdmin(ClusterAdmin):
             return (await self.all_topic_settings(address)).get(topic)  # a 4.x broker
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return bodies.read(answer.body, bodies.topic_settings, f"topic {topic}", address)
+        return bodies.read(answer.body, bodies.TopicConfig, f"topic {topic}", address).value()
 
     async def all_topic_settings(self, address: str) -> dict[str, TopicSettings]:
         """Topic -> settings of one broker, sorted.
@@ -165,7 +168,8 @@ class TopicAdmin(ClusterAdmin):
         Example: table = await admin.all_topic_settings("127.0.0.1:10911")
         """
         code = RequestCode.GET_ALL_TOPIC_CONFIG
-        return await self._fetch(address, code, None, bodies.topic_table, "the topic table")
+        found = await self._fetch(address, code, None, bodies.TopicTable, "the topic table")
+        return {topic: each.value() for topic, each in found.topic_config_table.items()}
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """How full each queue is, on every broker of the topic. Raises NoRoute, BrokerRefused.
@@ -176,7 +180,7 @@ class TopicAdmin(ClusterAdmin):
         code = RequestCode.GET_TOPIC_STATS_INFO
         parts = await asyncio.gather(
             *(
-                self._fetch(at, code, {"topic": topic}, bodies.topic_stats, "the queue table")
+                self._fetch(at, code, {"topic": topic}, TopicStats, "the queue table")
                 for at in brokers.values()
             )
         )
@@ -201,17 +205,8 @@ class TopicAdmin(ClusterAdmin):
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         found: set[str] = set()
         for address in (await self._topic_brokers(topic, route)).values():
-            found.update(
-                await self._fetch(
-                    address, code, {"topic": topic}, _group_list, "the list of groups"
-                )
+            known = await self._fetch(
+                address, code, {"topic": topic}, bodies.GroupList, "the list of groups"
             )
+            found.update(known.group_list)
         return sorted(found - {topic})  # 5.3.3 lists the topic itself too
-
-
-def _topic_list(tree: bodies.Tree) -> list[str]:
-    return sorted(bodies.texts(tree, "topicList"))
-
-
-def _group_list(tree: bodies.Tree) -> list[str]:
-    return bodies.texts(tree, "groupList")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import ClassVar
+
+from msgspec import Struct, field
 
 from tandemmq.cluster.client.message import MessageQueue
 
@@ -23,8 +25,17 @@ def version_text(number: int) -> str:
     return f"V{major + 4}_{minor}_{patch // 2}" + ("_SNAPSHOT" if snapshot else "")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerMembers:
+class _Value(Struct, frozen=True, rename="camel"):
+    """Members have RocketMQ's names in JSON, so that an answer is read straight into its value."""
+
+
+class _Sparse(_Value, frozen=True):
+    """Members that were not sent are 0, false, "" or empty, as Java leaves them."""
+
+    __unsent_is_zero__: ClassVar = True
+
+
+class BrokerMembers(_Value, frozen=True):
     """One broker name: its cluster, and where its members listen.
 
     addresses  broker id (0 is the master) -> "host:port"
@@ -40,8 +51,7 @@ class BrokerMembers:
         return self.addresses.get(MASTER_ID)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
+class TopicSettings(_Value, frozen=True):
     """A topic as a broker keeps it.
 
     read_queue_count, write_queue_count  per broker
@@ -53,18 +63,17 @@ class TopicSettings:
     Example: TopicSettings("Orders", read_queue_count=16, write_queue_count=16)
     """
 
-    topic: str
-    read_queue_count: int = 8
-    write_queue_count: int = 8
+    topic: str = field(name="topicName")
+    read_queue_count: int = field(default=8, name="readQueueNums")
+    write_queue_count: int = field(default=8, name="writeQueueNums")
     perm: int = 6
     order: bool = False
-    sys_flag: int = 0
-    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = field(default=0, name="topicSysFlag")
+    filter_type: str = field(default="SINGLE_TAG", name="topicFilterType")
     attributes: Mapping[str, str | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRange:
+class QueueRange(_Value, frozen=True):
     """What one queue holds: queue offsets [min_offset, max_offset), the last stored at updated_ms.
 
     updated_ms is wall time in ms since 1970, 0 for an empty queue.
@@ -72,15 +81,14 @@ class QueueRange:
 
     min_offset: int
     max_offset: int
-    updated_ms: int
+    updated_ms: int = field(name="lastUpdateTimestamp")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicStats:
+class TopicStats(_Sparse, frozen=True):
     """Every queue of a topic, and how many messages a second arrive."""
 
-    queues: Mapping[MessageQueue, QueueRange]
-    put_per_second: float
+    queues: Mapping[MessageQueue, QueueRange] = field(name="offsetTable")
+    put_per_second: float = field(name="topicPutTps")
 
     @property
     def message_count(self) -> int:
@@ -88,8 +96,7 @@ class TopicStats:
         return sum(each.max_offset - each.min_offset for each in self.queues.values())
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
+class GroupSettings(_Value, frozen=True):
     """A consumer group as a broker keeps it; the defaults are RocketMQ's.
 
     retry_max_times         deliveries after the first before a message becomes a dead letter
@@ -100,24 +107,25 @@ class GroupSettings:
     Example: GroupSettings("billing", retry_max_times=3)
     """
 
-    group: str
+    group: str = field(name="groupName")
     consume_enable: bool = True
     consume_from_min_enable: bool = True
-    broadcast_enable: bool = True
-    orderly: bool = False
-    retry_queue_count: int = 1
+    broadcast_enable: bool = field(default=True, name="consumeBroadcastEnable")
+    orderly: bool = field(default=False, name="consumeMessageOrderly")
+    retry_queue_count: int = field(default=1, name="retryQueueNums")
     retry_max_times: int = 16
-    retry_policy: Mapping[str, object] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    retry_policy: Mapping[str, object] = field(
+        default_factory=lambda: {"type": "CUSTOMIZED"}, name="groupRetryPolicy"
+    )
     broker_id: int = 0
-    slow_reader_broker_id: int = 1
-    notify_members_enable: bool = True
-    sys_flag: int = 0
+    slow_reader_broker_id: int = field(default=1, name="whichBrokerWhenConsumeSlowly")
+    notify_members_enable: bool = field(default=True, name="notifyConsumerIdsChangedEnable")
+    sys_flag: int = field(default=0, name="groupSysFlag")
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
+class QueueProgress(_Value, frozen=True):
     """How far a group is in one queue.
 
     broker_offset    queue offset that the next message will get
@@ -142,8 +150,7 @@ class QueueProgress:
         return max(0, self.pull_offset - self.consumer_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(_Value, frozen=True):
     """How far a group is in all its queues, and how many messages a second it takes."""
 
     queues: Mapping[MessageQueue, QueueProgress]
@@ -160,8 +167,7 @@ class GroupProgress:
         return sum(each.in_flight for each in self.queues.values())
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConnection:
+class ClientConnection(_Value, frozen=True):
     """One client as a broker sees it. seen_ms: its last heartbeat (wall), 0 when not told."""
 
     client_id: str
@@ -176,8 +182,7 @@ class ClientConnection:
         return version_text(self.version)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSubscription:
+class GroupSubscription(_Value, frozen=True):
     """What a group wants of one topic. expression_type: TAG or SQL92. version: ms, when it changed."""
 
     topic: str
@@ -187,8 +192,7 @@ class GroupSubscription:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMembers:
+class GroupMembers(_Value, frozen=True):
     """The members of a consumer group that are online, and what they subscribe to.
 
     consume_type   CONSUME_PASSIVELY (push), CONSUME_ACTIVELY (pull), CONSUME_POP
@@ -203,34 +207,31 @@ class GroupMembers:
     start_from: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeldQueue:
+class HeldQueue(_Sparse, frozen=True):
     """One queue as a member holds it; times are wall, ms since 1970, 0 for never."""
 
     commit_offset: int
-    cached_count: int
-    cached_min_offset: int
-    cached_max_offset: int
+    cached_count: int = field(name="cachedMsgCount")
+    cached_min_offset: int = field(name="cachedMsgMinOffset")
+    cached_max_offset: int = field(name="cachedMsgMaxOffset")
     locked: bool
-    dropped: bool
-    last_pull_ms: int
-    last_consume_ms: int
+    dropped: bool = field(name="droped")
+    last_pull_ms: int = field(name="lastPullTimestamp")
+    last_consume_ms: int = field(name="lastConsumeTimestamp")
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeRates:
+class ConsumeRates(_Sparse, frozen=True):
     """What a member says of one topic: per second, and average times in ms."""
 
-    pull_ms: float
-    pull_per_second: float
-    consume_ms: float
-    consumed_per_second: float
-    failed_per_second: float
-    failed_count: int
+    pull_ms: float = field(name="pullRT")
+    pull_per_second: float = field(name="pullTPS")
+    consume_ms: float = field(name="consumeRT")
+    consumed_per_second: float = field(name="consumeOKTPS")
+    failed_per_second: float = field(name="consumeFailedTPS")
+    failed_count: int = field(name="consumeFailedMsgs")
 
 
-@dataclass(frozen=True, slots=True)
-class MemberState:
+class MemberState(_Value, frozen=True):
     """What one consumer tells about itself. stacks: "" unless asked for."""
 
     properties: Mapping[str, str]
@@ -240,22 +241,20 @@ class MemberState:
     stacks: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatsWindow:
+class StatsWindow(_Sparse, frozen=True):
     """One statistic over one window. average: of the values, e.g. bytes per message."""
 
     sum: int
-    per_second: float
-    average: float
+    per_second: float = field(name="tps")
+    average: float = field(name="avgpt")
 
 
-@dataclass(frozen=True, slots=True)
-class StatsWindows:
+class StatsWindows(_Sparse, frozen=True):
     """A broker statistic over the last minute, hour and day."""
 
-    minute: StatsWindow
-    hour: StatsWindow
-    day: StatsWindow
+    minute: StatsWindow = field(name="statsMinute")
+    hour: StatsWindow = field(name="statsHour")
+    day: StatsWindow = field(name="statsDay")
 
     @property
     def longest_sum(self) -> int:
@@ -263,20 +262,18 @@ class StatsWindows:
         return self.day.sum or self.hour.sum or self.minute.sum
 
 
-@dataclass(frozen=True, slots=True)
-class SlaveState:
+class SlaveState(_Value, frozen=True):
     """One slave as its master sees it; offsets in bytes of the CommitLog."""
 
-    address: str
-    acked_offset: int
-    behind_bytes: int
+    address: str = field(name="addr")
+    acked_offset: int = field(name="slaveAckOffset")
+    behind_bytes: int = field(name="diff")
     in_sync: bool
-    bytes_per_second: int
-    sent_from: int
+    bytes_per_second: int = field(name="transferredByteInSecond")
+    sent_from: int = field(name="transferFromWhere")
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaState(_Value, frozen=True):
     """How replication stands on one broker.
 
     On a slave, master_address and the last_* fields tell about its connection upwards.
@@ -294,8 +291,7 @@ class ReplicaState:
     master_flushed_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerState:
+class ControllerState(_Value, frozen=True):
     """Who leads the controllers, as one of them says. peers: controller id -> "host:port"."""
 
     group: str
@@ -305,17 +301,15 @@ class ControllerState:
     peers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(_Value, frozen=True):
     """One member of a broker group, as its controller has it. alive: heard of in time."""
 
     broker_id: int
-    address: str
+    address: str = field(name="brokerAddress")
     alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSet:
+class ReplicaSet(_Value, frozen=True):
     """One broker group, as its controller has it.
 
     master_id  of the member that leads; None while nobody does
@@ -344,8 +338,7 @@ def _id(replica: Replica) -> int:
     return replica.broker_id
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRange:
+class EpochRange(_Value, frozen=True):
     """What one master wrote: bytes of the CommitLog from start_offset on. end_offset None: it goes on."""
 
     epoch: int
@@ -353,19 +346,17 @@ class EpochRange:
     end_offset: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochHistory:
+class EpochHistory(_Value, frozen=True):
     """Which master wrote which part of a broker's log; max_offset is where the log ends."""
 
-    cluster: str
+    cluster: str = field(name="clusterName")
     broker_name: str
     broker_id: int
     max_offset: int
-    epochs: tuple[EpochRange, ...]
+    epochs: tuple[EpochRange, ...] = field(name="epochList")
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(_Value, frozen=True):
     """Who leads a broker group now, and the group. master_id None: nobody. addresses: by broker id."""
 
     broker_name: str
@@ -377,8 +368,7 @@ class Election:
     in_sync: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Switchover:
+class Switchover(_Value, frozen=True):
     """A planned change of masters.
 
     elected_ms    from the order until the controller named the new master, which then acknowledges
@@ -391,8 +381,7 @@ class Switchover:
     announced_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(_Value, frozen=True):
     """One entry of a consume queue: where its record lies in the CommitLog, and its tag's code."""
 
     queue_offset: int
@@ -401,8 +390,7 @@ class QueueEntry:
     tags_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntries:
+class QueueEntries(_Value, frozen=True):
     """Some entries of a queue that holds [min_offset, max_offset)."""
 
     min_offset: int
@@ -410,15 +398,14 @@ class QueueEntries:
     entries: tuple[QueueEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeSpan:
+class ConsumeSpan(_Value, frozen=True):
     """Times of one queue, wall ms: oldest and newest message, the last consumed, and the lag."""
 
-    queue: MessageQueue
-    oldest_ms: int
-    newest_ms: int
-    consumed_ms: int
-    delay_ms: int
+    queue: MessageQueue = field(name="messageQueue")
+    oldest_ms: int = field(name="minTimeStamp")
+    newest_ms: int = field(name="maxTimeStamp")
+    consumed_ms: int = field(name="consumeTimeStamp")
+    delay_ms: int = field(name="delayTime")
 
 
 class TrackState(enum.Enum):
@@ -433,8 +420,7 @@ class TrackState(enum.Enum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
-class MessageTrack:
+class MessageTrack(_Value, frozen=True):
     """One group's view of a message. why: of UNKNOWN and NOT_ONLINE."""
 
     group: str
@@ -442,11 +428,10 @@ class MessageTrack:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DirectResult:
+class DirectResult(_Sparse, frozen=True):
     """How a member answered a message handed to it out of turn. result: CR_SUCCESS, CR_LATER, ..."""
 
-    result: str
+    result: str = field(name="consumeResult")
     remark: str
-    spent_ms: int
-    ordered: bool
+    spent_ms: int = field(name="spentTimeMills")
+    ordered: bool = field(name="order")

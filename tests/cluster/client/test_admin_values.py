@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from clientkit import received
 
-from tandemmq.cluster.client.admin.bodies import group_members, member_state, replica_state
+from tandemmq.cluster.client.admin.bodies import (
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    HARuntimeInfo,
+    TopicConfig,
+    read,
+    tree,
+)
 from tandemmq.cluster.client.admin.messages import track_state
 from tandemmq.cluster.client.admin.values import (
     GroupMembers,
     GroupProgress,
+    GroupSettings,
     QueueProgress,
+    QueueRange,
+    StatsWindow,
+    StatsWindows,
+    TopicSettings,
+    TopicStats,
     TrackState,
     version_text,
 )
+from tandemmq.cluster.client.errors import BrokerAnswerBroken
 from tandemmq.cluster.client.message import MessageQueue
+from tandemmq.cluster.remoting.bodies import shaped
 
 
 @pytest.mark.parametrize(
@@ -33,11 +49,11 @@ def test_version_numbers_have_rocketmqs_names(number: int, name: str) -> None:
 
 def members(tags: list[str] | None = None, **more: str) -> GroupMembers:
     wanted = {"topic": "T", "subString": "x", "tagsSet": tags or []}
-    tree: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
         "subscriptionTable": {"T": wanted}, **more,
     }  # fmt: skip
-    return group_members(tree)
+    return shaped(ConsumerConnection, answer).value()
 
 
 def at(offset: int) -> GroupProgress:
@@ -64,13 +80,15 @@ def test_a_message_at_offset_5_is_tracked(
 
 def test_a_members_state_reads_rocketmqs_spelling_and_leaves_gaps_at_zero() -> None:
     queue = '{"brokerName":"a","queueId":1,"topic":"T"}'
-    state = member_state(
+    told = shaped(
+        ConsumerRunningInfo,
         {
             "mqTable": {queue: {"droped": True, "commitOffset": 3}},
             "properties": {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"},
             "statusTable": {"T": {"consumeOKTPS": 1.5}},
-        }
+        },
     )
+    state = told.value()
     held = state.queues[MessageQueue("T", "a", 1)]
     assert (held.dropped, held.commit_offset, held.cached_count) == (True, 3, 0)
     assert (state.topics["T"].consumed_per_second, state.stacks) == (1.5, "")
@@ -81,15 +99,44 @@ def test_replication_is_read_of_master_and_slave() -> None:
         "addr": "10.0.0.2:5", "diff": 7, "inSync": True, "slaveAckOffset": 93,
         "transferFromWhere": 1, "transferredByteInSecond": 10,
     }  # fmt: skip
-    master = replica_state(
+    master = shaped(
+        HARuntimeInfo,
         {
             "master": True,
             "masterCommitLogMaxOffset": 100,
             "inSyncSlaveNums": 1,
             "haConnectionInfo": [slave],
-        }
-    )
+        },
+    ).value()
     assert (master.is_master, master.slaves[0].behind_bytes, master.in_sync_count) == (True, 7, 1)
     upwards = {"masterAddr": "10.0.0.1:10912", "maxOffset": 93}
-    below = replica_state({"master": False, "haClientRuntimeInfo": upwards})
+    answer = {"master": False, "haClientRuntimeInfo": upwards}
+    below = shaped(HARuntimeInfo, answer).value()
     assert (below.master_address, below.received_offset) == ("10.0.0.1:10912", 93)
+
+
+def test_what_a_broker_leaves_out_is_as_java_leaves_it_and_what_it_must_say_is_named() -> None:
+    key = '{"brokerName":"a","queueId":%d,"topic":"T"}'
+    entry = '{"minOffset":1,"maxOffset":"1,000","lastUpdateTimestamp":5}'
+    body = f'{{"offsetTable":{{{key % 10}:{entry},{key % 9}:{entry}}}}}'.encode()
+    stats = read(body, TopicStats, "the queue table", "h:1")
+    queues = [MessageQueue("T", "a", 9), MessageQueue("T", "a", 10)]
+    assert (list(stats.queues), stats.put_per_second) == (queues, 0.0)
+    assert stats.queues[queues[0]] == QueueRange(1, 1000, 5)
+    assert read(b"", StatsWindows, "s", "h:1") == StatsWindows(*[StatsWindow(0, 0.0, 0.0)] * 3)
+    with pytest.raises(BrokerAnswerBroken, match=r"the topic of h:1 .* field `readQueueNums`"):
+        read(b'{"topicName":"T"}', TopicConfig, "the topic", "h:1")
+    with pytest.raises(BrokerAnswerBroken, match=r"the key is none: .*`brokerName`"):
+        read(b'{"offsetTable":{{"topic":"T"}:{}}}', TopicStats, "the queue table", "h:1")
+
+
+def test_settings_as_json_leave_out_attributes_that_a_change_removes() -> None:
+    found = tree(GroupSettings("G", attributes=MappingProxyType({"a": "b"})))
+    assert (found["groupName"], found["retryQueueNums"], found["attributes"]) == (
+        "G",
+        1,
+        {"a": "b"},
+    )
+    assert tree(TopicSettings("T", attributes={"k": "v", "gone": None}))["attributes"] == {"k": "v"}
+    kept = TopicConfig("T", read_queue_count=1, write_queue_count=2, perm=6).value()
+    assert kept == TopicSettings("T", 1, 2)
