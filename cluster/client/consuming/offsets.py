@@ -14,7 +14,8 @@ from tandemmq.cluster.client.errors import BrokerUnreachable, ClientError, Offse
 from tandemmq.cluster.client.message import MessageQueue
 from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.client.reaching.instance import ClientInstance
-from tandemmq.storage import CorruptFile, fastjson, jsonfile
+from tandemmq.cluster.remoting import bodies
+from tandemmq.storage import CorruptFile, jsonfile
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class FileOffsets:
         if self._stored is None:
             try:
                 self._stored = await asyncio.to_thread(_load, self._path)
-            except (CorruptFile, OSError, ValueError, KeyError, TypeError) as problem:
+            except (CorruptFile, OSError, ValueError) as problem:
                 raise OffsetUnknown(
                     f"{self._path} cannot be read, move it away to start anew: {problem!r}"
                 ) from problem
@@ -181,23 +182,15 @@ class FileOffsets:
             _save(self._path, positions)
 
 
+class _Positions(msgspec.Struct, rename="camel"):
+    offset_table: dict[MessageQueue, int] = {}
+
+
 def _load(path: Path) -> dict[MessageQueue, int]:
-    tree = jsonfile.load(path)
-    found: dict[MessageQueue, int] = {}
-    for key, offset in ((tree or {}).get("offsetTable") or {}).items():
-        queue = fastjson.loads(key) if isinstance(key, str) else key
-        found[
-            MessageQueue(str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"]))
-        ] = int(offset)
-    return found
+    return bodies.shaped(_Positions, jsonfile.load(path) or {}).offset_table
 
 
 def _save(path: Path, positions: dict[MessageQueue, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {
-        msgspec.json.encode(
-            {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
-        ).decode(): offset
-        for queue, offset in sorted(positions.items())
-    }
+    table = {calls.to_json(queue).decode(): offset for queue, offset in sorted(positions.items())}
     jsonfile.save(path, {"offsetTable": table})

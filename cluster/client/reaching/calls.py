@@ -12,11 +12,11 @@ from tandemmq.cluster.client.errors import BrokerAnswerBroken, BrokerRefused
 from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
 from tandemmq.cluster.client.reaching.connections import subject
 from tandemmq.cluster.client.records import read_records
+from tandemmq.cluster.remoting import bodies
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import ONEWAY_FLAG, Command
-from tandemmq.storage import fastjson
 
-_to_json = msgspec.json.Encoder().encode
+_to_json = msgspec.json.Encoder(order="sorted").encode  # as fastjson writes
 
 
 class Caller(Protocol):
@@ -178,6 +178,10 @@ async def view_record(
     return read_records(answer.body, broker_name, 0)[0]
 
 
+class _Granted(msgspec.Struct):
+    queues: set[MessageQueue] = msgspec.field(default_factory=set, name="lockOKMQSet")
+
+
 async def lock_queues(
     caller: Caller,
     address: str,
@@ -190,14 +194,10 @@ async def lock_queues(
     command = Command(RequestCode.LOCK_BATCH_MQ, body=_lock_body(group, client_id, queues))
     answer = await call(caller, address, command, timeout_ms)
     try:
-        granted = fastjson.loads(bytes(answer.body or b"{}")).get("lockOKMQSet") or []
-        return {
-            MessageQueue(str(each["topic"]), str(each["brokerName"]), int(each["queueId"]))
-            for each in granted
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        return bodies.read(_Granted, answer.body or b"{}").queues
+    except bodies.BodyUnreadable as problem:
         raise BrokerAnswerBroken(
-            f"the lock answer of {address} does not parse: {problem!r}"
+            f"the lock answer of {address} does not parse: {problem}"
         ) from problem
 
 
@@ -219,10 +219,7 @@ def _lock_body(group: str, client_id: str, queues: Collection[MessageQueue]) -> 
         {
             "clientId": client_id,
             "consumerGroup": group,
-            "mqSet": [
-                {"brokerName": each.broker_name, "queueId": each.queue_id, "topic": each.topic}
-                for each in sorted(queues)
-            ],
+            "mqSet": sorted(queues),
             "onlyThisBroker": False,
         }
     )
@@ -258,5 +255,5 @@ async def send_back(caller: Caller, address: str, what: SendBack, timeout_ms: in
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON for request bodies."""
+    """Compact JSON for request bodies, members sorted as RocketMQ sorts them."""
     return _to_json(value)

@@ -17,6 +17,7 @@ import msgspec
 
 from tandemmq.cluster.client.errors import BrokerAnswerBroken, ClientError
 from tandemmq.cluster.client.message import MessageQueue
+from tandemmq.cluster.client.reaching.calls import to_json
 from tandemmq.cluster.client.records import read_records
 from tandemmq.cluster.remoting import Command, Connection, Handler, RequestCode, ResponseCode
 from tandemmq.storage import fastjson
@@ -174,14 +175,5 @@ def _queue(tree: Any) -> MessageQueue:
 
 def queue_map(values: Mapping[MessageQueue, bytes]) -> bytes:
     """{queue: value} with objects as keys, as the Java side reads it. values: JSON already."""
-    parts = [
-        b'{"brokerName":%b,"queueId":%d,"topic":%b}:%b'
-        % (
-            msgspec.json.encode(queue.broker_name),
-            queue.queue_id,
-            msgspec.json.encode(queue.topic),
-            value,
-        )
-        for queue, value in sorted(values.items())
-    ]
+    parts = [b"%b:%b" % (to_json(queue), value) for queue, value in sorted(values.items())]
     return b"{%b}" % b",".join(parts)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from tandemmq.cluster.client.errors import BrokerAnswerBroken
 from tandemmq.cluster.client.message import MessageQueue
-from tandemmq.storage import fastjson
+from tandemmq.cluster.remoting import bodies
 
 READABLE = 4
 WRITABLE = 2
@@ -16,13 +18,12 @@ TEMPLATE_TOPIC = "TBW102"  # its route says where an unknown topic can be create
 TEMPLATE_QUEUE_COUNT = 4  # RocketMQ's defaultTopicQueueNums
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class QueueCounts:
+class QueueCounts(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """Queues that one broker name offers for a topic. perm: 4 read, 2 write, 1 inherit."""
 
     broker_name: str
-    read_queue_count: int
-    write_queue_count: int
+    read_queue_count: int = msgspec.field(name="readQueueNums")
+    write_queue_count: int = msgspec.field(name="writeQueueNums")
     perm: int
 
 
@@ -84,32 +85,29 @@ def parse_route(body: bytes | memoryview) -> TopicRoute:
     Raises BrokerAnswerBroken when it is not a route. Source: RocketMQ's TopicRouteData.
     """
     try:
-        tree = fastjson.loads(bytes(body))
-        counts = sorted(
-            QueueCounts(
-                str(entry["brokerName"]),
-                int(entry["readQueueNums"]),
-                int(entry["writeQueueNums"]),
-                int(entry["perm"]),
-            )
-            for entry in tree.get("queueDatas") or ()
-        )
-        addresses = {
-            str(entry["brokerName"]): {
-                int(number): str(at) for number, at in sorted(entry["brokerAddrs"].items())
-            }
-            for entry in tree.get("brokerDatas") or ()
-        }
-        order = _order_conf(tree.get("orderTopicConf"))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise BrokerAnswerBroken(
-            f"the name server's route does not parse: {problem!r}"
-        ) from problem
-    return TopicRoute(tuple(counts), addresses, order)
+        found = bodies.read(_RouteData, body)
+        order = _order_conf(found.order_topic_conf)
+    except ValueError as problem:
+        raise BrokerAnswerBroken(f"the name server's route does not parse: {problem}") from problem
+    addresses = {
+        each.broker_name: dict(sorted(each.broker_addrs.items())) for each in found.broker_datas
+    }
+    return TopicRoute(tuple(sorted(found.queue_datas)), addresses, order)
 
 
-def _order_conf(text: str | None) -> tuple[tuple[str, int], ...]:
-    parts = [part.partition(":") for part in (text or "").split(";") if part]
+class _BrokerData(msgspec.Struct, rename="camel"):
+    broker_name: str
+    broker_addrs: dict[int, str]
+
+
+class _RouteData(msgspec.Struct, rename="camel"):
+    queue_datas: list[QueueCounts] = []
+    broker_datas: list[_BrokerData] = []
+    order_topic_conf: str = ""
+
+
+def _order_conf(text: str) -> tuple[tuple[str, int], ...]:
+    parts = [part.partition(":") for part in text.split(";") if part]
     return tuple((name, int(count)) for name, _, count in parts)
 
 
