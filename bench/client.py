@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.build import CACHE, HERE
-from bench.servers import Server, free_port, rocketmq_classpath, running, why_no_rocketmq
+from bench.servers import PORTS, Server, running
+from tandemmq.chaos.servers import write_settings
+from tandemmq.java import NEWEST, classpath, java_missing
 
 BODY_BYTES: Final = 1_024
 IN_FLIGHT: Final = 4_096
@@ -211,12 +213,12 @@ def command_of(
 ) -> tuple[list[str], dict[str, str]]:
     """Command line and additional environment of a measured process."""
     if client == "java":
-        if reason := why_no_rocketmq():
+        if reason := java_missing():
             raise OSError(reason)
         numbers = [str(each) for each in (count, warmup, BODY_BYTES, IN_FLIGHT)]
         command = [
             "java", "-Xmx1g", f"-Duser.home={directory}", "-Drocketmq.client.logLevel=WARN",
-            f"-Drocketmq.client.logRoot={directory}", "-cp", rocketmq_classpath(),
+            f"-Drocketmq.client.logRoot={directory}", "-cp", classpath(NEWEST),
             str(HERE / "ClientLoad.java"), namesrv, topic, *numbers,
         ]  # fmt: skip
         return command, {"JAVA_TOOL_OPTIONS": ""}
@@ -257,34 +259,28 @@ def measure(
 def servers(directory: Path) -> Iterator[Server]:
     """A name server and our broker, to be started in this order."""
     cores = frozenset(os.sched_getaffinity(0))
-    port = free_port()
+    port = PORTS.take()
     settings = {
         "bindAddress": "127.0.0.1",
         "listenPort": port,
         "kvConfigPath": directory / "kv.json",
     }
-    conf = write(directory / "namesrv.conf", settings)
+    conf = write_settings(directory / "namesrv.conf", settings)
     yield Server(
         "name server", [sys.executable, "-m", "tandemmq", "nameserver", "-c", str(conf)], port,
         "boot success", cores=cores,
     )  # fmt: skip
-    namesrv, port = f"127.0.0.1:{port}", free_port()
+    namesrv, port = f"127.0.0.1:{port}", PORTS.take()
     settings = {
         "brokerName": "bench-broker", "brokerIP1": "127.0.0.1", "listenPort": port,
         "haListenPort": port + 1, "storePathRootDir": directory / "store", "namesrvAddr": namesrv,
         "flushDiskType": "ASYNC_FLUSH",
     }  # fmt: skip
-    conf = write(directory / "broker.conf", settings)
+    conf = write_settings(directory / "broker.conf", settings)
     yield Server(
         "ours", [sys.executable, "-m", "tandemmq", "broker", "-c", str(conf)], port,
         "boot success", cores=cores,
     )  # fmt: skip
-
-
-def write(path: Path, settings: dict[str, object]) -> Path:
-    """A properties file."""
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return path
 
 
 async def create_topic(namesrv: str, topic: str) -> None:

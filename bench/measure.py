@@ -19,12 +19,12 @@ from bench.servers import (
     Echo,
     RocketMQ,
     Server,
-    ServerFailed,
     Tandem,
     running,
-    why_no_rocketmq,
 )
 from bench.wire import Line, RequestRefused
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.java import JavaFailed, java_missing
 
 QUICK: Final = (
     Load("send", 8, 64),
@@ -122,7 +122,7 @@ def measure_all(plan: Plan) -> Results:
         )
         bench = Bench(plan, directory, results)
         if "rocketmq" in plan.servers:
-            if missing := why_no_rocketmq():
+            if missing := java_missing():
                 results.skipped.append(f"RocketMQ: {missing}")
             else:
                 with bench.refusing("RocketMQ"):
@@ -152,7 +152,7 @@ class Bench:
         """Record a refused run or a failed server, and go on with the rest."""
         try:
             yield
-        except (RunRefused, ServerFailed, RequestRefused, OSError) as error:
+        except (RunRefused, ProcessBroken, RequestRefused, JavaFailed, OSError) as error:
             self.results.refused.append(f"{what}: {error}")
             progress(f"  REFUSED {what}: {error}")
 
@@ -175,9 +175,9 @@ class Bench:
         progress(f"starting Apache RocketMQ, then {self.plan.rocketmq_warmup_s:g} s of warm-up")
         server = RocketMQ(self.directory / "rocketmq", self.plan.all_cores)
         try:
-            server.start()
+            server.launch()
             first_ms = server.first_accepted_ms()
-            server.wait_ready()
+            server.get_ready()
             self.results.figures.append(
                 Figure(
                     server.name,
@@ -300,9 +300,9 @@ class Bench:
             server = Tandem(directory, self.plan.server_cores)
             try:
                 settle(self.plan.data_dir)
-                server.start()
+                server.launch()
                 starts.append(server.first_accepted_ms())
-                server.wait_ready()
+                server.get_ready()
             finally:
                 server.stop()
                 shutil.rmtree(directory, ignore_errors=True)

@@ -37,8 +37,9 @@ from bench.accounting import cpu_ns
 from bench.build import CACHE, BuildFailed
 from bench.load import Load, Run, RunRefused, Timing, run_load, settle, warm_memory
 from bench.measure import progress
-from bench.servers import Server, ServerFailed, free_port, running, write_conf
+from bench.servers import PORTS, Server, running, write_conf
 from bench.wire import Line, RequestRefused
+from tandemmq.chaos.processes import ProcessBroken
 
 DEEP: Final = Load("send", 8, 64)
 WIDE: Final = Load("send", 64, 1)
@@ -62,7 +63,7 @@ class Replica(Server):
     """One of a pair, with the settings given."""
 
     def __init__(self, name: str, directory: Path, core: int, more: dict[str, str]) -> None:
-        port = free_port()
+        port = PORTS.take()
         conf = write_conf(directory, port, more)
         command = [sys.executable, "-m", "tandemmq", "broker", "-c", str(conf)]
         super().__init__(name, command, port, "boot success", cores=frozenset({core}))
@@ -127,7 +128,7 @@ def wait_followed(master: Server, end: int | None = None) -> None:
             if held and max(held) >= (status["masterCommitLogMaxOffset"] if end is None else end):
                 return
             if time.monotonic() > deadline:
-                raise ServerFailed(f"no slave of {master.name} has caught up: {status}")
+                raise ProcessBroken(f"no slave of {master.name} has caught up: {status}")
             time.sleep(SAMPLE_S)  # the pace of asking
 
 
@@ -363,7 +364,7 @@ def main(arguments: list[str]) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="modes-", dir=parent) as directory:
             rows, lags, rate = measure_modes(given, Path(directory))
-    except (ServerFailed, RunRefused, BuildFailed, RequestRefused, OSError) as error:
+    except (ProcessBroken, RunRefused, BuildFailed, RequestRefused, OSError) as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
     text, missed = report(rows, lags, rate)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.accounting import listens, maps_file
-from bench.build import CACHE, HERE
+from bench.build import HERE
 from bench.wire import Line, RequestRefused
-from tandemmq.chaos.ports import Ports
-from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.ports import LOOPBACK, Ports
+from tandemmq.chaos.processes import POLL_S, ProcessBroken, ServerProcess
+from tandemmq.chaos.servers import write_settings
+from tandemmq.java import NEWEST, classpath
 
-PORTS: Final = Ports(range(32_000, 32_760))  # above the campaigns', below Linux's ephemeral range
-ROCKETMQ_VERSION: Final = "5.3.3"
+PORTS: Final = Ports(range(32_000, 32_760))  # above the others', below Linux's ephemeral range
 STOP_TIMEOUT_S: Final = 30.0
 ENDING_S: Final = 1.0  # from the end of the last thread to the end of the process
 QUEUES: Final = 8
@@ -36,24 +35,15 @@ COMPILED: Final = tuple(
     )
 )
 
-POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>bench</groupId><artifactId>rocketmq</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-broker</artifactId><version>{ROCKETMQ_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_numbers = itertools.count(1)
 
 
-class ServerFailed(Exception):
-    """A measured process did not come up, or ended by itself."""
+class Server(ServerProcess):
+    """A process with one listening port, on some cores; `stores` tells brokers from the echo server.
 
-
-class Server:
-    """A process with one listening port; `stores` tells brokers from the echo server."""
+    port   0: the one that the process says, as the group of `ready`
+    ready  regular expression of the line by which it says that it serves
+    """
 
     stores = True
 
@@ -65,55 +55,26 @@ class Server:
         ready: str,
         *,
         cores: frozenset[int],
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         ready_timeout_s: float = 60.0,
     ) -> None:
-        self.name = name
-        self.command = list(command)
+        log = Path(tempfile.gettempdir()) / f"tandem-bench-{os.getpid()}-{next(_numbers)}.log"
+        super().__init__(name, command, log, environment, cwd=HERE.parent)
         self.port = port
         self.cores = cores
         self._ready = re.compile(ready)
         self._ready_timeout_s = ready_timeout_s
-        environment = environment or {}
-        self._environment = {**os.environ, **environment}
-        self._shown_environment = [
-            f"{name}={value}" for name, value in environment.items() if value
-        ]
-        self._lines: deque[str] = deque(maxlen=200)
-        self._said_ready = threading.Event()
         self.started_ns = 0
 
-    def start(self) -> None:
-        """Start the process; returns without waiting."""
+    def launch(self) -> None:
+        """Start the process on its cores; returns without waiting."""
         self.started_ns = time.monotonic_ns()
         own_cores = os.sched_getaffinity(0)
         os.sched_setaffinity(0, self.cores)  # the child inherits them
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self._environment,
-            cwd=HERE.parent,
-            errors="replace",
-        )
-        os.sched_setaffinity(0, own_cores)
-        self._reader = threading.Thread(
-            target=self._read_output, name=f"output of {self.name}", daemon=True
-        )
-        self._reader.start()
-
-    def _read_output(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stream:
-            for line in stream:
-                self._lines.append(line.rstrip())
-                if found := self._ready.search(line):
-                    if found.groups() and not self.port:
-                        self.port = int(found[1])
-                    self._said_ready.set()
-        self._said_ready.set()  # ended: whoever waits finds out in check_alive
+        try:
+            super().launch()
+        finally:
+            os.sched_setaffinity(0, own_cores)
 
     @property
     def shown_command(self) -> str:
@@ -122,38 +83,35 @@ class Server:
         parts = [part.replace(root, "") for part in self.command]
         if "-cp" in parts:
             parts[parts.index("-cp") + 1] = "CLASSPATH"
-        return " ".join([*self._shown_environment, shlex.join(parts)])
+        shown = [f"{name}={value}" for name, value in self.env.items() if value]
+        return " ".join([*shown, shlex.join(parts)])
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def start(self) -> None:
+        """Launch it; returns once the process itself said that it is ready and listens on its port."""
+        self.launch()
+        self.get_ready()
 
-    def wait_ready(self) -> None:
-        """Return once the process itself said that it is ready and listens on its port."""
-        if not self._said_ready.wait(self._ready_timeout_s):
-            raise ServerFailed(
-                f"{self.name} did not say {self._ready.pattern!r}; it said:\n{self.output()}"
-            )
+    def get_ready(self) -> None:
+        """The second half of start()."""
+        self.wait_ready(self._said_ready, self._ready_timeout_s)
         self.check_alive()
 
-    def check_alive(self) -> None:
-        """Raise ServerFailed unless this process runs and is the one that listens on the port."""
-        listening = listens(self.pid, self.port)
-        if not listening:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(ENDING_S)  # one that is about to end says more by its end
-        if self._process.poll() is not None:
-            raise ServerFailed(
-                f"{self.name} ended with {self._process.returncode}; it said:\n{self.output()}"
-            )
-        if not listening:
-            raise ServerFailed(
-                f"{self.name}: process {self.pid} does not listen on port {self.port}"
-            )
+    def _said_ready(self) -> bool:
+        found = self._ready.search(self.said())
+        if found and found.groups() and not self.port:
+            self.port = int(found[1])
+        return found is not None
 
-    def output(self) -> str:
-        """The last lines that the process printed."""
-        return "\n".join(self._lines)
+    def check_alive(self) -> None:
+        """Raise ProcessBroken unless this process runs and is the one that listens on the port."""
+        if listens(self.pid, self.port):
+            return
+        ending_ns = time.monotonic_ns() + int(ENDING_S * 1e9)
+        while self.alive and time.monotonic_ns() < ending_ns:
+            time.sleep(POLL_S)  # one that is about to end says more by its end
+        if not self.alive:
+            raise self.broken(f"ended with {self.code}")
+        raise self.broken(f"(process {self.pid}) does not listen on port {self.port}")
 
     def first_accepted_ms(self) -> float:
         """From the start of the process to its first accepted message, which makes a topic."""
@@ -164,10 +122,8 @@ class Server:
                     line.send("bench-first", 0, b"first")
                 return (time.monotonic_ns() - self.started_ns) / 1e6
             except (OSError, RequestRefused) as error:
-                if time.monotonic_ns() > deadline or self._process.poll() is not None:
-                    raise ServerFailed(
-                        f"{self.name} accepted no message ({error}); it said:\n{self.output()}"
-                    ) from error
+                if time.monotonic_ns() > deadline or not self.alive:
+                    raise self.broken(f"accepted no message ({error})") from error
                 time.sleep(
                     0.001
                 )  # the pace of asking: nothing tells another process that it may connect
@@ -189,26 +145,15 @@ class Server:
             with contextlib.suppress(ProcessLookupError):  # the thread ended meanwhile
                 os.sched_setaffinity(int(task.name), cores)
 
-    def pause(self) -> None:
-        """Let it use no CPU while another server is measured."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it run again."""
-        self._process.send_signal(signal.SIGCONT)
-
     def stop(self) -> None:
         """End the process: SIGTERM, and SIGKILL when that took longer than 30 s."""
-        if not hasattr(self, "_process"):
-            return
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join()
+        if self.alive:
+            self.signal(signal.SIGCONT)
+            with contextlib.suppress(
+                ProcessBroken
+            ):  # it was killed: what it did is measured by now
+                self.terminate(STOP_TIMEOUT_S)
+        self.log.unlink(missing_ok=True)
 
 
 class Echo(Server):
@@ -227,7 +172,7 @@ class Tandem(Server):
     def __init__(
         self, directory: Path, cores: frozenset[int], *, pure_python: bool = False
     ) -> None:
-        port = free_port()
+        port = PORTS.take()
         conf = write_conf(directory, port, {})
         super().__init__(
             "ours, pure Python" if pure_python else "ours",
@@ -244,11 +189,9 @@ class Tandem(Server):
         super().check_alive()
         missing = [name for name in COMPILED if not maps_file(self.pid, name)]
         if self._pure_python and len(missing) < len(COMPILED):
-            raise ServerFailed(
-                f"{self.name}: loaded a compiled module in spite of TANDEM_PURE_PYTHON"
-            )
+            raise self.broken("loaded a compiled module in spite of TANDEM_PURE_PYTHON")
         if not self._pure_python and missing:
-            raise ServerFailed(f"{self.name}: runs without the compiled {', '.join(missing)}")
+            raise self.broken(f"runs without the compiled {', '.join(missing)}")
 
 
 class RocketMQ(Server):
@@ -259,7 +202,7 @@ class RocketMQ(Server):
     """
 
     def __init__(self, directory: Path, cores: frozenset[int]) -> None:
-        port = free_port()
+        port = PORTS.take()
         conf = write_conf(
             directory,
             port,
@@ -287,12 +230,12 @@ class RocketMQ(Server):
             f"-Duser.home={directory}",
             f"-Drocketmq.home.dir={directory}",
             "-cp",
-            rocketmq_classpath(),
+            classpath(NEWEST),
             "org.apache.rocketmq.broker.BrokerStartup",
             "-c",
             str(conf),
         ]
-        name = f"RocketMQ {ROCKETMQ_VERSION}"
+        name = f"RocketMQ {NEWEST}"
         super().__init__(name, command, port, "boot success", cores=cores, ready_timeout_s=120.0)
 
 
@@ -302,56 +245,21 @@ def heap_gib() -> int:
     return max(1, min(4, memory_bytes >> 32))
 
 
-def why_no_rocketmq() -> str:
-    """Empty when Apache RocketMQ can be measured here, else what is missing."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    return f"not found: {', '.join(missing)}" if missing else ""
-
-
-def rocketmq_classpath() -> str:
-    """Fetch the broker's Maven artifacts once; the class path of them all."""
-    directory = CACHE / f"rocketmq-{ROCKETMQ_VERSION}"
-    listing = directory / "classpath.txt"
-    if not listing.exists() or not all(
-        Path(jar).exists() for jar in listing.read_text().split(":")
-    ):
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "pom.xml").write_text(POM)
-        command = ["mvn", "-q", "-B", "dependency:build-classpath", f"-Dmdep.outputFile={listing}"]
-        done = subprocess.run(
-            command, cwd=directory, capture_output=True, text=True, check=False, timeout=900
-        )
-        if done.returncode:
-            raise ServerFailed(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")
-    return listing.read_text().strip()
-
-
-def write_conf(directory: Path, port: int, more: dict[str, str]) -> Path:
+def write_conf(directory: Path, port: int, more: Mapping[str, str]) -> Path:
     """A broker.conf that both brokers read: ASYNC_FLUSH, all under `directory`, no name server."""
-    directory.mkdir(parents=True, exist_ok=True)
     settings = {
         "brokerClusterName": "bench-cluster",
         "brokerName": "bench-broker",
         "brokerId": "0",
         "brokerRole": "ASYNC_MASTER",
         "flushDiskType": "ASYNC_FLUSH",
-        "brokerIP1": "127.0.0.1",
-        "listenPort": str(port),
-        "haListenPort": str(port + 1),
-        "storePathRootDir": str(directory / "store"),
+        "brokerIP1": LOOPBACK,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "storePathRootDir": directory / "store",
         **more,
     }
-    conf = directory / "broker.conf"
-    conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    return conf
-
-
-def free_port() -> int:
-    """A free port; the one two below (fast port) and the one above (replication) are free too."""
-    try:
-        return PORTS.take()
-    except ProcessBroken as problem:
-        raise ServerFailed(str(problem)) from problem
+    return write_settings(directory / "broker.conf", settings)
 
 
 @contextlib.contextmanager
@@ -359,7 +267,6 @@ def running(server: Server) -> Iterator[Server]:
     """Start a server, wait until it is ready, stop it when the block ends."""
     try:
         server.start()
-        server.wait_ready()
         yield server
     finally:
         server.stop()

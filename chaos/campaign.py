@@ -17,7 +17,7 @@ from tandemmq.chaos.deliveries import Readers
 from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
 from tandemmq.chaos.history import HistoryMissing
 from tandemmq.chaos.journal import Journal
-from tandemmq.chaos.processes import ProcessBroken, ServerProcess
+from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.promises import percentile
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
 from tandemmq.chaos.verdict import Verdict, judge
@@ -240,7 +240,7 @@ class Campaign(ABC):
     def problem(self, text: str) -> None:
         self.outcome.problems.append(text)
 
-    def event(self, what: str, process: ServerProcess, **fields: object) -> None:
+    def event(self, what: str, process: AsyncProcess, **fields: object) -> None:
         """Into the journal, so that findings can be laid beside what was done."""
         if isinstance(process, Replica):
             fields["address"] = process.address

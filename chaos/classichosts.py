@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos.gauges import metric_values, scrape
-from tandemmq.chaos.groups import GroupPlan, GroupView, Member, Replica, write_properties
+from tandemmq.chaos.groups import GroupPlan, GroupView, Member, Replica
 from tandemmq.chaos.hosts import Disks, HostGroup
 from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.servers import write_settings
 from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
 from tandemmq.storage import fastjson
 
@@ -36,7 +37,7 @@ class ClassicHosts(HostGroup):
         """Write its broker.conf anew; it reads that when it starts."""
         settings = self._files[replica.number] | changed
         self._files[replica.number] = settings
-        write_properties(self.directory / f"replica-{replica.number}" / "broker.conf", settings)
+        write_settings(self.directory / f"replica-{replica.number}" / "broker.conf", settings)
 
     def setting(self, replica: Replica, key: str) -> object:
         return self._files[replica.number][key]

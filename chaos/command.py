@@ -77,7 +77,7 @@ def add_group_arguments(
         made.add_argument(
             "--servers",
             choices=("tandem", "java"),
-            help="java: RocketMQ's, from a checkout (%(default)s)",
+            help="java: RocketMQ's, by a JDK and Maven (%(default)s)",
         )
     made.add_argument("--rate", type=float, default=rate, help=rate_help)
 

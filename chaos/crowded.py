@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.groups import Group, GroupPlan
-from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
 from tandemmq.storage import fastjson
 
@@ -142,7 +142,7 @@ def without_lease(seen: Sequence[tuple[float, int]]) -> tuple[int, float]:
     return times, longest
 
 
-def prefer(processes: Sequence[ServerProcess], nice: int) -> None:
+def prefer(processes: Sequence[AsyncProcess], nice: int) -> None:
     """Give these a larger share of the cores. Raises OSError where we may not.
 
     Niceness counts between processes of one session or control group only, where the kernel makes autogroups;

@@ -24,7 +24,7 @@ from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import Group, Replica
-from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.traffic import TrafficPlan
 from tandemmq.chaos.verdict import LAG_EVENT
@@ -261,7 +261,7 @@ class Failover(Campaign):
         if took_ms is not None:
             self._notes.append(f"writable {took_ms / 1000:.2f} s after {what}")
 
-    def _note(self, what: str, process: ServerProcess) -> None:
+    def _note(self, what: str, process: AsyncProcess) -> None:
         self.event(what, process)
         self._notes.append(f"{what} {process.name}")
 

@@ -1,14 +1,12 @@
 """A replicated broker group as processes: a name server with its controller, and replicas.
 
 Settings are RocketMQ's, so that the same files start our servers or stock ones (`servers="java"`,
-from a checkout with a JDK), which gives the figures to compare ours with.
+where a JDK and Maven are), which gives the figures to compare ours with.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
-from tandemmq.chaos.processes import ProcessBroken, ServerProcess
-from tandemmq.chaos.rebalance_soak import checkout_kits
+from tandemmq.chaos.java import BROKER_MAIN, BROKER_SETTINGS, DIRECT_MEMORY, NAME_SERVER_MAIN
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
+from tandemmq.chaos.servers import python_command, python_env, write_settings
 from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
@@ -26,9 +25,9 @@ from tandemmq.cluster.remoting import (
     RequestCode,
     ResponseCode,
 )
+from tandemmq.java import NEWEST, java_command, java_env, java_missing
 from tandemmq.storage import fastjson
 
-JAVA_VERSION: Final = "5.3.3"
 ASK_MS: Final = 1000
 LOOK_S: Final = 0.02
 START_S: Final = {"tandem": 30.0, "java": 90.0}
@@ -44,16 +43,6 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     "fileReservedTime": 87_600,
     "deleteWhen": "04",
 }
-#: what keeps a stock broker fast on a small machine
-JAVA_ONLY: Final[Mapping[str, object]] = {
-    "waitTimeMillsInSendQueue": 10_000,
-    "brokerFastFailureEnable": "false",
-    "sendMessageThreadPoolNums": 2,
-    "pullMessageThreadPoolNums": 4,
-    "timerWheelEnable": "false",
-    "diskMaxUsedSpaceRatio": 95,
-}
-
 Servers = Literal["tandem", "java"]
 
 
@@ -106,7 +95,7 @@ class GroupView:
         return frozenset(each.address for each in self.members if each.in_sync)
 
 
-class Replica(ServerProcess):
+class Replica(AsyncProcess):
     """A broker of the group; `store` survives everything but the test."""
 
     def __init__(
@@ -131,7 +120,7 @@ class Group:
     def __init__(self, directory: Path, plan: GroupPlan) -> None:
         self.plan = plan
         self.directory = directory
-        name_server_port, controller_port = CAMPAIGN_PORTS.take(), CAMPAIGN_PORTS.take()
+        name_server_port, controller_port = PORTS.take(), PORTS.take()
         self.name_server_address = f"{LOOPBACK}:{name_server_port}"
         self.controller_address = f"{LOOPBACK}:{controller_port}"
         self.name_server = self._make_name_server(name_server_port)
@@ -140,7 +129,7 @@ class Group:
         self.last_master: str | None = None  # address of the last one the controller named
 
     @property
-    def processes(self) -> list[ServerProcess]:
+    def processes(self) -> list[AsyncProcess]:
         return [self.name_server, *self.replicas]
 
     def replica_at(self, address: str) -> Replica:
@@ -149,7 +138,7 @@ class Group:
     def settings_of(self, number: int) -> dict[str, object]:
         """Settings of one replica, by RocketMQ's keys. Made once, when the group is."""
         plan, directory = self.plan, self.directory / f"replica-{number}"
-        port = CAMPAIGN_PORTS.take()
+        port = PORTS.take()
         store = directory / "store"
         settings: dict[str, object] = {
             "brokerClusterName": plan.cluster,
@@ -172,12 +161,12 @@ class Group:
             **SMALL_FILES,
         }
         if plan.servers == "java":
-            settings |= {**JAVA_ONLY, "rocketmqHome": directory / "home"}
+            settings |= {**BROKER_SETTINGS, "rocketmqHome": directory / "home"}
         else:
             settings |= {
                 "brokerRole": "SYNC_MASTER" if plan.synchronous else "ASYNC_MASTER",
                 "metricsExporterType": "PROM",
-                "metricsPromExporterPort": CAMPAIGN_PORTS.take(),
+                "metricsPromExporterPort": PORTS.take(),
             }
         return {**settings, **plan.settings}
 
@@ -189,7 +178,7 @@ class Group:
             replica.launch()
         await self.whole(START_S[self.plan.servers])
 
-    async def _until_up(self, process: ServerProcess) -> None:
+    async def _until_up(self, process: AsyncProcess) -> None:
         deadline = time.monotonic() + START_S[self.plan.servers]
         while await self.view() is None:
             if not process.alive:
@@ -284,7 +273,7 @@ class Group:
 
     # --- making processes
 
-    def _make_name_server(self, port: int) -> ServerProcess:
+    def _make_name_server(self, port: int) -> AsyncProcess:
         directory = self.directory / "namesrv"
         peer = self.controller_address.replace(LOOPBACK, f"n0-{LOOPBACK}")
         settings = {
@@ -300,27 +289,23 @@ class Group:
         }
         if self.plan.servers == "java":
             settings |= {"rocketmqHome": directory / "home", "mappedFileSize": 16 << 20}
-        conf = write_properties(directory / "namesrv.conf", settings)
+        conf = write_settings(directory / "namesrv.conf", settings)
         if self.plan.servers == "java":
-            command, env = _java(
-                directory / "home", "org.apache.rocketmq.namesrv.NamesrvStartup", conf, 256
-            )
+            command, env = _java(directory / "home", NAME_SERVER_MAIN, conf, 256)
         else:
-            command, env = _tandem("nameserver", conf)
-        return ServerProcess("name server", command, directory / "namesrv.log", env)
+            command, env = python_command("nameserver", "-c", str(conf)), python_env()
+        return AsyncProcess("name server", command, directory / "namesrv.log", env)
 
     def _make_replica(self, number: int) -> Replica:
         settings = self.settings_of(number)
         directory = self.directory / f"replica-{number}"
         store = Path(str(settings["storePathRootDir"]))
         store.mkdir(parents=True)
-        conf = write_properties(directory / "broker.conf", settings)
+        conf = write_settings(directory / "broker.conf", settings)
         if self.plan.servers == "java":
-            command, env = _java(
-                directory / "home", "org.apache.rocketmq.broker.BrokerStartup", conf, 512
-            )
+            command, env = _java(directory / "home", BROKER_MAIN, conf, 512)
         else:
-            command, env = _tandem("broker", conf)
+            command, env = python_command("broker", "-c", str(conf)), python_env()
         port = int(str(settings["listenPort"]))
         replica = Replica(number, port, store, command, directory / "broker.log", env)
         replica.metrics_port = int(str(settings.get("metricsPromExporterPort", 0)))
@@ -348,27 +333,10 @@ def parse_view(tree: Mapping[str, Any], name: str) -> GroupView:
     )
 
 
-def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
-    """A Java properties file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    return path
-
-
-def _tandem(role: str, conf: Path) -> tuple[list[str], dict[str, str]]:
-    packages = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [packages, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-X", "faulthandler", "-m", "tandemmq", role, "-c", str(conf)]
-    return command, {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 def _java(home: Path, main: str, conf: Path, heap_mb: int) -> tuple[list[str], dict[str, str]]:
-    _, kit = checkout_kits()
-    missing = kit.java_missing()
-    if missing:
+    if missing := java_missing():
         raise ProcessBroken(missing)
-    options = ["-XX:MaxDirectMemorySize=512m"]
-    command = kit.java_command(
-        JAVA_VERSION, main, home, "-c", str(conf), heap_mb=heap_mb, options=options
+    command = java_command(
+        NEWEST, main, home, "-c", str(conf), heap_mb=heap_mb, options=[DIRECT_MEMORY]
     )
-    return command, kit.java_env(home)
+    return command, java_env(home)

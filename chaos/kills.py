@@ -26,14 +26,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.brokers import BrokerFailed, BrokerProcess
 from tandemmq.chaos.checkers import Queue, QueueContents, check_acknowledged, check_queues
 from tandemmq.chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
 from tandemmq.chaos.load import ConnectFailed, Load, UnreadableQueue, open_reader, read_queue
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.remoting import ConnectionLost, RequestTimedOut
 from tandemmq.storage import CorruptRecord, inspect_store
 
 PROBLEMS_SHOWN: Final = 20
+READY_S: Final = 60.0
 REREAD_MESSAGES: Final = 100  # of each queue, in front of what the round added
 CLEAN_STOP_SHARE: Final = 0.1
 RECOVERY_KILL_SHARE: Final = 0.3
@@ -46,6 +48,7 @@ SMALL_FILES: Final[dict[str, object]] = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "fileReservedTime": 87600,
+    "defaultTopicQueueNums": 8,
 }
 
 
@@ -101,7 +104,12 @@ class Run:
         self._say = say
         self._rng = random.Random(settings.seed)
         flush = "SYNC_FLUSH" if settings.sync_flush else "ASYNC_FLUSH"
-        self._broker = BrokerProcess(settings.directory, {**SMALL_FILES, "flushDiskType": flush})
+        self._broker = Broker(
+            settings.directory,
+            "",
+            name="broker-kills",
+            settings={**SMALL_FILES, "flushDiskType": flush},
+        )
         self._ends: dict[Queue, int] = {}  # what the last check saw
         self._acknowledged: list[Acknowledged] = []  # since the last check
         self._history_path = settings.directory / "history.jsonl"
@@ -123,7 +131,7 @@ class Run:
                 self.outcome.refused = len(load.refused)
             if self.outcome.good:
                 await self._last_checks()
-        except (BrokerFailed, HistoryMissing, ConnectFailed, UnreadableQueue) as problem:
+        except (ProcessBroken, HistoryMissing, ConnectFailed, UnreadableQueue) as problem:
             self._problem(f"{type(problem).__name__}: {problem}")
         except (ConnectionLost, RequestTimedOut, CorruptRecord) as problem:
             self._problem(f"while reading: {type(problem).__name__}: {problem}")
@@ -141,10 +149,16 @@ class Run:
         self.outcome.problems.append(text)
 
     async def _start(self) -> float:
+        began = time.monotonic()
         self._broker.launch()
-        seconds = await self._broker.ready()
+        await asyncio.to_thread(self._broker.wait_ready, self._broker.ready, READY_S)
+        seconds = time.monotonic() - began
         self.outcome.slowest_start_s = max(self.outcome.slowest_start_s, round(seconds, 3))
         return seconds
+
+    async def _stop(self) -> None:
+        if code := await asyncio.to_thread(self._broker.stop):
+            raise self._broker.broken(f"ended with {code} after SIGTERM")
 
     async def _round(self, number: int, load: Load, history: HistoryWriter) -> None:
         """Load until the broker is killed (or stopped), start it again, check."""
@@ -157,7 +171,7 @@ class Run:
         )
         await asyncio.wait({sending}, timeout=after_s)
         if clean:
-            await asyncio.to_thread(self._broker.stop)
+            await self._stop()
             self.outcome.clean_stops += 1
         else:
             self._broker.kill()
@@ -232,7 +246,7 @@ class Run:
     async def _last_checks(self) -> None:
         """The whole history file against every message of every queue, then the closed files."""
         await self._check_served(list(read_acknowledged(self._history_path)), full=True)
-        await asyncio.to_thread(self._broker.stop)
+        await self._stop()
         self._check_files()
 
     def _check_files(self) -> None:

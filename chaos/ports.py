@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections import deque
@@ -43,7 +44,9 @@ class Ports:
         raise ProcessBroken("no free port on loopback for a server")
 
 
-CAMPAIGN_PORTS: Final = Ports(range(28_000, 32_000))  # below Linux's ephemeral range, above tests'
+# Below the ephemeral range of Linux (32768): no outgoing connection takes a port first. What runs at the same
+# time may be given ranges of its own: two processes that look at once can find the same port free.
+PORTS: Final = Ports(range(*map(int, os.environ.get("TANDEM_PORTS", "20000-32000").split("-"))))
 
 
 def _can_bind(ports: Sequence[int]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos.groups import Group, GroupPlan, Replica
-from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.proxy import Link
 
 PROXIED: Final = "127.0.0.2"  # advertised for replication: all of 127/8 is loopback on Linux
@@ -24,7 +24,7 @@ class ProxiedGroup(Group):
 
     def settings_of(self, number: int) -> dict[str, object]:
         settings = super().settings_of(number)
-        port, ha_port = CAMPAIGN_PORTS.take(), int(str(settings["haListenPort"]))
+        port, ha_port = PORTS.take(), int(str(settings["haListenPort"]))
         controller_port = int(self.controller_address.rpartition(":")[2])
         self.controller_links.append(
             Link(f"controller of replica {number}", LOOPBACK, port, LOOPBACK, controller_port)

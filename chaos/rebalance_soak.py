@@ -21,12 +21,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib
 import json
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tandemmq.chaos.java import delivered
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.repeats import Delivery
+from tandemmq.chaos.servers import Broker, NameServer, python_env
 from tandemmq.cluster.client import (
     ClientError,
     Message,
@@ -48,8 +50,8 @@ from tandemmq.cluster.client import (
     StartFrom,
 )
 from tandemmq.cluster.client.admin.admin import Admin
+from tandemmq.java import NEWEST, Driver, JavaFailed, java_missing
 
-REPOSITORY: Final = Path(__file__).resolve().parents[1]
 GROUP: Final = "SoakGroup"
 TOPIC: Final = "Soak"
 MEMBERS_MAX: Final = 6
@@ -73,17 +75,6 @@ class Settings:
     queue_count: int = 12
     java: bool = True
     pause_s: tuple[float, float] = (1.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One message at one member. at_ms: wall time."""
-
-    member: str
-    queue: MessageQueue
-    queue_offset: int
-    key: str
-    at_ms: float
 
 
 @dataclass(slots=True)
@@ -142,38 +133,25 @@ async def be_member(namesrv: str, log: Path) -> None:
         note({"holds": [], "at": time.time() * 1000})
 
 
-class PythonMember:
+class PythonMember(ServerProcess):
     """Our client in a process of its own."""
 
     kind = "python"
 
     def __init__(self, name: str, namesrv: str, directory: Path) -> None:
-        self.name = name
-        self.log = directory / f"{name}.jsonl"
-        self.log.touch()
-        command = [sys.executable, "-m", "tandemmq.chaos.rebalance_soak", "--member", str(self.log)]
-        with (directory / f"{name}.err").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*command, "--namesrv", namesrv], cwd=REPOSITORY, stderr=errors
-            )
+        self.facts = directory / f"{name}.jsonl"
+        self.facts.touch()
+        module = ["-m", "tandemmq.chaos.rebalance_soak", "--member", str(self.facts)]
+        command = [sys.executable, *module, "--namesrv", namesrv]
+        super().__init__(name, command, directory / f"{name}.err", python_env())
+        self.launch()
 
     def leave(self) -> None:
-        """Stop in order."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._process.kill()
-        self._process.wait()
+        """Stop in order. Raises ProcessBroken."""
+        self.terminate(30)
 
     def look(self) -> None:
-        """It writes its own log."""
+        """It writes down its own facts."""
 
     def deliveries(self) -> list[Delivery]:
         """Everything it was given."""
@@ -201,19 +179,18 @@ class PythonMember:
         ]
 
     def _lines(self) -> list[dict[str, Any]]:
-        whole = self.log.read_bytes().rpartition(b"\n")[0]  # a kill may cut the last line
+        whole = self.facts.read_bytes().rpartition(b"\n")[0]  # a kill may cut the last line
         return [json.loads(line) for line in whole.splitlines()]
 
 
 class JavaMember:
-    """The stock client in a JVM of its own, through the test suite's driver."""
+    """The stock client in a JVM of its own, through a driver."""
 
     kind = "java"
 
-    def __init__(self, name: str, namesrv: str, directory: Path, kit: Any) -> None:
+    def __init__(self, name: str, namesrv: str, directory: Path) -> None:
         self.name = name
-        self._kit = kit
-        self._driver = kit.Driver(kit.NEWEST, "json", namesrv, directory / name)
+        self._driver = Driver(NEWEST, "json", namesrv, directory / name)
         self._driver.call("push.start", name="c", topic=TOPIC, group=GROUP)
         self._holdings: list[tuple[float, frozenset[MessageQueue]]] = []
 
@@ -227,6 +204,8 @@ class JavaMember:
         """kill -9."""
         self._driver.kill()
 
+    abandon = kill
+
     def look(self) -> None:
         """Ask it for its queues."""
         found = frozenset(
@@ -239,16 +218,7 @@ class JavaMember:
 
     def deliveries(self) -> list[Delivery]:
         """Everything it was given."""
-        return [
-            Delivery(
-                self.name,
-                MessageQueue(TOPIC, each.get("brokerName") or each["broker"], each["queueId"]),
-                each["queueOffset"],
-                self._kit.text_of(each),
-                each["atMs"],
-            )
-            for each in self._driver.messages("c")
-        ]
+        return delivered(self._driver, "c", self.name)
 
     def holdings(self) -> list[tuple[float, frozenset[MessageQueue]]]:
         """(wall ms, queues held from then on)."""
@@ -362,11 +332,11 @@ class Soak:
     """One run over a cluster that somebody else started."""
 
     def __init__(
-        self, settings: Settings, namesrv: str, kit: Any, say: Callable[[str], None]
+        self, settings: Settings, namesrv: str, java: bool, say: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._namesrv = namesrv
-        self._kit = kit
+        self._java = java
         self._say = say
         self._rng = random.Random(settings.seed)
         self._live: list[Member] = []
@@ -402,7 +372,7 @@ class Soak:
                 task.cancel()
             results = await asyncio.gather(sampling, looking, sending, return_exceptions=True)
             for member in self._live:
-                await asyncio.to_thread(member.kill)
+                await asyncio.to_thread(member.abandon)
             self._gone += self._live
         self.outcome.problems += [
             f"BROKEN: {result!r}" for result in results if isinstance(result, Exception)
@@ -439,11 +409,11 @@ class Soak:
     async def _join(self) -> None:
         self._number += 1
         java = sum(member.kind == "java" for member in self._live)
-        wants_java = self._kit is not None and java < JAVA_MEMBERS_MAX
+        wants_java = self._java and java < JAVA_MEMBERS_MAX
         if wants_java and self._rng.random() < 0.4:
             name = f"java-{self._number}"
             member: Member = await asyncio.to_thread(
-                JavaMember, name, self._namesrv, self._settings.directory, self._kit
+                JavaMember, name, self._namesrv, self._settings.directory
             )
         else:
             name = f"python-{self._number}"
@@ -481,7 +451,7 @@ class Soak:
     async def _look(self) -> None:
         while True:
             for member in list(self._live):
-                with contextlib.suppress(AssertionError, OSError, ValueError):  # it just died
+                with contextlib.suppress(JavaFailed, OSError, ValueError):  # it just died
                     await asyncio.to_thread(member.look)
             await asyncio.sleep(2 * WATCH_INTERVAL_S)
 
@@ -507,34 +477,21 @@ def _last(holdings: Sequence[tuple[float, frozenset[MessageQueue]]]) -> frozense
     return holdings[-1][1] if holdings else frozenset()
 
 
-def checkout_kits() -> tuple[Any, Any]:
-    """(cluster_processes, javakit) of a checkout's tests. Raises ImportError elsewhere."""
-    folders = [REPOSITORY / "tests" / "compat", REPOSITORY / "tests" / "system"]
-    for folder in map(str, folders):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return importlib.import_module("cluster_processes"), importlib.import_module("javakit")
-
-
 def soak(settings: Settings, say: Callable[[str], None]) -> Outcome:
     """A name server and two brokers of ours, and one run over them."""
-    processes, java = checkout_kits()
-    kit = None
-    if settings.java:
-        missing = java.java_missing()
-        if missing is None:
-            kit = java
-        else:
-            say(f"without Java members: {missing}")
-    with processes.NameServer(settings.directory) as name_server, contextlib.ExitStack() as stack:
+    missing = java_missing() if settings.java else None
+    if missing:
+        say(f"without Java members: {missing}")
+    java = settings.java and not missing
+    with NameServer(settings.directory) as name_server, contextlib.ExitStack() as stack:
         name_server.start()
         for name in ("broker-a", "broker-b"):
-            broker = processes.Broker(
+            broker = Broker(
                 settings.directory / name, name_server.address, name=name,
                 settings={"mappedFileSizeCommitLog": 64 << 20, "mappedFileSizeConsumeQueue": 60_000},
             )  # fmt: skip
             stack.enter_context(broker).start()
-        return asyncio.run(Soak(settings, name_server.address, kit, say).run())
+        return asyncio.run(Soak(settings, name_server.address, java, say).run())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

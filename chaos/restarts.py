@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tandemmq.chaos import command
-from tandemmq.chaos.ports import CAMPAIGN_PORTS, LOOPBACK
+from tandemmq.chaos.java import delivered
+from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.rebalance_soak import checkout_kits
 from tandemmq.chaos.repeats import (
     OURS,
     STOCK,
@@ -56,6 +56,7 @@ from tandemmq.cluster.client import (
     StartFrom,
 )
 from tandemmq.cluster.client.admin.admin import Admin
+from tandemmq.java import NEWEST, Driver, java_missing
 
 TOPIC: Final = "Restarted"
 BROKERS: Final = ("broker-a", "broker-b")
@@ -104,7 +105,7 @@ class LocalCluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = CAMPAIGN_PORTS.take((0,))
+        self.port = PORTS.take((0,))
         self.name_server = f"{LOOPBACK}:{self.port}"
 
     def run(self, action: str, *more: object) -> str:
@@ -121,7 +122,7 @@ class LocalCluster:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Up, and down in the end."""
-        brokers = CAMPAIGN_PORTS.take(PORT_OFFSETS)
+        brokers = PORTS.take(PORT_OFFSETS)
         ports = ("--namesrv-port", self.port, "--broker-port", brokers)
         try:
             await asyncio.to_thread(self.run, "up", *ports)
@@ -202,15 +203,14 @@ class OurGroup:
 
 
 class StockGroup:
-    """Members are DefaultMQPushConsumer in one JVM, through the test suite's driver."""
+    """Members are DefaultMQPushConsumer in one JVM."""
 
     name = STOCK
     ours = False
 
-    def __init__(self, settings: Settings, name_server: str, kit: Any) -> None:
-        self._kit = kit
+    def __init__(self, settings: Settings, name_server: str) -> None:
         self._members = [f"{number}" for number in range(settings.members)]
-        self._driver = kit.Driver(kit.NEWEST, "json", name_server, settings.directory / "java")
+        self._driver = Driver(NEWEST, "json", name_server, settings.directory / "java")
 
     async def start(self) -> None:
         """All members."""
@@ -226,17 +226,7 @@ class StockGroup:
 
     def given(self) -> Sequence[Delivery]:
         """Everything so far."""
-        return [
-            Delivery(
-                name,
-                MessageQueue(TOPIC, each.get("brokerName") or each["broker"], each["queueId"]),
-                each["queueOffset"],
-                self._kit.text_of(each),
-                each["atMs"],
-            )
-            for name in self._members
-            for each in self._driver.messages(name)
-        ]
+        return [each for name in self._members for each in delivered(self._driver, name, name)]
 
 
 class Campaign:
@@ -395,19 +385,14 @@ class Campaign:
 
 async def campaign(settings: Settings, say: Callable[[str], None]) -> Outcome:
     """A cluster, its groups and one run over them. A run that broke off says so among its problems."""
-    kit = None
-    if settings.java:
-        kit = checkout_kits()[1]
-        missing = kit.java_missing()
-        if missing is not None:
-            say(f"without stock consumers: {missing}")
-            kit = None
+    missing = java_missing() if settings.java else None
+    if missing:
+        say(f"without stock consumers: {missing}")
     cluster = LocalCluster(settings.directory / "cluster")
     async with cluster.running():
         groups: list[ReadingGroup] = [OurGroup(settings, cluster.name_server)]
-        if kit is not None:
-            make = StockGroup
-            groups.append(await asyncio.to_thread(make, settings, cluster.name_server, kit))
+        if settings.java and not missing:
+            groups.append(await asyncio.to_thread(StockGroup, settings, cluster.name_server))
         run = Campaign(settings, cluster, groups, say)
         try:
             return await run.run()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -24,8 +23,9 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.groups import Replica
-from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
+from tandemmq.chaos.servers import python_env
 from tandemmq.chaos.traffic import Stall, TrafficPlan, stalls_between
 from tandemmq.cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
@@ -81,7 +81,7 @@ class Steady(Campaign):
             for client in clients:
                 client.abandon()
 
-    async def _rounds(self, clients: Sequence[ServerProcess]) -> None:
+    async def _rounds(self, clients: Sequence[AsyncProcess]) -> None:
         reign = await self.group.whole()
         deadline = time.monotonic() + self.seconds
         number = self._slowed = 0
@@ -175,11 +175,10 @@ class Steady(Campaign):
                 f"{SLAVE_TIMEOUT_MS}: {[round(each.ms) for each in stalls]} ms"
             )
 
-    def _client(self, role: str) -> ServerProcess:
-        packages = os.pathsep.join(filter(None, sys.path))
+    def _client(self, role: str) -> AsyncProcess:
         arguments = ["-m", "tandemmq.chaos.steady", f"--{role}", self.group.name_server_address]
         log = self._directory / f"{role}.log"
-        return ServerProcess(role, [sys.executable, *arguments], log, {"PYTHONPATH": packages})
+        return AsyncProcess(role, [sys.executable, *arguments], log, python_env())
 
 
 async def send_noise(namesrv: str) -> None:

@@ -36,7 +36,7 @@ def command(lane: str, directories: list[str], more: list[str]) -> list[str]:
 
 def environment(lane: str) -> dict[str, str]:
     """Ports of its own: two lanes that look at once would find the same one free."""
-    return {**os.environ, "TANDEM_TEST_PORTS": PORTS[lane]}
+    return {**os.environ, "TANDEM_PORTS": PORTS[lane]}
 
 
 def main(more: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import json
 import logging
 import signal
@@ -30,6 +29,7 @@ from tandemmq.demo.traffic import (
     count,
     read_log,
 )
+from tandemmq.java import NEWEST, Driver, JavaFailed, java_missing, sha_of
 from tandemmq.local import processes
 from tandemmq.local.layout import Layout, Member, open_layout
 from tandemmq.local.status import look, looking
@@ -39,7 +39,6 @@ CALM_S: Final = 2.0  # of traffic between two events
 JAVA: Final = 200  # messages from Java's client
 LOOK_S: Final = 0.005
 LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
-REPOSITORY: Final = Path(__file__).resolve().parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,15 +81,14 @@ def _run(cluster: _Cluster, *, with_java: bool) -> None:
     )
     traffic = asyncio.run(_story(cluster))
     others: set[str] = set()
-    java = _Java(cluster) if with_java else None
-    if java is not None and java.missing:
-        _say(f"java        left out: {java.missing}")
-    elif java is not None:
+    no_java = java_missing() if with_java else None
+    if no_java:
+        _say(f"java        left out: {no_java}")
+    elif with_java:
         stored = asyncio.run(read_log(cluster.name_server))
         try:
-            others = java.send_and_receive(set(stored))
-        except (AssertionError, subprocess.SubprocessError, OSError) as problem:
-            # the harness is test code: what it finds wrong it says with AssertionError
+            others = _send_and_receive_by_java(cluster, set(stored))
+        except (JavaFailed, OSError) as problem:
             raise DemoFailed(f"the Java client: {problem}") from problem
     stored = asyncio.run(read_log(cluster.name_server))
     if missing := others - stored.keys():
@@ -287,54 +285,32 @@ def _output(*words: str) -> str:
     return done.stdout
 
 
-class _Java:
-    """The stock Java client, through the test suite's harness when this is a checkout with Java and Maven."""
-
-    def __init__(self, cluster: _Cluster) -> None:
-        self._cluster = cluster
-        self._kit: Any = None
-        folders = [REPOSITORY / "tests" / "compat", REPOSITORY / "tests" / "system"]
-        if not (folders[0] / "javakit.py").exists():
-            self.missing: str | None = "no checkout of the repository here"
-            return
-        sys.path[:0] = map(str, folders)
-        self._kit = importlib.import_module("javakit")
-        self.missing = self._kit.java_missing()
-
-    def send_and_receive(self, before: set[str]) -> set[str]:
-        """Java's producer adds its messages, Java's push consumer gets all; the names of its own."""
-        kit = self._kit
-        release = kit.NEWEST
-        _say(
-            f"java        RocketMQ client {release}, fetched by Maven when it is not there yet ..."
+def _send_and_receive_by_java(cluster: _Cluster, before: set[str]) -> set[str]:
+    """Java's producer adds its messages, Java's push consumer gets all; the names of its own."""
+    _say(f"java        RocketMQ client {NEWEST}, fetched by Maven when it is not there yet ...")
+    added = [f"java {number}" for number in range(JAVA)]
+    expected = before | set(added)
+    home = cluster.directory / "java"
+    with Driver(NEWEST, "json", cluster.name_server, home) as driver:
+        driver.call("producer.start", name="p", group="demo-java-producer")
+        driver.call("send.sync", name="p", topic=TOPIC, messages=[{"body": body} for body in added])
+        driver.call("push.start", name="c", topic=TOPIC, group="demo-java-consumer")
+        try:
+            found = driver.wait_messages("c", len(expected), 2 * WAIT_S)
+        except JavaFailed:
+            found = driver.messages("c")  # what is missing is said below
+        # the driver shows small bodies only, but the checksum of every one
+        names = {sha_of(body_of(name)): name for name in expected}
+        received = {names.get(message["sha"], "unknown") for message in found}
+        driver.call("push.stop", name="c")
+        driver.call("producer.stop", name="p")
+    if received != expected:
+        raise DemoFailed(
+            f"the Java consumer lacks {len(expected - received)} of {len(expected)} messages, "
+            f"and has {len(received - expected)} that nobody sent"
         )
-        added = [f"java {number}" for number in range(JAVA)]
-        expected = before | set(added)
-        home = self._cluster.directory / "java"
-        with kit.Driver(release, "json", self._cluster.name_server, home) as driver:
-            driver.call("producer.start", name="p", group="demo-java-producer")
-            driver.call(
-                "send.sync", name="p", topic=TOPIC, messages=[{"body": body} for body in added]
-            )
-            driver.call("push.start", name="c", topic=TOPIC, group="demo-java-consumer")
-            try:
-                found = driver.wait_messages("c", len(expected), 2 * WAIT_S)
-            except AssertionError:
-                found = driver.messages("c")  # what is missing is said below
-            # the harness shows small bodies only, but the checksum of every one
-            names = {kit.sha_of(body_of(name)): name for name in expected}
-            received = {names.get(message["sha"], "unknown") for message in found}
-            driver.call("push.stop", name="c")
-            driver.call("producer.stop", name="p")
-        if received != expected:
-            raise DemoFailed(
-                f"the Java consumer lacks {len(expected - received)} of {len(expected)} messages, "
-                f"and has {len(received - expected)} that nobody sent"
-            )
-        _say(
-            f"java        sent {JAVA} messages, received all {len(received):,} with its push consumer"
-        )
-        return set(added)
+    _say(f"java        sent {JAVA} messages, received all {len(received):,} with its push consumer")
+    return set(added)
 
 
 def _say(line: str) -> None:

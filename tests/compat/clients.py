@@ -11,22 +11,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cluster_processes import Broker, NameServer, routed, wait_until
-from javakit import Driver, JavaBroker, JavaNameServer, text_of
+from tandemmq.chaos.asking import routed
+from tandemmq.chaos.java import JavaBroker, JavaNameServer
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
+from tandemmq.java import Driver, text_of
 
 AGAINST = os.environ.get("TANDEM_COMPAT_AGAINST", "ours")
 
 Message = dict[str, Any]
-AnyBroker = Broker | JavaBroker
-AnyNameServer = NameServer | JavaNameServer
 
 
-def make_name_server(directory: Path) -> AnyNameServer:
+def make_name_server(directory: Path) -> NameServer:
     """The name server under test, not started: ours, or the stock one to check the tests."""
     return NameServer(directory) if AGAINST == "ours" else JavaNameServer(AGAINST, directory)
 
 
-def make_broker(directory: Path, name_servers: str, **options: Any) -> AnyBroker:
+def make_broker(directory: Path, name_servers: str, **options: Any) -> Broker:
     """The broker under test, not started."""
     if AGAINST == "ours":
         return Broker(directory, name_servers, **options)
@@ -38,7 +39,7 @@ class Cluster:
     """The servers that the stock clients meet."""
 
     name_server: str
-    broker: AnyBroker
+    broker: Broker
 
 
 class Clients:
@@ -67,7 +68,7 @@ class Clients:
         version = self.driver.version.replace(".", "")
         return f"{word}_{version}_{self.driver.serialization}_{self.number}_{next(self._serial)}"
 
-    def topic(self, queues: int = 4, broker: AnyBroker | None = None, perm: int = 6) -> str:
+    def topic(self, queues: int = 4, broker: Broker | None = None, perm: int = 6) -> str:
         """A new topic on the broker, known to the name server."""
         name = self.fresh("Topic")
         address = (broker or self.cluster.broker).address

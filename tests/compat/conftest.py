@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tandemmq import java as stock
+from tandemmq.chaos.servers import Broker
+
 for folder in (Path(__file__).parent, Path(__file__).parents[1] / "system"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-import javakit  # noqa: E402
-from clients import AnyBroker, Clients, Cluster, make_broker, make_name_server  # noqa: E402
+from clients import Clients, Cluster, make_broker, make_name_server  # noqa: E402
 
 # Retries of consumers start at level 3, after 2 s; nothing waits long.
 DELAY_LEVELS = "1s 1s 2s " + " ".join(["1s"] * 15)
@@ -39,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skips where there is no JDK or Maven."""
-    if reason := javakit.java_missing():
+    if reason := stock.java_missing():
         pytest.skip(reason)
 
 
@@ -55,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def cold_broker(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
+def cold_broker(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A second broker to which no message is fresh: new groups start where they ask to."""
     directory = tmp_path_factory.mktemp("cold")
     settings = {"accessMessageInMemoryMaxRatio": 0}
@@ -67,7 +69,7 @@ def cold_broker(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(
     scope="session",
-    params=[(v, s) for v in javakit.VERSIONS for s in javakit.SERIALIZATIONS],
+    params=[(v, s) for v in stock.VERSIONS for s in stock.SERIALIZATIONS],
     ids="-".join,
 )
 def driver(
@@ -75,33 +77,31 @@ def driver(
     java: None,
     cluster: Cluster,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[javakit.Driver]:
+) -> Iterator[stock.Driver]:
     """A JVM with stock clients of one release and header serialization."""
     version, serialization = request.param
     home = tmp_path_factory.mktemp(f"driver-{version}-{serialization}")
-    with javakit.Driver(version, serialization, cluster.name_server, home) as running:
+    with stock.Driver(version, serialization, cluster.name_server, home) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def newest_driver(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[javakit.Driver]:
+def newest_driver(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stock.Driver]:
     """A JVM of the newest release whose clients are told their name server one by one."""
     home = tmp_path_factory.mktemp("driver-newest")
-    with javakit.Driver(javakit.NEWEST, "json", "", home) as running:
+    with stock.Driver(stock.NEWEST, "json", "", home) as running:
         yield running
 
 
 @pytest.fixture
-def another_driver(
-    driver: javakit.Driver, tmp_path: Path
-) -> Iterator[Callable[[], javakit.Driver]]:
+def another_driver(driver: stock.Driver, tmp_path: Path) -> Iterator[Callable[[], stock.Driver]]:
     """Starts a further JVM like `driver`, for a test that kills it."""
-    started: list[javakit.Driver] = []
+    started: list[stock.Driver] = []
 
-    def start() -> javakit.Driver:
+    def start() -> stock.Driver:
         home = tmp_path / f"driver-{len(started)}"
         started.append(
-            javakit.Driver(driver.version, driver.serialization, driver.name_servers, home)
+            stock.Driver(driver.version, driver.serialization, driver.name_servers, home)
         )
         return started[-1]
 
@@ -111,7 +111,7 @@ def another_driver(
 
 
 @pytest.fixture
-def clients(driver: javakit.Driver, cluster: Cluster) -> Iterator[Clients]:
+def clients(driver: stock.Driver, cluster: Cluster) -> Iterator[Clients]:
     """Short names for what a test does with `driver`; stops the consumers it started."""
     with Clients(driver, cluster, next(_numbers)) as short:
         yield short

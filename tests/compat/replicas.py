@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from clients import AnyBroker
-from cluster_processes import LOOPBACK, Broker, ask, routed, wait_until
-from javakit import JavaBroker
-
 from tandemmq import Message, Producer
+from tandemmq.chaos.asking import ask, routed
+from tandemmq.chaos.java import JavaBroker
+from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.client import Admin
 from tandemmq.cluster.remoting import Command, RequestCode, open_channel
 from tandemmq.replication.audit.stores import Replica, open_replica
@@ -50,7 +51,7 @@ GROUP_SETTINGS: Final[Mapping[str, object]] = {
 def make_member(
     kind: str, directory: Path, name_servers: str, name: str, broker_id: int,
     **settings: object,
-) -> AnyBroker:  # fmt: skip
+) -> Broker:  # fmt: skip
     """One broker of a group, not started. kind: OURS, or a release of RocketMQ."""
     role = {"brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER", "brokerId": broker_id}
     merged = {**GROUP_SETTINGS, **role, **settings}
@@ -63,7 +64,7 @@ def make_member(
 def make_controlled(
     kind: str, directory: Path, name_servers: str, name: str, number: int, controller: str,
     **more: object,
-) -> AnyBroker:  # fmt: skip
+) -> Broker:  # fmt: skip
     """One replica of a group that a controller watches over, not started."""
     place = directory / f"{name}-{number}"
     settings = {
@@ -81,13 +82,13 @@ def make_controlled(
     return JavaBroker(kind, place, name_servers, name=name, cluster=CLUSTER, settings=settings)
 
 
-def log_end(broker: AnyBroker) -> int:
+def log_end(broker: Broker) -> int:
     """The end of a running broker's log: on a slave, what it received."""
     table = runtime(broker)
     return int(table["commitLogMaxOffset"])
 
 
-def runtime(broker: AnyBroker) -> dict[str, str]:
+def runtime(broker: Broker) -> dict[str, str]:
     """GET_BROKER_RUNTIME_INFO. A stock 4.9.7 fails in the first second, when it has measured nothing yet."""
     for _ in range(100):
         code, answer, body = ask(broker.address, RUNTIME_TABLE)
@@ -99,7 +100,7 @@ def runtime(broker: AnyBroker) -> dict[str, str]:
     return table
 
 
-def wait_equal(master: AnyBroker, slave: AnyBroker, timeout_s: float = SETTLED_S) -> int:
+def wait_equal(master: Broker, slave: Broker, timeout_s: float = SETTLED_S) -> int:
     """Waits until the slave holds the master's whole log, which nobody appends to; its end."""
     end = log_end(master)
     wait_until(
@@ -177,7 +178,7 @@ def _sizes(piece: bytes) -> Iterator[int]:
 # -- tables
 
 
-def tables(broker: AnyBroker) -> dict[str, Any]:
+def tables(broker: Broker) -> dict[str, Any]:
     """What a broker answers to the requests by which slaves copy its tables.
 
     Stock slaves write what they copied to files, and 4.9.7 answers without having read them again.
@@ -300,7 +301,7 @@ class Filling:
         )
 
 
-def make_topics(name_server: str, master: AnyBroker, topics: Mapping[str, int]) -> None:
+def make_topics(name_server: str, master: Broker, topics: Mapping[str, int]) -> None:
     """Creates topics with so many queues on one master; returns when the routes are known."""
 
     async def create() -> None:
@@ -314,7 +315,7 @@ def make_topics(name_server: str, master: AnyBroker, topics: Mapping[str, int]) 
         wait_until(lambda name=name: routed(name_server, name), 15, f"route of {name}")
 
 
-def send_back_to_long_topic(master: AnyBroker, group: str, count: int) -> None:
+def send_back_to_long_topic(master: Broker, group: str, count: int) -> None:
     """Has a stock 5.x broker write records of version 2: their topic has more than 127 bytes.
 
     No client may send to such a topic; messages that a group with a long name sends back get there.

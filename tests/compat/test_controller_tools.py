@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import test_java_controller
-from cluster_processes import wait_until
 from command_line import run
-from javakit import NEWEST, Driver
 
+from tandemmq.chaos.processes import wait_until
 from tandemmq.cluster.client import Admin
+from tandemmq.java import NEWEST, Driver
 from tandemmq.local.layout import Layout, open_layout
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from clients import Cluster
-from cluster_processes import REPOSITORY
+
+from tandemmq.chaos.servers import REPOSITORY
 
 WHEEL = "rocketmq==0.4.4"  # the newest, and built for this platform only
 CACHE = REPOSITORY / ".cache" / "cpp"

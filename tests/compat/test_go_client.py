@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 from clients import Cluster
-from cluster_processes import REPOSITORY, routed, wait_until
+
+from tandemmq.chaos.asking import routed
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import REPOSITORY
 
 SOURCES = Path(__file__).parent / "go"
 CACHE = REPOSITORY / ".cache" / "go"

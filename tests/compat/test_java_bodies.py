@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import javakit
 import msgspec
 from msgspec import inspect
 
+from tandemmq import java as stock
 from tandemmq.cluster import controlplane
 from tandemmq.cluster.broker import registration
 from tandemmq.cluster.broker.handlers import (
@@ -31,6 +31,7 @@ from tandemmq.cluster.broker.tables import versions
 from tandemmq.cluster.nameserver import registration as registered
 from tandemmq.cluster.remoting import bodies
 
+PROGRAM = Path(__file__).parent / "java" / "Bodies.java"
 BODIES = 5_005
 OUT_OF_BOUNDS = "^Expected `int` [<>]="  # read, but no id or number that a request may name
 JVM_S = 120
@@ -196,10 +197,10 @@ def read_by_java(drawn: list[tuple[Body, str]], home: Path) -> list[dict[str, An
         f"{kind.java}\t{base64.b64encode(text.encode()).decode()}\n" for kind, text in drawn
     )
     home.mkdir(parents=True, exist_ok=True)
-    command = javakit.java_command(javakit.NEWEST, "Bodies", home, heap_mb=256)
+    command = stock.java_command(stock.NEWEST, str(PROGRAM), home, heap_mb=256)
     run = subprocess.run(
         command, input=lines.encode(), stdout=subprocess.PIPE, cwd=home, timeout=JVM_S, check=True,
-        env={**os.environ, **javakit.java_env(home)},
+        env={**os.environ, **stock.java_env(home)},
     )  # fmt: skip
     # what the log says of itself comes first
     return [json.loads(line) for line in run.stdout.decode().split("\n") if line.startswith("{")]

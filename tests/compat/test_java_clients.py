@@ -10,8 +10,12 @@ from datetime import datetime
 
 import pytest
 from clients import Clients, Cluster, by_queue, texts
-from cluster_processes import Broker, ask, routed, wait_until
-from javakit import Driver, DriverError, JavaBroker, body_of, encoded, sha_of
+
+from tandemmq.chaos.asking import ask, routed
+from tandemmq.chaos.java import JavaBroker
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
+from tandemmq.java import Driver, DriverError, body_of, encoded, sha_of
 
 COMPRESSED = 0x1
 RETRY_DELAY_MS = 2000  # level 3 of the cluster fixture's delay levels

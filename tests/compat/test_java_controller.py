@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import AGAINST, AnyNameServer
-from cluster_processes import LOOPBACK, NameServer, answers, ask, free_port, routed, wait_until
-from javakit import NEWEST, Driver, DriverError, JavaBroker, JavaNameServer, text_of
+from clients import AGAINST
 from raw_wire import Wire, json_frame
+
+from tandemmq.chaos.asking import answers, ask, routed
+from tandemmq.chaos.java import JavaBroker, JavaNameServer
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import NameServer
+from tandemmq.java import NEWEST, Driver, DriverError, text_of
 
 CLUSTER = "TestCluster"
 GROUP = "broker-a"
@@ -38,7 +43,7 @@ class Group:
     """A name server with a controller in it, and two stock brokers of one group."""
 
     def __init__(self, directory: Path) -> None:
-        self.controller = f"{LOOPBACK}:{free_port()}"
+        self.controller = f"{LOOPBACK}:{PORTS.take((0,))}"
         settings = {
             "enableControllerInNamesrv": "true",
             "controllerDLegerGroup": "group1",
@@ -46,13 +51,11 @@ class Group:
             "controllerDLegerSelfId": "n0",
             "controllerStorePath": directory / "controller",
         }
-        self.names: AnyNameServer
+        self.names: NameServer
         if AGAINST == "ours":
             self.names = NameServer(directory, settings)
         else:
-            self.names = JavaNameServer(AGAINST, directory)
-            with (directory / "namesrv-home" / "conf" / "namesrv.conf").open("a") as file:
-                file.writelines(f"{key}={value}\n" for key, value in settings.items())
+            self.names = JavaNameServer(AGAINST, directory, settings)
         self.brokers = [self._broker(directory / f"node0{number}") for number in (0, 1)]
 
     def _broker(self, directory: Path) -> JavaBroker:
@@ -92,8 +95,8 @@ class Group:
 
     def close(self) -> None:
         for broker in self.brokers:
-            broker.kill()
-        self.names.kill()
+            broker.abandon()
+        self.names.abandon()
 
 
 @pytest.fixture

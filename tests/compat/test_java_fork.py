@@ -7,18 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
-from clients import AnyBroker
-from cluster_processes import NameServer, ask, registered, wait_until
 from raw_wire import SEND, Wire, json_frame, send_ext
 from replicas import OURS, log_end, make_member, make_topics, wait_equal
 from test_classic_fork import cut_power
+
+from tandemmq.chaos.asking import ask, registered
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 
 TOPIC = "Forked"
 GET_BROKER_HA_STATUS = 907
 JAVA_RETRY_S = 13  # its slaves try again every 5 s, and register after 10
 
 
-def send_many(broker: AnyBroker, name: str, count: int) -> dict[bytes, int]:
+def send_many(broker: Broker, name: str, count: int) -> dict[bytes, int]:
     """Body of each message -> code of its answer."""
     codes = {}
     with Wire(broker.address) as wire:
@@ -28,7 +30,7 @@ def send_many(broker: AnyBroker, name: str, count: int) -> dict[bytes, int]:
     return codes
 
 
-def in_sync(master: AnyBroker) -> int:
+def in_sync(master: Broker) -> int:
     code, _, body = ask(master.address, GET_BROKER_HA_STATUS)
     assert code == 0
     count: int = json.loads(body)["inSyncSlaveNums"]

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from clients import AnyBroker
-from cluster_processes import LOOPBACK, answers, free_port, wait_until
 from raw_wire import SEND, Wire, bodies, json_frame, send_ext
 from replicas import OURS, compare_logs, log_end, make_controlled, make_topics
 from test_java_replica import START_S, VERSION, controlled_name_server, epochs
+
+from tandemmq.chaos.asking import answers
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 
 # Ours waits 50 ms before it connects again, which on a machine with nothing else to do is often too late to
 # meet Java between the two. This one is back at once.
@@ -78,7 +81,7 @@ class Load:
             lane.join()
 
 
-def caught_up(slave: AnyBroker, master: AnyBroker) -> None:
+def caught_up(slave: Broker, master: Broker) -> None:
     """Wait until the slave holds the whole log, of which it must not ask anybody to cut anything."""
 
     def equal() -> bool:
@@ -97,13 +100,13 @@ def caught_up(slave: AnyBroker, master: AnyBroker) -> None:
 def test_our_slave_has_the_reigns_of_a_stock_master_that_restarts_under_load(
     java: None, tmp_path: Path, controller: str, endings: tuple[str, ...]
 ) -> None:
-    port = free_port()
+    port = PORTS.take((0,))
     with controlled_name_server(controller, tmp_path, port) as name_server:
         name_server.start()
         where = name_server.address
         wait_until(lambda: answers(f"{LOOPBACK}:{port}"), START_S, "controller")
 
-        def replica(kind: str, number: int, **settings: object) -> AnyBroker:
+        def replica(kind: str, number: int, **settings: object) -> Broker:
             at = f"{LOOPBACK}:{port}"
             return make_controlled(kind, tmp_path, where, NAME, number, at, **settings)
 

@@ -9,27 +9,13 @@ import json
 from pathlib import Path
 
 import pytest
-from clients import AnyBroker
-from cluster_processes import (
-    LOOPBACK,
-    NameServer,
-    answers,
-    ask,
-    free_port,
-    registered,
-    registered_at,
-    wait_until,
-)
-from javakit import JavaNameServer
-from replicas import (
-    OURS,
-    Filling,
-    compare_logs,
-    log_end,
-    make_controlled,
-    make_topics,
-    wait_equal,
-)
+from replicas import OURS, Filling, compare_logs, log_end, make_controlled, make_topics, wait_equal
+
+from tandemmq.chaos.asking import answers, ask, registered, registered_at
+from tandemmq.chaos.java import JavaNameServer
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 
 VERSION = "5.3.3"
 NAME = "mixed"
@@ -56,12 +42,12 @@ def controlled_name_server(
     return JavaNameServer(kind, directory, {**settings, "mappedFileSize": 16 << 20})
 
 
-def epochs(broker: AnyBroker) -> list[str]:
+def epochs(broker: Broker) -> list[str]:
     """The lines of its epoch file."""
     return (broker.store / "epochFileCheckpoint").read_text().split()
 
 
-def in_sync(master: AnyBroker) -> bool:
+def in_sync(master: Broker) -> bool:
     return bool(json.loads(ask(master.address, HA_STATUS)[2])["inSyncSlaveNums"] == 1)
 
 
@@ -73,7 +59,7 @@ def in_sync(master: AnyBroker) -> bool:
 def test_either_follows_the_other_and_takes_over_from_it(
     java: None, tmp_path: Path, controller: str, first: str, second: str
 ) -> None:
-    port = free_port()
+    port = PORTS.take((0,))
     with controlled_name_server(controller, tmp_path, port) as name_server:
         name_server.start()
         where = name_server.address
@@ -82,7 +68,7 @@ def test_either_follows_the_other_and_takes_over_from_it(
         def send(count: int, seed: int) -> None:
             Filling(where, [TOPIC], count, seed).run()
 
-        def replica(kind: str, number: int) -> AnyBroker:
+        def replica(kind: str, number: int) -> Broker:
             return make_controlled(kind, tmp_path, where, NAME, number, f"{LOOPBACK}:{port}")
 
         with replica(first, 0) as master, replica(second, 1) as slave:

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, registered, routed, wait_until
-from javakit import VERSIONS, Driver, JavaBroker, JavaNameServer, text_of
+
+from tandemmq.chaos.asking import registered, routed
+from tandemmq.chaos.java import JavaBroker, JavaNameServer
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
+from tandemmq.java import VERSIONS, Driver, text_of
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import AnyBroker
-from cluster_processes import NameServer, registered, wait_until
 from inbox import Inbox
-from javakit import Driver
 from replicas import (
     OURS,
     Compared,
@@ -35,6 +32,10 @@ from replicas import (
 )
 
 from tandemmq import PushConsumer, StartFrom
+from tandemmq.chaos.asking import registered
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
+from tandemmq.java import Driver
 
 pytestmark = pytest.mark.timeout(600)  # the groups' whole story is told before the first test
 
@@ -230,7 +231,7 @@ class Group:
         )  # fmt: skip
         self.returned = self.progress(self.master)
 
-    def progress(self, broker: AnyBroker) -> dict[str, int]:
+    def progress(self, broker: Broker) -> dict[str, int]:
         """How many messages of the topic each of the groups has behind it."""
         table = tables(broker)["progress"]["offsetTable"]
         return {
@@ -254,7 +255,7 @@ class Group:
         if hasattr(self, "consumer"):
             self.ours.call(self.consumer.stop())
         for broker in (self.master, self.slave):
-            broker.kill()
+            broker.abandon()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from clients import Cluster
 from inbox import Inbox, eventually
-from javakit import VERSIONS, Driver, java_command, java_env, text_of
 
 from tandemmq import (
     Admin,
@@ -28,7 +27,9 @@ from tandemmq import (
     ReceivedMessage,
     StartFrom,
 )
+from tandemmq.java import VERSIONS, Driver, java_command, java_env, text_of
 
+PROGRAM = Path(__file__).parent / "java" / "Allocations.java"
 GOLDEN = Path(__file__).parents[1] / "golden" / "client" / "allocations.jsonl.xz"
 _serial = itertools.count(1)
 
@@ -62,7 +63,7 @@ def test_golden_allocations_are_those_of_the_java_classes(
     java: None, version: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        java_command(version, "Allocations", tmp_path, heap_mb=128),
+        java_command(version, str(PROGRAM), tmp_path, heap_mb=128),
         capture_output=True, text=True, check=True, timeout=120,
         env={**os.environ, **java_env(tmp_path)},
     )  # fmt: skip

@@ -9,17 +9,11 @@ import tarfile
 import time
 from pathlib import Path
 
-from cluster_processes import (
-    REPOSITORY,
-    Broker,
-    NameServer,
-    ask,
-    registered_at,
-    routed,
-    wait_until,
-)
-from javakit import NEWEST, Driver, JavaBroker
-
+from tandemmq.chaos.asking import ask, registered_at, routed
+from tandemmq.chaos.java import JavaBroker
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import REPOSITORY, Broker, NameServer
+from tandemmq.java import NEWEST, Driver
 from tandemmq.storage import fastjson
 
 STORE = Path(__file__).parents[1] / "golden" / "moved" / "533-rocksdb.tar.xz"

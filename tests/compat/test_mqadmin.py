@@ -8,7 +8,9 @@ import time
 
 import pytest
 from clients import Clients, texts
-from cluster_processes import routed, wait_until
+
+from tandemmq.chaos.asking import routed
+from tandemmq.chaos.processes import wait_until
 
 pytestmark = pytest.mark.parametrize(
     "driver", [("4.9.7", "json"), ("5.3.3", "json")], indirect=True, ids="-".join

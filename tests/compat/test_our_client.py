@@ -10,19 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer
 from inbox import Inbox, eventually
-from javakit import (
-    VERSIONS,
-    Driver,
-    JavaBroker,
-    JavaNameServer,
-    body_of,
-    encoded,
-    java_missing,
-    sha_of,
-    text_of,
-)
 
 from tandemmq import (
     ClientConfig,
@@ -38,7 +26,10 @@ from tandemmq import (
     StartFrom,
     by_key,
 )
+from tandemmq.chaos.java import JavaBroker, JavaNameServer
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.cluster.client import Admin
+from tandemmq.java import VERSIONS, Driver, body_of, encoded, java_missing, sha_of, text_of
 
 _serial = itertools.count(1)
 
@@ -73,7 +64,7 @@ def stock(
         )
     yield Target(kind, name_server.address)
     for server in reversed(servers):
-        server.kill()
+        server.abandon()
 
 
 async def create(stock: Target, word: str, queue_count: int = 4) -> str:

@@ -10,16 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster_processes import (
-    BROKER_OFFSETS,
-    Broker,
-    NameServer,
-    ask,
-    free_port,
-    wait_until,
-)
 from command_line import Done, run
 from raw_wire import SEND, Wire, json_frame, send_ext
+
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.ports import BROKER_OFFSETS, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 
 TOKEN = "a-token-of-some-length"
 TOPICS = ("Orders", "Payments", "Returns")
@@ -32,7 +29,7 @@ class HttpBroker(Broker):
     def __init__(
         self, directory: Path, name_servers: str, *, settings: Mapping[str, object], **more: Any
     ) -> None:
-        port = free_port((*BROKER_OFFSETS, 2))
+        port = PORTS.take((*BROKER_OFFSETS, 2))
         self.http_port = port + 2
         directory.mkdir(parents=True, exist_ok=True)
         self.token_file = directory / "http.token"

@@ -9,15 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from cluster_processes import (
-    LOOPBACK,
-    ServerProcess,
-    free_port,
-    python_command,
-    python_env,
-    write_settings,
-)
-
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.servers import python_command, python_env, write_settings
 from tandemmq.cluster import controlanswers as answers
 from tandemmq.cluster import controlplane as plane
 from tandemmq.cluster.remoting import Command, RequestCode, open_channel
@@ -46,7 +40,7 @@ class Controller(ServerProcess):
         store: Path | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.port = port or free_port()
+        self.port = port or PORTS.take((0,))
         self.address = f"{LOOPBACK}:{self.port}"
         self.store = store or directory / "controller"
         path = write_settings(
@@ -63,9 +57,8 @@ class Controller(ServerProcess):
         super().__init__(f"controller {name}", command, directory / f"{name}.log", python_env())
 
     def start(self) -> Self:
-        already = self.output().count("boot success")
         self.launch()
-        self.wait_ready(lambda: self.output().count("boot success") > already, self.READY_S)
+        self.wait_ready(lambda: "boot success" in self.said(), self.READY_S)
         return self
 
 
@@ -82,7 +75,7 @@ class FakeBroker:
         self.controllers = controllers or [address]
         self.replica = replica
         self.process = time.monotonic_ns()
-        self.port = free_port()
+        self.port = PORTS.take((0,))
         self.address = f"{LOOPBACK}:{self.port}"
         self.view = GroupView()
         self.lease_s: float | None = None

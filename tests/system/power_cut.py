@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cluster_processes import Broker, ask
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.servers import Broker
 
 RUNTIME = 28
-SEGMENT_BYTES = 1024 * 1024  # of cluster_processes.SMALL_FILES
+SEGMENT_BYTES = 1024 * 1024  # of tandemmq.chaos.servers.SMALL_FILES
 
 #: The log is flushed by nobody but who must: what was flushed stands still and can be asked for.
 NEVER_FLUSHED = {

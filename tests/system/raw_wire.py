@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cluster_processes import Broker, ServerProcess, ask
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.servers import Broker
 
 SEND = 10
 PULL = 11

@@ -23,8 +23,9 @@ from bench.build import blaster, compile_c
 from bench.load import Load, Row, Run, RunRefused, Timing, check_growth, read_result, run_load
 from bench.measure import Results
 from bench.report import missed
-from bench.servers import Echo, Server, ServerFailed, Tandem, free_port, running
+from bench.servers import PORTS, Echo, Server, Tandem, running
 from bench.wire import Line
+from tandemmq.chaos.processes import ProcessBroken
 
 pytestmark = pytest.mark.system
 
@@ -141,15 +142,15 @@ def test_a_port_that_another_process_listens_on_is_refused(echo: Server) -> None
         assert listens(other.pid, other.port)
         assert not listens(other.pid, echo.port)
         other.port = echo.port
-        with pytest.raises(ServerFailed, match="does not listen on port"):
+        with pytest.raises(ProcessBroken, match="does not listen on port"):
             run_load(other, Load("send", 1, 1), SHORT)
 
 
 def test_a_server_that_ends_instead_of_getting_ready_is_reported() -> None:
     silent = Server(
-        "silent", [sys.executable, "-c", "print('no luck')"], free_port(), "ready", cores=ALL_CORES
+        "silent", [sys.executable, "-c", "print('no luck')"], PORTS.take(), "ready", cores=ALL_CORES
     )
-    with pytest.raises(ServerFailed, match="no luck"), running(silent):
+    with pytest.raises(ProcessBroken, match="no luck"), running(silent):
         pass
 
 

@@ -11,19 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import (
-    LOOPBACK,
-    Broker,
-    NameServer,
-    ServerProcess,
-    answers,
-    ask,
-    free_broker_port,
-    python_command,
-    python_env,
-    registered,
-    wait_until,
-)
 from raw_wire import (
     PULL,
     Wire,
@@ -35,6 +22,11 @@ from raw_wire import (
     pull_ext,
     send_one,
 )
+
+from tandemmq.chaos.asking import answers, ask, registered
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import ServerProcess, wait_until
+from tandemmq.chaos.servers import Broker, NameServer, python_command, python_env
 
 pytestmark = pytest.mark.system
 
@@ -128,7 +120,7 @@ def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
 def test_a_port_in_use_stops_the_start_and_leaves_the_store_clean(
     tmp_path: Path, offset: int
 ) -> None:
-    port = free_broker_port()
+    port = PORTS.take()
     with (
         socket.create_server((LOOPBACK, port + offset)),
         lone_broker(tmp_path, port=port) as broker,

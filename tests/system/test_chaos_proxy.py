@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from cluster_processes import LOOPBACK, free_port
 
+from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.proxy import Direction, Link
 
 pytestmark = pytest.mark.system
@@ -21,7 +21,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.received = b""
-        self.port = free_port()
+        self.port = PORTS.take((0,))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -45,7 +45,7 @@ async def echo() -> AsyncIterator[Echo]:
 
 @pytest.fixture
 async def link(echo: Echo) -> AsyncIterator[Link]:
-    async with Link("echo", LOOPBACK, free_port(), LOOPBACK, echo.port) as made:
+    async with Link("echo", LOOPBACK, PORTS.take((0,)), LOOPBACK, echo.port) as made:
         yield made
 
 
@@ -160,7 +160,7 @@ async def test_a_slow_link_passes_what_its_rate_allows(link: Link, client: Clien
 
 
 async def test_a_target_that_is_not_there_breaks_the_connection() -> None:
-    async with Link("nobody", LOOPBACK, free_port(), LOOPBACK, free_port()) as link:
+    async with Link("nobody", LOOPBACK, PORTS.take((0,)), LOOPBACK, PORTS.take((0,))) as link:
         made = await connect(link)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await made.ask(b"1")

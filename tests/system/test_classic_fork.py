@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import Broker, wait_until
 from raw_wire import SEND, Wire, bodies, json_frame, send_ext, topic_names
 from test_classic_group import TOPIC, Group, group_of, runtime, send, status
+
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 
 pytestmark = pytest.mark.system
 

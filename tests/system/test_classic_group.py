@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import GET_CLUSTER, Broker, NameServer, ask, registered, wait_until
 from command_line import run
 from raw_wire import (
     SEND,
@@ -30,6 +29,9 @@ from raw_wire import (
     topic_names,
 )
 
+from tandemmq.chaos.asking import GET_CLUSTER, ask, registered
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

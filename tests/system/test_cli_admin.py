@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import Broker, NameServer, routed, wait_until
 from command_line import Done, run
 
 from tandemmq.admin.absent import ABSENT
 from tandemmq.admin.commands import COMMANDS, SECTIONS, admin_parser
+from tandemmq.chaos.asking import routed
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, python_env, wait_until
 from command_line import run
 
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer, python_env
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

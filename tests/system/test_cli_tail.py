@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, python_env
 from command_line import run
 
+from tandemmq.chaos.servers import Broker, NameServer, python_env
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

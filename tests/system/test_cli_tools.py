@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import Broker, NameServer, python_env, wait_until
 from command_line import Done, run
 
 from tandemmq.admin.commands import COMMANDS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer, python_env
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

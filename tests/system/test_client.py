@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, registered, wait_until
 from inbox import WAIT_S, Inbox, eventually
 
 from tandemmq import (
@@ -29,6 +28,9 @@ from tandemmq import (
     StartFrom,
     by_key,
 )
+from tandemmq.chaos.asking import registered
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.cluster.client import Admin
 
 pytestmark = pytest.mark.system
@@ -77,7 +79,7 @@ def breakable(tmp_path: Path) -> Iterator[Cluster]:
     made = make_cluster(tmp_path)
     yield made
     for server in [*made.brokers, made.name_server]:
-        server.kill()
+        server.abandon()
 
 
 def fresh(word: str) -> str:

@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, wait_until
 from failing_disk import compiler
 from raw_wire import SEND, Wire, bodies, json_frame, lone_broker, send_ext, send_one
 from steady_sends import roles
 from stepping_clock import SteppingClock
 
 from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
 
 pytestmark = [

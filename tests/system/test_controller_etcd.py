@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import LOOPBACK, ServerProcess, ask, free_port, wait_until
 from controller_processes import TIMES, Controller, FakeBroker, until
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import ServerProcess, wait_until
 from tandemmq.cluster.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.system
@@ -36,7 +38,7 @@ class Etcd(ServerProcess):
     """One etcd with its data below a directory."""
 
     def __init__(self, directory: Path, tls: tuple[Path, Path] | None = None) -> None:
-        self.port, peer = free_port(), free_port()
+        self.port, peer = PORTS.take((0,)), PORTS.take((0,))
         self.url = f"{'https' if tls else 'http'}://{LOOPBACK}:{self.port}"
         self._tls = ssl.create_default_context(cafile=tls[0]) if tls else None
         peer_url = f"http://{LOOPBACK}:{peer}"
@@ -102,11 +104,11 @@ def controllers(etcd: Etcd, tmp_path: Path) -> Iterator[list[Controller]]:
         yield found
     finally:
         for each in found:
-            each.kill()
+            each.abandon()
 
 
 def make_controllers(etcd: Etcd, directory: Path, **more: object) -> list[Controller]:
-    ports = [free_port(), free_port()]
+    ports = [PORTS.take((0,)), PORTS.take((0,))]
     peers = ";".join(f"n{number}-{LOOPBACK}:{port}" for number, port in enumerate(ports))
     return [
         Controller(

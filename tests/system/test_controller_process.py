@@ -14,10 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_processes import LOOPBACK, NameServer, ask, free_port, wait_until
 from controller_processes import TIMES, Controller, FakeBroker, until
 from raw_wire import Wire, json_frame
 
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import NameServer
 from tandemmq.cluster.remoting import RequestCode, ResponseCode
 from tandemmq.command.exits import ExitCode
 
@@ -179,11 +182,11 @@ def test_a_damaged_file_stops_the_start_and_says_what_to_do(
 
 
 async def test_a_name_server_embeds_a_controller_when_told_to(tmp_path: Path) -> None:
-    address = f"{LOOPBACK}:{free_port()}"
+    address = f"{LOOPBACK}:{PORTS.take((0,))}"
     settings = {
         "enableControllerInNamesrv": "true", "controllerDLegerPeers": f"n0-{address}",
         "controllerDLegerSelfId": "n0", "controllerStorePath": tmp_path / "controller",
-        "metricsExporterType": "PROM", "metricsPromExporterPort": (port := free_port()),
+        "metricsExporterType": "PROM", "metricsPromExporterPort": (port := PORTS.take((0,))),
     }  # fmt: skip
     with NameServer(tmp_path, settings) as names:
         names.start()
@@ -212,7 +215,7 @@ def fetched(url: str) -> str:
 
 
 def test_of_several_controllers_with_files_only_the_first_leads(tmp_path: Path) -> None:
-    ports = [free_port(), free_port()]
+    ports = [PORTS.take((0,)), PORTS.take((0,))]
     peers = ";".join(f"n{number}-{LOOPBACK}:{port}" for number, port in enumerate(ports))
     settings = {"controllerDLegerPeers": peers}
     with (

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from cluster_processes import python_env
+
+from tandemmq.chaos.servers import python_env
 
 pytestmark = pytest.mark.system
 

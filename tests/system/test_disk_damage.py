@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, wait_until
 from raw_wire import Wire, bodies, json_frame, lone_broker, send_ext, send_one
+
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, wait_until
 from failing_disk import FailingDisk, compiler
 from raw_wire import (
     HEART_BEAT,
@@ -21,6 +20,9 @@ from raw_wire import (
     send_ext,
     send_one,
 )
+
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 
 pytestmark = [
     pytest.mark.system,

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, wait_until
 from raw_wire import (
     HEART_BEAT,
     Load,
@@ -21,6 +20,9 @@ from raw_wire import (
     producing,
     send_one,
 )
+
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker
 
 pytestmark = pytest.mark.system
 
@@ -190,7 +192,7 @@ def test_kill_on_a_full_disk_loses_nothing_and_the_start_says_what_it_needs(tmp_
                 assert broker.code in (1, 9), broker.tail()
                 assert "space" in broker.output().splitlines()[-1], broker.tail()
         finally:
-            broker.kill()
+            broker.abandon()
         filler.unlink()
         broker.start()
         found = bodies(broker.address, "T")

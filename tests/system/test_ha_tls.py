@@ -11,9 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, wait_until
 from raw_wire import SEND, Answer, Wire, json_frame, send_ext
 from test_classic_group import GET_BROKER_HA_STATUS, TOPIC, files_of
+
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 
 pytestmark = pytest.mark.system
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, ask
 from raw_wire import Wire, files_below, json_frame, lone_broker, send_one
+
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.servers import Broker, NameServer
 
 pytestmark = pytest.mark.system
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, ServerProcess, answers
 from raw_wire import (
     HEART_BEAT,
     PULL,
@@ -36,6 +35,9 @@ from raw_wire import (
     topic_names,
 )
 
+from tandemmq.chaos.asking import answers
+from tandemmq.chaos.processes import ServerProcess
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.cluster.remoting.codes import RequestCode
 
 pytestmark = pytest.mark.system

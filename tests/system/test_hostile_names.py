@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, ask
 from raw_wire import (
     Wire,
     files_below,
@@ -26,6 +25,8 @@ from raw_wire import (
     topic_names,
 )
 
+from tandemmq.chaos.asking import ask
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.cluster.remoting.codes import RequestCode
 
 pytestmark = pytest.mark.system

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import LOOPBACK, answers, wait_until
 from raw_wire import (
     HEART_BEAT,
     PULL,
@@ -23,6 +22,10 @@ from raw_wire import (
     send_ext,
     send_one,
 )
+
+from tandemmq.chaos.asking import answers
+from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.processes import wait_until
 
 pytestmark = pytest.mark.system
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import REPOSITORY, Broker, NameServer, python_env
 from inbox import eventually
 
 from tandemmq import Message, Producer, PushConsumer, ReceivedMessage, StartFrom
+from tandemmq.chaos.servers import REPOSITORY, Broker, NameServer, python_env
 
 pytestmark = pytest.mark.system
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from audited_group import TOKEN, HttpBroker, audited_group
-from cluster_processes import wait_until
 from command_line import run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
+from tandemmq.chaos.processes import wait_until
 from tandemmq.cluster.httplog import ODD_LOG_S
 from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 

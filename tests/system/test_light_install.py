@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer
 from light_install import Light, built_here
 
 from release import wheels
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.command.exits import ExitCode
 from tandemmq.command.extras import SERVER_MODULES
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from audited_group import AuditedGroup, HttpBroker, audited_group
-from cluster_processes import Broker, NameServer, free_port, wait_until
 from command_line import Done, run
 from raw_wire import SEND, Wire, json_frame, producing, send_ext
 
+from tandemmq.chaos.ports import PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.storage.record import scan
 
 pytestmark = pytest.mark.system
@@ -254,7 +256,7 @@ def test_wrong_token_wrong_names_and_dead_brokers_are_one_sentence(
     wrong = tmp_path / "wrong"
     wrong.write_text("b-token-of-some-length", encoding="ascii")
     monkeypatch.delenv("TANDEM_HTTP_TOKEN", raising=False)
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{PORTS.take((0,))}"
     namesrv = ("audit", "run", "--namesrv", group.names.address)
     cases: list[tuple[Done, int, str]] = [
         (run(*namesrv, "--token-file", wrong), 64, "refuses this token: give the broker's httpToken"),

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_processes import python_command, python_env, wait_until
 from command_line import Done, run
 
 from tandemmq import ClientError, Message, Producer
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import python_command, python_env
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import free_broker_port, free_port, python_env, wait_until
 
+from tandemmq.chaos.ports import PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import python_env
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system
@@ -79,7 +81,7 @@ def new_cluster(directory: Path) -> LocalCluster:
     # broker-a, broker-b ten above it, the fast port two below each, the one for slaves above
     brokers = (-2, 0, 1, 8, 10, 11)
     return LocalCluster(
-        directory / "data", broker_port=free_port(brokers), namesrv_port=free_port()
+        directory / "data", broker_port=PORTS.take(brokers), namesrv_port=PORTS.take((0,))
     )
 
 
@@ -378,7 +380,7 @@ def test_up_that_is_interrupted_says_how_to_go_on(fresh: LocalCluster) -> None:
 def test_taken_port_is_named(local: LocalCluster, tmp_path: Path) -> None:
     done = tandem(
         "local", "up", "--dir", tmp_path / "other",
-        "--namesrv-port", local.namesrv_port, "--broker-port", free_broker_port(),
+        "--namesrv-port", local.namesrv_port, "--broker-port", PORTS.take(),
     )  # fmt: skip
     assert done.returncode == ExitCode.PORT_TAKEN
     assert str(local.namesrv_port) in done.stderr
@@ -399,7 +401,7 @@ def test_broker_on_a_taken_port_ends_with_one_line(local: LocalCluster, tmp_path
 
 def test_second_broker_on_one_store_is_refused(local: LocalCluster) -> None:
     done = tandem(
-        "broker", "--set", f"listenPort={free_broker_port()}",
+        "broker", "--set", f"listenPort={PORTS.take()}",
         "--set", f"storePathRootDir={local.directory / 'store' / 'broker-a'}",
     )  # fmt: skip
     assert done.returncode == ExitCode.STORE_UNUSABLE, done.stderr
@@ -422,7 +424,7 @@ def test_commands_on_a_directory_without_a_cluster_say_how_to_start_one(tmp_path
 
 def test_unreachable_name_server_is_one_line_and_an_exit_code() -> None:
     for command in (["send", "T", "x"], ["tail", "T"]):
-        done = tandem(*command, "-n", f"127.0.0.1:{free_port()}")
+        done = tandem(*command, "-n", f"127.0.0.1:{PORTS.take((0,))}")
         assert done.returncode == ExitCode.UNREACHABLE
         assert "no name server answers" in done.stderr
         assert "Traceback" not in done.stderr

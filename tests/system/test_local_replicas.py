@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import python_env, wait_until
 from command_line import Done, run
 
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import python_env
 from tandemmq.command.exits import ExitCode
 from tandemmq.local.layout import open_layout
 

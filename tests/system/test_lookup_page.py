@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from cluster_processes import NameServer
 
 from tandemmq import Admin
+from tandemmq.chaos.servers import NameServer
 from tandemmq.cluster.client.reaching.lookup import PAGE_BYTES_MAX, fetch_page
 
 pytestmark = pytest.mark.system

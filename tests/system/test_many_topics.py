@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cluster_processes import Broker
 from raw_wire import Wire, json_frame, lone_broker
+
+from tandemmq.chaos.servers import Broker
 
 pytestmark = pytest.mark.system
 

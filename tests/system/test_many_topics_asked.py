@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_processes import LOOPBACK, Broker, NameServer, routed, wait_until
 from command_line import run
 from test_many_topics import topic
 
+from tandemmq.chaos.asking import routed
+from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.command.exits import ExitCode
 
 pytestmark = pytest.mark.system

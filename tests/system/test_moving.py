@@ -10,20 +10,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cluster_processes import (
-    LOOPBACK,
-    REPOSITORY,
-    SMALL_FILES,
-    Broker,
-    NameServer,
-    ask,
-    free_port,
-    registered_at,
-    wait_until,
-)
 from command_line import run
 from raw_wire import lone_broker
 
+from tandemmq.chaos.asking import ask, registered_at
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import REPOSITORY, SMALL_FILES, Broker, NameServer
 from tandemmq.cluster.addresses import reached_at
 from tandemmq.command.exits import ExitCode
 
@@ -247,7 +240,7 @@ def test_a_file_that_names_no_address_is_served_and_registered_as_by_rocketmq(
 
 def test_a_controller_group_comes_over_by_the_commands_of_the_howto(tmp_path: Path) -> None:
     """The controller's records stay behind: its successor learns from the logs, and nobody is elected unasked."""
-    controller = f"{LOOPBACK}:{free_port()}"
+    controller = f"{LOOPBACK}:{PORTS.take()}"
     given = {
         "enableControllerInNamesrv": "true", "controllerDLegerPeers": f"n0-{controller}",
         "controllerDLegerSelfId": "n0", "controllerStorePath": tmp_path / "controller",

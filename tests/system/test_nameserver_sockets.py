@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_processes import free_port
 
+from tandemmq.chaos.ports import PORTS
 from tandemmq.cluster.remoting import Channel, Command, client_context, open_channel
 
 pytestmark = pytest.mark.system
@@ -38,7 +38,7 @@ run(lambda: serve_nameserver(config, lambda line: print(line, flush=True)))
 @contextmanager
 def name_server(directory: Path, **settings: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A running process that has said it is ready; killed if the test does not stop it."""
-    port = free_port()
+    port = PORTS.take((0,))
     properties = {
         "listenPort": str(port), "kvConfigPath": str(directory / "kv.json"), **settings,
     }  # fmt: skip

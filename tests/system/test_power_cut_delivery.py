@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from cluster_processes import Broker, NameServer, wait_until
 from inbox import Inbox
 from power_cut import NEVER_FLUSHED, flushed, power_cut
 from raw_wire import PULL, SEND, Wire, bodies, json_frame, lone_broker, pull_ext, send_ext, send_one
 
 from tandemmq import PushConsumer, StartFrom
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 
 pytestmark = pytest.mark.system
 

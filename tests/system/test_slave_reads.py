@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import Broker, NameServer, ask, registered, routed, wait_until
 from inbox import Inbox
 from raw_wire import PULL, Wire, json_frame, pull_ext
 
 from tandemmq import Message, Producer, PushConsumer, StartFrom
+from tandemmq.chaos.asking import ask, registered, routed
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
 from tandemmq.cluster.client import Admin
 from tandemmq.storage import PageCache, fastjson
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cluster_processes import REPOSITORY, free_port, python_env
 
 from tandemmq.admin.commands import COMMANDS, admin_parser
+from tandemmq.chaos.ports import PORTS
+from tandemmq.chaos.servers import REPOSITORY, python_env
 from tandemmq.command.cli import command_parser
 
 pytestmark = pytest.mark.system
@@ -30,7 +31,7 @@ README = REPOSITORY / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: four brokers, and a name server with its controller, relative to the first broker's port
-PORTS = (*(10 * broker + step for broker in range(4) for step in (-2, 0, 1, 2)), 50, 52)
+OFFSETS = (*(10 * broker + step for broker in range(4) for step in (-2, 0, 1, 2)), 50, 52)
 
 #: (what may differ, what stands for it), in this order
 DIFFERS = (
@@ -60,7 +61,7 @@ class Shell:
     """Runs the lines of a document as somebody in an empty directory would."""
 
     directory: Path
-    broker_port: int = field(default_factory=lambda: free_port(PORTS))
+    broker_port: int = field(default_factory=lambda: PORTS.take(OFFSETS))
 
     @property
     def namesrv_port(self) -> int:

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import wait_until
 from raw_wire import PULL, Wire, json_frame, lone_broker, pull_ext, send_one
+
+from tandemmq.chaos.processes import wait_until
 
 pytestmark = pytest.mark.system
 
