@@ -58,7 +58,7 @@ def read(body: bytes | memoryview | None, kind: type[Value], what: str, address:
 
 
 class _Body(Struct, rename="camel"):
-    """An answer. Java's tables and sets have no order: tables come sorted by their keys, sets as texts do."""
+    """An answer. Java's tables have no order: here they come sorted by their keys."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
