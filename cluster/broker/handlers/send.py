@@ -7,6 +7,7 @@ hands and must give the same answers and the same bytes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Mapping
@@ -118,14 +119,15 @@ class SendHandler:
         if refused is not None and refused.wait_ms != 0:
             if request.body is not None:
                 request.body = bytes(request.body)  # the next read takes its place
-            return self._when_settled(refused.wait_ms, request, connection)
+            settled = self._standing.changes.settled(refused.wait_ms)
+            return self._when_settled(settled, request, connection)
         return self._handle(request, connection)
 
     async def _when_settled(
-        self, wait_ms: int | None, request: Command, connection: Connection
+        self, settled: asyncio.Future[None], request: Command, connection: Connection
     ) -> Command | None:
         """A planned change of role, or a start: take it when that is over, or refuse it then."""
-        await self._standing.changes.settled(wait_ms)
+        await asyncio.wait((settled,))
         answer = self._handle(request, connection, paused=True)
         return await answer if isinstance(answer, Awaitable) else answer
 

@@ -155,15 +155,18 @@ class RoleChanges:
             if waiting is not None:
                 await waiting
 
-    async def settled(self, wait_ms: int | None) -> None:
-        """Wait for settle(), but no longer than `wait_ms` of whoever began to wait first."""
+    def settled(self, wait_ms: int | None) -> asyncio.Future[None]:
+        """Done by settle(), or after `wait_ms` of whoever asked first. Await it with asyncio.wait, for others do too.
+
+        Not a coroutine: what is settled before it first ran would be waited for in vain.
+        """
         waiting = self._waiting
         if waiting is None or waiting.done():
             loop = asyncio.get_running_loop()
             self._waiting = waiting = loop.create_future()
             if wait_ms is not None:
                 loop.call_later(wait_ms / 1000, _let_go, waiting)
-        await asyncio.wait((waiting,))
+        return waiting
 
     def settle(self) -> None:
         """Have everybody who waits judged again now."""

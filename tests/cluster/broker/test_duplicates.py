@@ -514,11 +514,8 @@ async def test_master_whose_name_is_not_sure_stores_nothing(tmp_path: Path) -> N
         request = Command(310, send_ext(), b"hello", opaque=3)
         waiting = kit.sends.handle_send_message(request, cast(Connection, FakeConnection()))
         assert isinstance(waiting, Awaitable)
-        sending = asyncio.ensure_future(waiting)
-        await asyncio.sleep(0)
-        assert not sending.done()
-        kit.standing.changes.settle()
-        refused = await sending
+        kit.standing.changes.settle()  # before whoever waits had a turn of the loop
+        refused = await asyncio.wait_for(asyncio.ensure_future(waiting), 5)
         assert refused is not None and (refused.code, kit.store.end) == (1, 0)
         assert "broker unable to service" in (refused.remark or "")
         connection: Any = kit.connection

@@ -148,7 +148,7 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
             refused = replica.refusal()
             assert refused is not None and isinstance(refused.why, NotMaster) and refused.wait_ms
             began = asyncio.get_running_loop().time()
-            await replica.changes.settled(refused.wait_ms)
+            await asyncio.wait((replica.changes.settled(refused.wait_ms),))
             drain_ms = kit.config.rules.drain_ms_max
             waited_ms = (asyncio.get_running_loop().time() - began) * 1000
             assert drain_ms <= waited_ms <= drain_ms + 100
