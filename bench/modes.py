@@ -59,7 +59,7 @@ SAMPLE_S: Final = 0.002
 FOLLOWED_S: Final = 20.0
 
 
-class Replica(Server):
+class ReplicaServer(Server):
     """One of a pair, with the settings given."""
 
     def __init__(self, name: str, directory: Path, core: int, more: dict[str, str]) -> None:
@@ -106,14 +106,16 @@ class Row:
 @contextlib.contextmanager
 def pair(directory: Path, mode: str, cores: tuple[int, int]) -> Iterator[tuple[Server, Server]]:
     """A master of this mode and its slave, which has caught up."""
-    master = Replica(f"{mode} master", directory / "master", cores[0], {"brokerRole": MODES[mode]})
+    master = ReplicaServer(
+        f"{mode} master", directory / "master", cores[0], {"brokerRole": MODES[mode]}
+    )
     with running(master):
         role = {
             "brokerRole": "SLAVE",
             "brokerId": "1",
             "haMasterAddress": f"127.0.0.1:{master.port + 1}",
         }
-        with running(Replica(f"{mode} slave", directory / "slave", cores[1], role)) as slave:
+        with running(ReplicaServer(f"{mode} slave", directory / "slave", cores[1], role)) as slave:
             wait_followed(master)
             yield master, slave
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tandemmq.chaos.churn import Churn
 from tandemmq.chaos.deliveries import Readers
-from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess, SeenGroup
 from tandemmq.chaos.history import HistoryMissing
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
@@ -119,7 +119,7 @@ class Campaign(ABC):
         self.say = say
         self.rng = random.Random(seed ^ 0x5EED)  # what happens; messages have their own
         self.plan = plan
-        self.group: Group
+        self.group: ReplicaGroup
         self.traffic: Traffic
         self.journal: Journal
         self._directory = directory
@@ -136,9 +136,9 @@ class Campaign(ABC):
         return True
 
     @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[Group]:
+    async def started(self) -> AsyncIterator[ReplicaGroup]:
         """The group, up and whole; whatever still runs at the end is killed."""
-        async with Group(self._directory, self.plan) as group:
+        async with ReplicaGroup(self._directory, self.plan) as group:
             await group.start()
             yield group
 
@@ -172,7 +172,7 @@ class Campaign(ABC):
 
     def _judge_what_is_left(self) -> None:
         """Of a run that broke off: what the last master's log lacks tells what went wrong."""
-        group: Group | None = getattr(self, "group", None)
+        group: ReplicaGroup | None = getattr(self, "group", None)
         if group is None or group.last_master is None:
             return
         try:
@@ -242,11 +242,11 @@ class Campaign(ABC):
 
     def event(self, what: str, process: AsyncProcess, **fields: object) -> None:
         """Into the journal, so that findings can be laid beside what was done."""
-        if isinstance(process, Replica):
+        if isinstance(process, ReplicaProcess):
             fields["address"] = process.address
         self.journal.event(what, process=process.name, **fields)
 
-    async def master(self) -> tuple[Replica, GroupView]:
+    async def master(self) -> tuple[ReplicaProcess, SeenGroup]:
         """The master of the moment by the controller, and all of its view."""
         while True:
             view = await self.group.view()
@@ -254,12 +254,12 @@ class Campaign(ABC):
                 return self.group.replica_at(view.master), view
             await asyncio.sleep(0.01)
 
-    def whole(self, view: GroupView) -> bool:
+    def whole(self, view: SeenGroup) -> bool:
         """Whether everybody is in the set and runs."""
         everybody = all(each.alive and not each.paused for each in self.group.replicas)
         return everybody and len(view.in_sync) == len(self.group.replicas)
 
-    def others(self, master: Replica) -> list[Replica]:
+    def others(self, master: ReplicaProcess) -> list[ReplicaProcess]:
         return [each for each in self.group.replicas if each is not master]
 
     async def writable(self, what: str, fault_ns: int, *, stable: bool = True) -> float | None:

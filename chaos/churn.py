@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tandemmq.chaos.groups import Group
+from tandemmq.chaos.groups import ReplicaGroup
 from tandemmq.chaos.journal import INFO, OK, Delivered, Journal, Send
 from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
@@ -29,7 +29,7 @@ TABLES_NS: Final = 5_000_000_000
 class Churn:
     """run() until finish(): what is under way is done first, or it would reach into the last life."""
 
-    def __init__(self, group: Group, journal: Journal, traffic: Traffic, seed: int) -> None:
+    def __init__(self, group: ReplicaGroup, journal: Journal, traffic: Traffic, seed: int) -> None:
         self.lives = 0
         self._group = group
         self._journal = journal

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos.gauges import metric_values, scrape
-from tandemmq.chaos.groups import GroupPlan, GroupView, Member, Replica
+from tandemmq.chaos.groups import GroupMember, GroupPlan, ReplicaProcess, SeenGroup
 from tandemmq.chaos.hosts import Disks, HostGroup
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.servers import write_settings
@@ -33,16 +33,16 @@ class ClassicHosts(HostGroup):
         self._files[number] = settings | {"brokerId": number, "brokerRole": role}
         return self._files[number]
 
-    def change_settings(self, replica: Replica, **changed: object) -> None:
+    def change_settings(self, replica: ReplicaProcess, **changed: object) -> None:
         """Write its broker.conf anew; it reads that when it starts."""
         settings = self._files[replica.number] | changed
         self._files[replica.number] = settings
         write_settings(self.directory / f"replica-{replica.number}" / "broker.conf", settings)
 
-    def setting(self, replica: Replica, key: str) -> object:
+    def setting(self, replica: ReplicaProcess, key: str) -> object:
         return self._files[replica.number][key]
 
-    def move_store_away(self, replica: Replica) -> Path:
+    def move_store_away(self, replica: ReplicaProcess) -> Path:
         """`mv` of a stopped broker's store, on its disk for good; where it is now."""
         store = replica.store
         number = len(list(store.parent.glob("store-moved-*")))
@@ -54,7 +54,7 @@ class ClassicHosts(HostGroup):
             os.close(directory)
         return away
 
-    async def view(self) -> GroupView | None:
+    async def view(self) -> SeenGroup | None:
         """What the name server shows. In sync is a slave that is streamed to and ends close to its master's end."""
         ask = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         try:
@@ -72,7 +72,7 @@ class ClassicHosts(HostGroup):
         }
         master_end, _ = found.get(0, (-1, True))
         members = tuple(
-            Member(
+            GroupMember(
                 number,
                 addresses[number],
                 end >= 0,
@@ -82,9 +82,9 @@ class ClassicHosts(HostGroup):
         )
         master = addresses.get(0) if master_end >= 0 else None
         self.last_master = master or self.last_master
-        return GroupView(master, 0, 0, members)
+        return SeenGroup(master, 0, 0, members)
 
-    async def _end(self, replica: Replica) -> tuple[int, bool]:
+    async def _end(self, replica: ReplicaProcess) -> tuple[int, bool]:
         """Where its log ends, -1 when it does not say; whether it is a master, or follows one."""
         try:
             text = await scrape(replica.metrics_port)
@@ -93,12 +93,12 @@ class ClassicHosts(HostGroup):
         end = int(next(metric_values(text, "tandem_log_end_bytes"), -1))
         return end, all(metric_values(text, "tandem_stream_up"))
 
-    async def end_of(self, replica: Replica) -> int:
+    async def end_of(self, replica: ReplicaProcess) -> int:
         """Where its log ends, -1 when it does not say."""
         end, _ = await self._end(replica)
         return end
 
-    async def alarms_of(self, replica: Replica) -> int:
+    async def alarms_of(self, replica: ReplicaProcess) -> int:
         """How many things it says a person must look at; 0 when it does not answer."""
         try:
             text = await scrape(replica.metrics_port)

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
 from tandemmq.storage import fastjson
@@ -57,7 +57,7 @@ FIRST: Final = -20
 class Watched:
     """One group, its producers, and what they and its master said."""
 
-    def __init__(self, mode: str, group: Group) -> None:
+    def __init__(self, mode: str, group: ReplicaGroup) -> None:
         self.mode = mode
         self.group = group
         self.answered: list[float] = []  # when, seconds; of what was acknowledged
@@ -209,7 +209,7 @@ async def measure(directory: Path, arguments: argparse.Namespace) -> dict[str, A
     async with contextlib.AsyncExitStack() as stack:
         watched = []
         for mode, plan in PLANS.items():
-            group = await stack.enter_async_context(Group(directory / mode, plan))
+            group = await stack.enter_async_context(ReplicaGroup(directory / mode, plan))
             await group.start()
             await group.create_topic(TOPIC, LANES)
             watched.append(Watched(mode, group))

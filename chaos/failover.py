@@ -23,7 +23,7 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.gauges import metric_values, scrape
-from tandemmq.chaos.groups import Group, Replica
+from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.traffic import TrafficPlan
@@ -44,7 +44,7 @@ class Failover(Campaign):
     links: ProxiedGroup | None = None
 
     @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[Group]:
+    async def started(self) -> AsyncIterator[ReplicaGroup]:
         """With proxies inside only where slaves are to be held back: they cost time when all goes well."""
         if "host_dies" not in self._kinds:
             async with super().started() as group:
@@ -202,12 +202,12 @@ class Failover(Campaign):
 
     # --- pieces
 
-    async def _victim(self, what: str) -> tuple[Replica, str]:
+    async def _victim(self, what: str) -> tuple[ReplicaProcess, str]:
         """The master, and the name of the sample: only faults of a whole group count for the goal."""
         victim, view = await self.master()
         return victim, what if self.whole(view) else f"{what}, not whole before"
 
-    async def _sample_lag(self, master: Replica) -> None:
+    async def _sample_lag(self, master: ReplicaProcess) -> None:
         """In async modes: into the journal, what the master exports now on how far its slaves are behind."""
         if self.plan.synchronous or not master.metrics_port:
             return
@@ -219,7 +219,7 @@ class Failover(Campaign):
         self.journal.event(LAG_EVENT, at_ns=asked_ns, epoch=int(epoch), end=int(end), lag=int(lag))
         self._notes.append(f"slaves lack {lag:.0f} bytes")
 
-    async def _kill(self, replica: Replica) -> int:
+    async def _kill(self, replica: ReplicaProcess) -> int:
         """kill -9, and its effect seen; the time just before."""
         was_master = replica.address == self.traffic.route.master
         if was_master:
@@ -230,7 +230,7 @@ class Failover(Campaign):
         self._note("killed", replica)
         return fault_ns
 
-    async def _freeze(self, replica: Replica) -> int:
+    async def _freeze(self, replica: ReplicaProcess) -> int:
         if replica.address == self.traffic.route.master:
             await self._sample_lag(replica)
         fault_ns = time.monotonic_ns()
@@ -239,16 +239,16 @@ class Failover(Campaign):
         self._note("froze", replica)
         return fault_ns
 
-    async def _thaw(self, replica: Replica) -> None:
+    async def _thaw(self, replica: ReplicaProcess) -> None:
         await replica.resume()
         self._note("thawed", replica)
 
-    async def _relaunch(self, replica: Replica) -> None:
+    async def _relaunch(self, replica: ReplicaProcess) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, 1.0))
         replica.launch()
         self._note("started", replica)
 
-    async def _all_back(self, *dead: Replica) -> None:
+    async def _all_back(self, *dead: ReplicaProcess) -> None:
         """Start them in any order; writable again is measured from the last start."""
         order = list(dead)
         self.rng.shuffle(order)

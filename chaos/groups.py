@@ -71,7 +71,7 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A replica as the controller knows it."""
 
     broker_id: int
@@ -81,13 +81,13 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class SeenGroup:
     """The controller's word on the group. master: address, None while there is none."""
 
     master: str | None
     epoch: int
     set_epoch: int
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
 
     @property
     def in_sync(self) -> frozenset[str]:
@@ -95,7 +95,7 @@ class GroupView:
         return frozenset(each.address for each in self.members if each.in_sync)
 
 
-class Replica(AsyncProcess):
+class ReplicaProcess(AsyncProcess):
     """A broker of the group; `store` survives everything but the test."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Replica(AsyncProcess):
         self.metrics_port = 0  # 0: none
 
 
-class Group:
+class ReplicaGroup:
     """The processes, and questions to the controller and the name server."""
 
     def __init__(self, directory: Path, plan: GroupPlan) -> None:
@@ -132,7 +132,7 @@ class Group:
     def processes(self) -> list[AsyncProcess]:
         return [self.name_server, *self.replicas]
 
-    def replica_at(self, address: str) -> Replica:
+    def replica_at(self, address: str) -> ReplicaProcess:
         return next(each for each in self.replicas if each.address == address)
 
     def settings_of(self, number: int) -> dict[str, object]:
@@ -187,7 +187,7 @@ class Group:
                 raise process.broken("does not answer as a controller")
             await asyncio.sleep(LOOK_S)
 
-    async def view(self) -> GroupView | None:
+    async def view(self) -> SeenGroup | None:
         """What the controller says; None when it does not answer. A group unknown to it has no members."""
         names = fastjson.dumps([self.plan.name])
         ask = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, names)
@@ -201,7 +201,7 @@ class Group:
         self.last_master = view.master or self.last_master
         return view
 
-    async def whole(self, within_s: float | None = None) -> GroupView:
+    async def whole(self, within_s: float | None = None) -> SeenGroup:
         """Wait until every replica is alive and in the set, and one of them is master; that view.
 
         Raises ProcessBroken when a replica ended by itself, or when it takes too long.
@@ -223,7 +223,7 @@ class Group:
                 )
             await asyncio.sleep(LOOK_S)
 
-    def _is_whole(self, view: GroupView) -> bool:
+    def _is_whole(self, view: SeenGroup) -> bool:
         alive = sum(each.alive for each in view.members)
         return bool(view.master) and len(view.in_sync) == alive == len(self.replicas)
 
@@ -296,7 +296,7 @@ class Group:
             command, env = python_command("nameserver", "-c", str(conf)), python_env()
         return AsyncProcess("name server", command, directory / "namesrv.log", env)
 
-    def _make_replica(self, number: int) -> Replica:
+    def _make_replica(self, number: int) -> ReplicaProcess:
         settings = self.settings_of(number)
         directory = self.directory / f"replica-{number}"
         store = Path(str(settings["storePathRootDir"]))
@@ -307,25 +307,25 @@ class Group:
         else:
             command, env = python_command("broker", "-c", str(conf)), python_env()
         port = int(str(settings["listenPort"]))
-        replica = Replica(number, port, store, command, directory / "broker.log", env)
+        replica = ReplicaProcess(number, port, store, command, directory / "broker.log", env)
         replica.metrics_port = int(str(settings.get("metricsPromExporterPort", 0)))
         return replica
 
 
-def parse_view(tree: Mapping[str, Any], name: str) -> GroupView:
+def parse_view(tree: Mapping[str, Any], name: str) -> SeenGroup:
     """The body of CONTROLLER_GET_SYNC_STATE_DATA's answer.
 
     Source: RocketMQ's BrokerReplicasInfo.
     """
     entry = (tree.get("replicasInfoTable") or {}).get(name)
     if entry is None:
-        return GroupView(None, 0, 0, ())
+        return SeenGroup(None, 0, 0, ())
     members = tuple(
-        Member(int(each["brokerId"]), str(each["brokerAddress"]), bool(each["alive"]), in_sync)
+        GroupMember(int(each["brokerId"]), str(each["brokerAddress"]), bool(each["alive"]), in_sync)
         for key, in_sync in (("inSyncReplicas", True), ("notInSyncReplicas", False))
         for each in entry.get(key) or ()
     )
-    return GroupView(
+    return SeenGroup(
         entry.get("masterAddress") or None,
         int(entry.get("masterEpoch") or 0),
         int(entry.get("syncStateSetEpoch") or 0),

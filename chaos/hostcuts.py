@@ -20,7 +20,7 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign, Outcome
 from tandemmq.chaos.classichosts import ClassicHosts
-from tandemmq.chaos.groups import Group, Replica
+from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
@@ -60,7 +60,7 @@ class HostCuts(Campaign):
             return await super().run()
 
     @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[Group]:
+    async def started(self) -> AsyncIterator[ReplicaGroup]:
         made = ClassicHosts if self.classic else HostGroup
         async with made(self._directory, self.plan, self.disks) as self.hosts:
             await self.hosts.start()
@@ -120,7 +120,7 @@ class HostCuts(Campaign):
 
     # --- pieces
 
-    async def _cut(self, *victims: Replica) -> int:
+    async def _cut(self, *victims: ReplicaProcess) -> int:
         at_ns = await self.hosts.cut_power(victims)
         everybody = len(victims) == len(self.group.replicas)
         names = [each.name for each in victims]
@@ -130,7 +130,7 @@ class HostCuts(Campaign):
         self.outcome.count("cuts of all" if everybody else "cuts of one")
         return at_ns
 
-    async def _back(self, *dark: Replica) -> None:
+    async def _back(self, *dark: ReplicaProcess) -> None:
         for replica in dark:
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
             await self.hosts.power(replica)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import ProcessBroken
 
 FileSystem = Literal["ext4", "xfs"]
@@ -153,7 +153,7 @@ class Disks:
             disk.unmount()
 
 
-class HostGroup(Group):
+class HostGroup(ReplicaGroup):
     """A group of which every replica is a host with a disk."""
 
     def __init__(self, directory: Path, plan: GroupPlan, disks: Disks) -> None:
@@ -172,7 +172,7 @@ class HostGroup(Group):
             "storePathEpochFile": store / "epochFileCheckpoint",
         }
 
-    async def cut_power(self, victims: Iterable[Replica]) -> int:
+    async def cut_power(self, victims: Iterable[ReplicaProcess]) -> int:
         """All of them at once: nobody runs any more and nothing more is written. The time, ns.
 
         A process is stopped before its disk is: it acknowledges nothing that it wrote to a disk that is gone, and
@@ -191,7 +191,7 @@ class HostGroup(Group):
             await asyncio.to_thread(disk.unmount)
         return at_ns
 
-    async def power(self, replica: Replica) -> None:
+    async def power(self, replica: ReplicaProcess) -> None:
         """The host is back: its disk with what was written, and its broker starting."""
         await asyncio.to_thread(self.disks[replica.number].boot)
         replica.launch()

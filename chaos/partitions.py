@@ -21,7 +21,7 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
-from tandemmq.chaos.proxy import Direction, Link
+from tandemmq.chaos.proxy import Direction, ProxiedLink
 from tandemmq.chaos.traffic import TrafficPlan, stalls_between
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
@@ -193,7 +193,7 @@ class Partitions(Campaign):
         self.outcome.sample(f"stall, {what}", longest_ms)
         self._notes.append(f"stalled {longest_ms / 1000:.2f} s")
 
-    async def _hold(self, link: Link, direction: Direction) -> None:
+    async def _hold(self, link: ProxiedLink, direction: Direction) -> None:
         if not link.used:
             self.problem(f"EVIDENCE nothing ever passed the link {link.name}")
         link.hold(direction)
@@ -211,7 +211,7 @@ class Partitions(Campaign):
                 f"{after.epoch}, and only a slave was affected"
             )
 
-    def _note(self, what: str, link: Link) -> None:
+    def _note(self, what: str, link: ProxiedLink) -> None:
         self.journal.event(what, link=link.name)
         self._notes.append(f"{what} {link.name}")
 

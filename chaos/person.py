@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tandemmq.chaos.classichosts import SLAVE, ClassicHosts
-from tandemmq.chaos.groups import GroupView, Replica
+from tandemmq.chaos.groups import ReplicaProcess, SeenGroup
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.verdict import MADE_MASTER, PERSON_EVENT
@@ -66,7 +66,7 @@ class Person:
                 raise ProcessBroken(f"nobody asks a person, and it is not whole: {view}\n{tails}")
             await asyncio.sleep(LOOK_S)
 
-    async def _attended(self, view: GroupView) -> bool:
+    async def _attended(self, view: SeenGroup) -> bool:
         """Act for one who asks; whether anybody did."""
         assert view.master is not None
         master = self._hosts.replica_at(view.master)
@@ -83,7 +83,7 @@ class Person:
             await self._give_up(asking[0])
         return True
 
-    async def _asks(self, replica: Replica) -> bool:
+    async def _asks(self, replica: ReplicaProcess) -> bool:
         """Whether its log says that it is one of two."""
         if not await self._hosts.alarms_of(replica):
             return False
@@ -92,7 +92,7 @@ class Person:
             said = ASKED.findall(log.read().decode(errors="replace"))
         return bool(said) and any(each in said[-1] for each in FORKED)
 
-    async def _exchange(self, master: Replica, heir: Replica) -> None:
+    async def _exchange(self, master: ReplicaProcess, heir: ReplicaProcess) -> None:
         """ "The master is gone for good": its slave is made the master, and it the slave."""
         hosts = self._hosts
         await self._stop(master)
@@ -104,11 +104,11 @@ class Person:
         hosts.change_settings(master, brokerRole=SLAVE, brokerId=hosts.setting(heir, "brokerId"))
         await self._without_its_own(master)
 
-    async def _give_up(self, slave: Replica) -> None:
+    async def _give_up(self, slave: ReplicaProcess) -> None:
         await self._stop(slave)
         await self._without_its_own(slave)
 
-    async def _without_its_own(self, replica: Replica) -> None:
+    async def _without_its_own(self, replica: ReplicaProcess) -> None:
         """Start a stopped one as a slave that gives up what its master has not."""
         if self._rng.random() < 0.5:
             (replica.store / WORD).touch()
@@ -118,7 +118,7 @@ class Person:
             self._note(replica, SEEDED, away=str(away))
         replica.launch()
 
-    async def _serves(self, replica: Replica) -> None:
+    async def _serves(self, replica: ReplicaProcess) -> None:
         """Wait until the name server shows it as the master. Raises ProcessBroken."""
         deadline = time.monotonic() + WHOLE_S
         while True:
@@ -129,11 +129,11 @@ class Person:
                 raise replica.broken("was made the master and is not")
             await asyncio.sleep(LOOK_S)
 
-    async def _stop(self, replica: Replica) -> None:
+    async def _stop(self, replica: ReplicaProcess) -> None:
         await replica.terminate(STOP_S)
         self._read[replica.number] = replica.log.stat().st_size
 
-    def _note(self, replica: Replica, how: str, **fields: object) -> None:
+    def _note(self, replica: ReplicaProcess, how: str, **fields: object) -> None:
         self._count(f"a person: {how}")
         self._journal.event(
             PERSON_EVENT,

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.ports import LOOPBACK, PORTS
-from tandemmq.chaos.proxy import Link
+from tandemmq.chaos.proxy import ProxiedLink
 
 PROXIED: Final = "127.0.0.2"  # advertised for replication: all of 127/8 is loopback on Linux
 
 
-class ProxiedGroup(Group):
+class ProxiedGroup(ReplicaGroup):
     """controller_links[n]: from replica n to the controller. stream_links[n]: from slaves to replica n."""
 
     def __init__(self, directory: Path, plan: GroupPlan) -> None:
-        self.controller_links: list[Link] = []
-        self.stream_links: list[Link] = []
+        self.controller_links: list[ProxiedLink] = []
+        self.stream_links: list[ProxiedLink] = []
         super().__init__(directory, plan)
 
     def settings_of(self, number: int) -> dict[str, object]:
@@ -27,10 +27,12 @@ class ProxiedGroup(Group):
         port, ha_port = PORTS.take(), int(str(settings["haListenPort"]))
         controller_port = int(self.controller_address.rpartition(":")[2])
         self.controller_links.append(
-            Link(f"controller of replica {number}", LOOPBACK, port, LOOPBACK, controller_port)
+            ProxiedLink(
+                f"controller of replica {number}", LOOPBACK, port, LOOPBACK, controller_port
+            )
         )
         self.stream_links.append(
-            Link(f"stream of replica {number}", PROXIED, ha_port, LOOPBACK, ha_port)
+            ProxiedLink(f"stream of replica {number}", PROXIED, ha_port, LOOPBACK, ha_port)
         )
         return settings | {
             "controllerAddr": f"{LOOPBACK}:{port}",
@@ -38,10 +40,10 @@ class ProxiedGroup(Group):
             "bindAddress": LOOPBACK,
         }
 
-    def controller_link(self, replica: Replica) -> Link:
+    def controller_link(self, replica: ReplicaProcess) -> ProxiedLink:
         return self.controller_links[replica.number]
 
-    def stream_link(self, master: Replica) -> Link:
+    def stream_link(self, master: ReplicaProcess) -> ProxiedLink:
         return self.stream_links[master.number]
 
     def heal(self, *, reset: bool = False) -> None:

@@ -35,7 +35,7 @@ class _Lane:
     passed_bytes: int = 0
 
 
-class Link:
+class ProxiedLink:
     """Listens on `host:port` and forwards to `target_host:target_port`."""
 
     def __init__(self, name: str, host: str, port: int, target_host: str, target_port: int) -> None:

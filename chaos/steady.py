@@ -22,7 +22,7 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
-from tandemmq.chaos.groups import Replica
+from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.servers import python_env
@@ -113,7 +113,7 @@ class Steady(Campaign):
         """Freeze one process, any, for a second."""
         victim = self.rng.choice(self.group.processes)
         master, _ = await self.master()
-        kind = "slave" if isinstance(victim, Replica) else "controller"
+        kind = "slave" if isinstance(victim, ReplicaProcess) else "controller"
         if victim is master:
             kind = "master"
         began_ns = time.monotonic_ns()
@@ -154,7 +154,7 @@ class Steady(Campaign):
         self.outcome.sample("stall when it comes back", back[0].ms if back else 0.0)
         self.outcome.count(f"{what}s")
 
-    async def _left(self, slave: Replica) -> None:
+    async def _left(self, slave: ReplicaProcess) -> None:
         deadline = time.monotonic() + 4 * SLAVE_TIMEOUT_MS / 1000
         while True:
             view = await self.group.view()

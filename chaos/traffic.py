@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from tandemmq.chaos.groups import Group
+from tandemmq.chaos.groups import ReplicaGroup
 from tandemmq.chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
 from tandemmq.chaos.load import SUBSCRIPTION_IN_PULL, body_hash
 from tandemmq.cluster.remoting import (
@@ -136,7 +136,7 @@ def stalls_between(stalls: Iterable[Stall], began_ns: int, ended_ns: int) -> lis
 class Route:
     """Who is master and who is there, as the name server says; asked often while something fails."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ReplicaGroup) -> None:
         self._group = group
         self._troubled = asyncio.Event()
         self.addresses: dict[int, str] = {}
@@ -169,7 +169,7 @@ class Traffic:
     """Senders, prober and readers until quiet() or the end of the block."""
 
     def __init__(
-        self, group: Group, journal: Journal, rng: random.Random, plan: TrafficPlan
+        self, group: ReplicaGroup, journal: Journal, rng: random.Random, plan: TrafficPlan
     ) -> None:
         self.plan = plan
         self.journal = journal

@@ -25,7 +25,7 @@ from tandemmq.replication.errors import (
 )
 from tandemmq.replication.identity import Identity, decode_identity
 from tandemmq.replication.master import MasterCore, Refusal
-from tandemmq.replication.replica import ReplicaCore, Role
+from tandemmq.replication.replica import ReplicaCore, ReplicaRole
 from tandemmq.replication.slave import SlaveCore
 from tandemmq.replication.story import Story
 
@@ -45,8 +45,8 @@ __all__ = [
     "PeerBrokeProtocol",
     "Refusal",
     "ReplicaCore",
+    "ReplicaRole",
     "ReplicationError",
-    "Role",
     "SlaveCore",
     "Story",
     "StreamRules",

@@ -49,7 +49,7 @@ from tandemmq.replication.controlevents import (
 )
 from tandemmq.replication.credence import at_home, refuse_registration
 from tandemmq.replication.epochs import EPOCH_MAX
-from tandemmq.replication.evidence import WAITING_MODES, Group, Judge, Switch
+from tandemmq.replication.evidence import WAITING_MODES, GroupEvidence, Judge, Switch
 from tandemmq.replication.group import (
     NO_SESSION,
     NOBODY,
@@ -112,7 +112,7 @@ class ControllerCore(Judge):
     start_ms: int = 0
     unclean: bool = False
     by_host: bool = True
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, GroupEvidence] = field(default_factory=dict)
     _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
     _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class ControllerCore(Judge):
         """Continue from what was persisted."""
         for record in records:
             loaded = frozenset(record.members)
-            self.groups[record.name] = Group(record, self.start_ms, loaded=loaded)
+            self.groups[record.name] = GroupEvidence(record, self.start_ms, loaded=loaded)
 
     def speaks_for(self, session: int) -> bool:
         """Whether a replica registered over this connection, or beat as registered."""
@@ -135,7 +135,7 @@ class ControllerCore(Judge):
         getattr(self, HANDLERS[type(event)])(event, now_ms, effects)
         return effects
 
-    def _change(self, group: Group, effects: list[Effect], **changes: object) -> None:
+    def _change(self, group: GroupEvidence, effects: list[Effect], **changes: object) -> None:
         before = group.record
         members = changes.get("members", before.members)
         changes["members"] = self._noted(group, members)  # type: ignore[arg-type]
@@ -167,7 +167,9 @@ class ControllerCore(Judge):
                 effects.append(Answer(event.request, Code.BROKER_ID_INVALID, remark))
                 return
             record = GroupRecord(event.cluster, event.group)
-            group = self.groups[event.group] = Group(record, now_ms - self.times.election_wait_ms)
+            group = self.groups[event.group] = GroupEvidence(
+                record, now_ms - self.times.election_wait_ms
+            )
             group.reached = self._strangers.pop(event.group, group.reached)
         record = group.record
         if record.cluster != event.cluster:
@@ -239,11 +241,11 @@ class ControllerCore(Judge):
             self._tell_master(group, effects)
         effects.append(Answer(event.request, records=(group.record,)))
 
-    def _doubted(self, group: Group, what: str, why: str, effects: list[Effect]) -> None:
+    def _doubted(self, group: GroupEvidence, what: str, why: str, effects: list[Effect]) -> None:
         record = group.record
         effects.append(Announce(record.name, Kind.DOUBTED, record.epoch, f"{what}: {why}"))
 
-    def _tell_master(self, group: Group, effects: list[Effect]) -> None:
+    def _tell_master(self, group: GroupEvidence, effects: list[Effect]) -> None:
         """Have the master know of a new process before it connects there; with a heartbeat it would
         know only later. INV-44"""
         record = group.record
@@ -254,7 +256,7 @@ class ControllerCore(Judge):
             view = record.view()
             effects.append(NotifyRole(live.session, record.name, record.master, view))
 
-    def _settle_mode(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
+    def _settle_mode(self, group: GroupEvidence, now_ms: int, effects: list[Effect]) -> None:
         """Take over the mode that the replicas agree on, and say who is configured otherwise, once."""
         before, mode = group.record.mode, self._agreed_mode(group, now_ms)
         if mode != before:
@@ -265,7 +267,7 @@ class ControllerCore(Judge):
         group.differing = frozenset(differing)
 
     def _restarted(
-        self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[Effect]
+        self, group: GroupEvidence, replica: int, suspect: bool, now_ms: int, effects: list[Effect]
     ) -> None:
         """A new process under a known id. If it was the master, that reign is over: one process writes an epoch."""
         record = group.record
@@ -281,7 +283,7 @@ class ControllerCore(Judge):
         if self._may_lead(group, now_ms):
             self._drop_suspects(group, effects)
 
-    def _drop_suspects(self, group: Group, effects: list[Effect]) -> None:
+    def _drop_suspects(self, group: GroupEvidence, effects: list[Effect]) -> None:
         """Take suspects out of a serving master's set, which will propose them anew when they have caught up.
 
         Without a master they stay: who was in the set when all lost power decides what may be elected.
@@ -293,7 +295,7 @@ class ControllerCore(Judge):
             self._notify(group, effects)
             effects += set_change(record, group.record, "the others may have lost what they had")
 
-    def _hear_stranger(self, group: Group | None, event: RegisterBroker) -> None:
+    def _hear_stranger(self, group: GroupEvidence | None, event: RegisterBroker) -> None:
         """Of a broker that is not registered (yet, or any more) nothing is believed but the epoch it knows: some
         controller gave that number to a master, so we never give it again."""
         told, name = (event.epoch, event.end), event.group
@@ -304,7 +306,7 @@ class ControllerCore(Judge):
 
     # --- life signs ---
 
-    def _attach(self, group: Group, replica: int, session: int, now_ms: int) -> None:
+    def _attach(self, group: GroupEvidence, replica: int, session: int, now_ms: int) -> None:
         live = self.live_of(group, replica)
         if live.session != session:
             self._sessions.pop(live.session, None)
@@ -380,7 +382,7 @@ class ControllerCore(Judge):
         if self._worth_noting(group, event.replica, now_ms):
             self._change(group, effects)  # last: nobody waits for it
 
-    def _noted(self, group: Group, members: dict[int, Member]) -> dict[int, Member]:
+    def _noted(self, group: GroupEvidence, members: dict[int, Member]) -> dict[int, Member]:
         """With what each replica of ours called confirmed last."""
         found = dict(members)
         for replica, member in members.items():
@@ -389,7 +391,7 @@ class ControllerCore(Judge):
                 found[replica] = msgspec.structs.replace(member, held=live.held)
         return found
 
-    def _activate(self, group: Group, now_ms: int, effects: list[Effect]) -> None:
+    def _activate(self, group: GroupEvidence, now_ms: int, effects: list[Effect]) -> None:
         record = group.record
         if record.electing_from:
             group.story.add(now_ms, f"master {record.master} is active in epoch {record.epoch}")
@@ -413,7 +415,7 @@ class ControllerCore(Judge):
         if any(self._newer(group, each) for each in group.record.members):
             self._change(group, effects)  # it may come back with less: this is what it had
 
-    def _probe(self, group: Group, effects: list[Effect]) -> None:
+    def _probe(self, group: GroupEvidence, effects: list[Effect]) -> None:
         master = group.record.members.get(group.record.master)
         if master is None or group.probing or not self.fast:
             return
@@ -480,7 +482,7 @@ class ControllerCore(Judge):
         effects += set_change(record, group.record, why)
 
     def _refuse_sender(
-        self, group: Group, event: AlterSyncSet, effects: list[Effect]
+        self, group: GroupEvidence, event: AlterSyncSet, effects: list[Effect]
     ) -> tuple[Code, str] | None:
         """INV-44: a master's set is for the master to change, and for nobody who knows its number and epoch."""
         master = group.record.members[group.record.master]
@@ -497,7 +499,7 @@ class ControllerCore(Judge):
 
     # --- elections ---
 
-    def _elect(self, group: Group, now_ms: int, effects: list[Effect], why: str) -> bool:
+    def _elect(self, group: GroupEvidence, now_ms: int, effects: list[Effect], why: str) -> bool:
         """Elect whoever should be, if anybody may be. Whether there is a new master."""
         record = group.record
         if self._has_forgotten(group):
@@ -525,7 +527,7 @@ class ControllerCore(Judge):
         self._elected(group, chosen, lossy, now_ms, effects, why)
         return True
 
-    def _wait(self, group: Group, effects: list[Effect]) -> None:
+    def _wait(self, group: GroupEvidence, effects: list[Effect]) -> None:
         text = self._why_nobody(group)
         if text != group.waiting:
             group.waiting = text
@@ -533,7 +535,13 @@ class ControllerCore(Judge):
             effects.append(Announce(record.name, Kind.WAITING, record.epoch, text))
 
     def _elected(
-        self, group: Group, chosen: int, lossy: bool, now_ms: int, effects: list[Effect], why: str
+        self,
+        group: GroupEvidence,
+        chosen: int,
+        lossy: bool,
+        now_ms: int,
+        effects: list[Effect],
+        why: str,
     ) -> None:
         record = group.record
         lossy = lossy or chosen in self.lacking(group) or self._has_forgotten(group)
@@ -573,14 +581,14 @@ class ControllerCore(Judge):
         effects += set_change(record, group.record, f"replica {chosen} was elected")
 
     @staticmethod
-    def _forget_confirmed(group: Group, end: int) -> None:
+    def _forget_confirmed(group: GroupEvidence, end: int) -> None:
         """After a declared loss: the highest offset that counts as confirmed is the new master's end, and nobody who
         has less than the lost messages is held back for it."""
         group.confirmed = min(group.confirmed, end)
         for live in group.live.values():
             live.held = min(live.held, end)
 
-    def _notify(self, group: Group, effects: list[Effect]) -> None:
+    def _notify(self, group: GroupEvidence, effects: list[Effect]) -> None:
         view = group.record.view()
         for replica, live in sorted(group.live.items()):
             if live.session != NO_SESSION:
@@ -616,7 +624,7 @@ class ControllerCore(Judge):
             effects.append(Answer(event.request, code, remark, records=(group.record,)))
 
     def _designate(
-        self, group: Group, event: ElectMaster, now_ms: int, effects: list[Effect]
+        self, group: GroupEvidence, event: ElectMaster, now_ms: int, effects: list[Effect]
     ) -> None:
         """An operator wants this replica: a planned switchover, or the way out of a group without a master."""
         record = group.record

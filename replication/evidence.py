@@ -50,7 +50,7 @@ class Switch:
 
 
 @dataclass(slots=True)
-class Group:
+class GroupEvidence:
     """One broker group: the durable record and what is known since the start."""
 
     record: GroupRecord
@@ -109,14 +109,14 @@ class Judge:
 
     # --- the living ---
 
-    def alive(self, group: Group, replica: int, now_ms: int) -> bool:
+    def alive(self, group: GroupEvidence, replica: int, now_ms: int) -> bool:
         """Whether we heard of this replica lately, on a connection that is open."""
         live = group.live.get(replica)
         if live is None or not live.attached or live.session == NO_SESSION:
             return False
         return now_ms - live.heard_ms <= max(self.times.election_wait_ms, live.timeout_ms)
 
-    def _alive_of(self, groups: Iterable[Group], now_ms: int) -> frozenset[tuple[str, int]]:
+    def _alive_of(self, groups: Iterable[GroupEvidence], now_ms: int) -> frozenset[tuple[str, int]]:
         return frozenset(
             (group.record.name, each)
             for group in groups
@@ -126,7 +126,7 @@ class Judge:
 
     # --- the master that is ---
 
-    def _may_lead(self, group: Group, now_ms: int) -> bool:
+    def _may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
         """Whether the recorded master may still acknowledge anything. INV-30: nobody is elected while it may."""
         record = group.record
         if record.master == NOBODY or record.electing_from or group.resigned:
@@ -137,7 +137,7 @@ class Judge:
             return False
         return not (self.fast and self._witnessed(group, now_ms))
 
-    def _witnessed(self, group: Group, now_ms: int) -> bool:
+    def _witnessed(self, group: GroupEvidence, now_ms: int) -> bool:
         """Two witnesses of a dead process: its address refuses us, and a member of the set lost its stream."""
         record = group.record
         if group.refused != record.members[record.master].incarnation:
@@ -150,7 +150,7 @@ class Judge:
                 return True
         return False
 
-    def _master_settled(self, group: Group, now_ms: int) -> bool:
+    def _master_settled(self, group: GroupEvidence, now_ms: int) -> bool:
         """Whether there is a master and no reason to look for another."""
         record = group.record
         if record.master == NOBODY or group.resigned:
@@ -162,7 +162,7 @@ class Judge:
         return self._may_lead(group, now_ms)
 
     def _refuse_set(
-        self, group: Group | None, event: AlterSyncSet, now_ms: int
+        self, group: GroupEvidence | None, event: AlterSyncSet, now_ms: int
     ) -> tuple[Code, str] | None:
         """Why the master may not change its set; None when it may. The order of checks is RocketMQ's.
 
@@ -209,7 +209,7 @@ class Judge:
         return None
 
     @staticmethod
-    def _follows(group: Group, replica: int) -> bool:
+    def _follows(group: GroupEvidence, replica: int) -> bool:
         """Whether the process of ours that lives now has what a stock master, which names no process, means.
 
         By that process's own word: it follows the stream, and its log reaches as far as the master last called
@@ -222,7 +222,7 @@ class Judge:
 
     # --- what the group promises ---
 
-    def _agreed_mode(self, group: Group, now_ms: int) -> str:
+    def _agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
         """The strictest mode that a replica says, and no less than the present one while somebody may rely on that.
 
         A promise ends when every replica is here and says less, under a master that serves: before that, what was
@@ -240,7 +240,7 @@ class Judge:
     # --- what the candidates must hold ---
 
     @staticmethod
-    def live_of(group: Group, replica: int) -> Live:
+    def live_of(group: GroupEvidence, replica: int) -> Live:
         """What we saw of a replica, beginning with what the record says."""
         live = group.live.get(replica)
         if live is None:
@@ -259,11 +259,11 @@ class Judge:
             return False
         return (record.reigned_mode or record.mode) in WAITING_MODES
 
-    def _known_confirmed(self, group: Group) -> int:
+    def _known_confirmed(self, group: GroupEvidence) -> int:
         """How much every member of the set holds, by the highest that anybody called confirmed."""
         return max(group.record.confirmed, group.confirmed) if self._waits(group.record) else 0
 
-    def _hear_confirmed(self, group: Group, event: Heartbeat, *, leading: bool) -> None:
+    def _hear_confirmed(self, group: GroupEvidence, event: Heartbeat, *, leading: bool) -> None:
         """A replica of ours says what it takes for confirmed."""
         record, live = group.record, group.live[event.replica]
         live.held = event.confirmed
@@ -272,7 +272,7 @@ class Judge:
         if self._waits(record) and (leading or inside):
             group.confirmed = max(group.confirmed, event.confirmed)
 
-    def _worth_noting(self, group: Group, replica: int, now_ms: int) -> bool:
+    def _worth_noting(self, group: GroupEvidence, replica: int, now_ms: int) -> bool:
         """Whether to make durable what was heard of confirmed offsets; what fell after a declared loss is at once."""
         record, live = group.record, group.live[replica]
         noted = record.members[replica].held
@@ -283,13 +283,13 @@ class Judge:
         return bool(first) or (self._newer(group, replica) and now_ms - group.noted_ms >= NOTED_MS)
 
     @staticmethod
-    def _newer(group: Group, replica: int) -> bool:
+    def _newer(group: GroupEvidence, replica: int) -> bool:
         """Whether more was heard of this replica, or the group, than is durable."""
         live = group.live.get(replica)
         noted = group.record.members[replica].held
         return (live is not None and live.held > noted) or group.confirmed > group.record.confirmed
 
-    def _came_back_short(self, group: Group, event: RegisterBroker) -> str:
+    def _came_back_short(self, group: GroupEvidence, event: RegisterBroker) -> str:
         """Why a new process has not the store that the last one of this replica had; "" when nothing says so.
 
         INV-37, INV-38. A stock broker says nothing that could be compared.
@@ -316,7 +316,7 @@ class Judge:
             "the last process that registered never had this one"  # its number is for nobody to know: INV-44
         )
 
-    def lacking(self, group: Group) -> dict[int, int]:
+    def lacking(self, group: GroupEvidence) -> dict[int, int]:
         """Members of the set that cannot be the ones that were: by id, where their logs end, below what is confirmed.
 
         Asked of processes that neither led nor followed since they came: their ends stand still, so none of this is
@@ -330,7 +330,7 @@ class Judge:
                 found[each] = live.end
         return found
 
-    def _known_lost(self, group: Group, chosen: int) -> bool:
+    def _known_lost(self, group: GroupEvidence, chosen: int) -> bool:
         """Whether the last master called more confirmed than a new one has, where the mode allows that."""
         reigned, live = group.record.reigned, group.live[chosen]
         last = group.live.get(reigned)
@@ -344,7 +344,7 @@ class Judge:
     def _trusted(record: GroupRecord, replica: int) -> bool:
         return replica not in record.suspects or set(record.base) <= set(record.suspects)
 
-    def _all_suspect(self, group: Group, now_ms: int) -> list[int]:
+    def _all_suspect(self, group: GroupEvidence, now_ms: int) -> list[int]:
         """Every copy may have lost something; the longest log that is left is the best there is: who may be elected.
 
         Any replica may hold more than the set now does: one that was taken out because its power cut was known first,
@@ -362,7 +362,7 @@ class Judge:
         return sorted(record.registered)
 
     @staticmethod
-    def _old_end(group: Group, reigned: int, new_end: int) -> str:
+    def _old_end(group: GroupEvidence, reigned: int, new_end: int) -> str:
         """Where the log of this reign ended, as far as we were told: what is above the new end is lost."""
         epoch, end = group.reached
         known = group.led_by == reigned if reigned != NOBODY else epoch == 0
@@ -370,7 +370,7 @@ class Judge:
             return str(end)
         return f"unknown, {end} at least" if end > new_end else "unknown"
 
-    def _best(self, group: Group, candidates: list[int]) -> int:
+    def _best(self, group: GroupEvidence, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""
 
         def rank(replica: int) -> tuple[int, int, int, int]:
@@ -380,18 +380,18 @@ class Judge:
         return min(candidates, key=rank, default=NOBODY)
 
     @staticmethod
-    def _epoch_in_logs(group: Group) -> int:
+    def _epoch_in_logs(group: GroupEvidence) -> int:
         """The highest epoch that a replica has spoken of, also one that says less by now.
 
         Above the record's: this controller has forgotten reigns. INV-28: no epoch may be given out a second time.
         """
         return max(group.reached[0], max((live.epoch for live in group.live.values()), default=0))
 
-    def _has_forgotten(self, group: Group) -> bool:
+    def _has_forgotten(self, group: GroupEvidence) -> bool:
         """Whether records were lost, by anybody's word: what is left of them elects nobody."""
         return self._epoch_in_logs(group) > group.record.epoch
 
-    def _why_nobody(self, group: Group) -> str:
+    def _why_nobody(self, group: GroupEvidence) -> str:
         """What keeps this group from having a master."""
         record = group.record
         if self._has_forgotten(group):
@@ -408,7 +408,7 @@ class Judge:
             text += f" and trusted: {record.suspects} may have lost some of it"
         return text
 
-    def _forgotten(self, group: Group) -> str:
+    def _forgotten(self, group: GroupEvidence) -> str:
         return (
             f"the logs have epoch {self._epoch_in_logs(group)}, this controller knows {group.record.epoch}: "
             "its records were lost; restore them, or elect unclean by hand"

@@ -160,7 +160,7 @@ class Welcome(msgspec.Struct, frozen=True):
     proof: bytes = NO_PROOF
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusalFrame(msgspec.Struct, frozen=True):
     """EXTENDED: why the connection closes."""
 
     reason: str
@@ -181,7 +181,7 @@ class Transfer(msgspec.Struct, frozen=True):
     confirmed: int = 0
 
 
-MasterFrame = Greeting | Challenge | Welcome | Refusal | Transfer
+MasterFrame = Greeting | Challenge | Welcome | RefusalFrame | Transfer
 
 
 class _Kind(enum.IntEnum):
@@ -329,7 +329,7 @@ def encode_master_frame(frame: MasterFrame, dialect: Dialect, *, compressed: boo
         case Welcome():
             head, body = welcome_parts(frame)
             return _sealed(_Kind.WELCOME, head, body) + body
-        case Refusal():
+        case RefusalFrame():
             body = frame.reason.encode()[:REASON_BYTES_MAX]
             return _sealed(_Kind.REFUSAL, b"", body) + body
 
@@ -592,7 +592,7 @@ def _master_frame(whole: _Whole) -> MasterFrame:
     if whole.kind is _Kind.CHALLENGE:
         return Challenge(whole.head)
     if whole.kind is _Kind.REFUSAL:
-        return Refusal(bytes(whole.body).decode("utf-8", "replace"))
+        return RefusalFrame(bytes(whole.body).decode("utf-8", "replace"))
     epoch, start, log_end, confirmed, proof = _WELCOME.unpack(whole.head)
     if len(whole.body) % _ENTRY.size or not 0 <= start <= log_end or confirmed < 0 or epoch < 0:
         raise PeerBrokeProtocol(f"welcome of epoch {epoch}, log {start} to {log_end}")

@@ -30,7 +30,7 @@ from tandemmq.replication.frames import (
     Handshake,
     Hello,
     MasterFrame,
-    Refusal,
+    RefusalFrame,
     Transfer,
     Welcome,
     encode_slave_frame,
@@ -306,7 +306,7 @@ class Receiver:
         elif isinstance(frame, Welcome):
             self._welcomed(link, frame)
         else:
-            assert isinstance(frame, Refusal)
+            assert isinstance(frame, RefusalFrame)
             self._broke(link, f"refused by the master: {frame.reason}")
 
     # --- the handshake ---

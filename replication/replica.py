@@ -35,7 +35,7 @@ ASK_AGAIN_MS: Final = 50  # at most so often the controller is asked whether a s
 HEARTBEATS_MAX: Final = 64  # sent and not answered; older ones can no longer renew a lease
 
 
-class Role(enum.Enum):
+class ReplicaRole(enum.Enum):
     JOINING = "joining"
     WAITING = "waiting"
     FOLLOWING = "following"
@@ -46,13 +46,18 @@ class Role(enum.Enum):
 
 
 LEGAL_MOVES: Final = {
-    Role.JOINING: {Role.WAITING},
-    Role.WAITING: {Role.FOLLOWING, Role.PREPARING},
-    Role.FOLLOWING: {Role.WAITING, Role.PREPARING},
-    Role.PREPARING: {Role.ACTIVATING, Role.WAITING, Role.FOLLOWING},
-    Role.ACTIVATING: {Role.MASTER, Role.WAITING, Role.FOLLOWING, Role.PREPARING},
-    Role.MASTER: {Role.SETTLING},
-    Role.SETTLING: {Role.WAITING, Role.FOLLOWING, Role.PREPARING},
+    ReplicaRole.JOINING: {ReplicaRole.WAITING},
+    ReplicaRole.WAITING: {ReplicaRole.FOLLOWING, ReplicaRole.PREPARING},
+    ReplicaRole.FOLLOWING: {ReplicaRole.WAITING, ReplicaRole.PREPARING},
+    ReplicaRole.PREPARING: {ReplicaRole.ACTIVATING, ReplicaRole.WAITING, ReplicaRole.FOLLOWING},
+    ReplicaRole.ACTIVATING: {
+        ReplicaRole.MASTER,
+        ReplicaRole.WAITING,
+        ReplicaRole.FOLLOWING,
+        ReplicaRole.PREPARING,
+    },
+    ReplicaRole.MASTER: {ReplicaRole.SETTLING},
+    ReplicaRole.SETTLING: {ReplicaRole.WAITING, ReplicaRole.FOLLOWING, ReplicaRole.PREPARING},
 }
 
 # --- events ---
@@ -169,7 +174,7 @@ class CloseWrites(msgspec.Struct, frozen=True):
 class RoleChanged(msgspec.Struct, frozen=True):
     """For the log line `role changed`, the name servers and the metadata synchronisation."""
 
-    role: Role
+    role: ReplicaRole
     epoch: int
     master: int
     address: str
@@ -221,7 +226,7 @@ class ReplicaCore:
     slave: SlaveCore
     suspect: bool = False
     make_master: Callable[..., MasterCore] = MasterCore
-    role: Role = Role.JOINING
+    role: ReplicaRole = ReplicaRole.JOINING
     epoch: int = 0
     view: GroupView = field(default_factory=GroupView)
     master: MasterCore | None = None
@@ -249,7 +254,7 @@ class ReplicaCore:
 
     def refusal(self, now_ms: int) -> Refusal | None:
         """Why a put is refused before anything is appended; None when it may go ahead."""
-        if self.role is not Role.MASTER or self.master is None:
+        if self.role is not ReplicaRole.MASTER or self.master is None:
             return Refusal.CLOSED
         return self.master.refusal(now_ms)
 
@@ -269,7 +274,7 @@ class ReplicaCore:
             effects.append(m.Drop(event.connection, "not a master"))  # type: ignore[union-attr]
         return effects
 
-    def _move(self, to: Role, why: str, now_ms: int, effects: list[Effect]) -> None:
+    def _move(self, to: ReplicaRole, why: str, now_ms: int, effects: list[Effect]) -> None:
         if to is self.role:
             return
         assert to in LEGAL_MOVES[self.role], (self.role, to, str(self.story))
@@ -281,7 +286,7 @@ class ReplicaCore:
 
     def _on_controller_up(self, event: ControllerUp, now_ms: int, effects: list[Effect]) -> None:
         self.connected = True
-        if self.role is Role.JOINING:
+        if self.role is ReplicaRole.JOINING:
             self._register(now_ms, effects)
         else:
             self._beat(now_ms, effects)
@@ -307,8 +312,8 @@ class ReplicaCore:
         if self.suspect:
             self.suspect = False
             effects.append(ForgetSuspicion())
-        if self.role is Role.JOINING:
-            self._move(Role.WAITING, "registered", now_ms, effects)
+        if self.role is ReplicaRole.JOINING:
+            self._move(ReplicaRole.WAITING, "registered", now_ms, effects)
         self._adopt(event.view, now_ms, effects)
         self._beat(now_ms, effects)
 
@@ -318,7 +323,7 @@ class ReplicaCore:
         self.story.add(now_ms, f"registration refused: {event.why}")
 
     def _beat(self, now_ms: int, effects: list[Effect]) -> None:
-        if not self.connected or self.role is Role.JOINING:
+        if not self.connected or self.role is ReplicaRole.JOINING:
             return
         self._number += 1
         self._beat_ms = now_ms
@@ -326,7 +331,7 @@ class ReplicaCore:
         sent[self._number] = now_ms
         if len(sent) > HEARTBEATS_MAX:
             del sent[next(iter(sent))]
-        leading = self.role in (Role.ACTIVATING, Role.MASTER)
+        leading = self.role in (ReplicaRole.ACTIVATING, ReplicaRole.MASTER)
         core = self.master or self.slave
         epoch = self.epoch if leading else self.slave.history.last
         confirmed = core.confirmed
@@ -353,9 +358,9 @@ class ReplicaCore:
         if not event.lease or sent_ms is None or event.view.epoch != self.epoch:
             return
         until_ms = sent_ms + self.times.lease_ms
-        if self.role is Role.ACTIVATING:
+        if self.role is ReplicaRole.ACTIVATING:
             self._reign(event.view, until_ms, now_ms, effects)
-        elif self.master is not None and self.role is Role.MASTER:
+        elif self.master is not None and self.role is ReplicaRole.MASTER:
             self._from_master(self.master.step(m.LeaseRenewed(until_ms), now_ms), now_ms, effects)
 
     def _remind(self, view: GroupView, now_ms: int, effects: list[Effect]) -> None:
@@ -364,7 +369,7 @@ class ReplicaCore:
         core = self.master
         if view.epoch != self.epoch or view.number >= self.view.number:
             return
-        if core is None or self.role is not Role.MASTER:
+        if core is None or self.role is not ReplicaRole.MASTER:
             return
         if now_ms - self._reminded_ms < self.rules.proposal_retry_ms:
             return
@@ -384,12 +389,16 @@ class ReplicaCore:
 
     def _on_role_notified(self, event: RoleNotified, now_ms: int, effects: list[Effect]) -> None:
         if (
-            self.role is not Role.JOINING
+            self.role is not ReplicaRole.JOINING
         ):  # until this process is registered the news may be of its predecessor
             self._adopt(event.view, now_ms, effects)
 
     def _on_switch_asked(self, event: SwitchAsked, now_ms: int, effects: list[Effect]) -> None:
-        if self.master is not None and self.role is Role.MASTER and event.epoch == self.epoch:
+        if (
+            self.master is not None
+            and self.role is ReplicaRole.MASTER
+            and event.epoch == self.epoch
+        ):
             self._from_master(self.master.step(m.Resign(event.successor), now_ms), now_ms, effects)
 
     # --- roles ---
@@ -403,7 +412,11 @@ class ReplicaCore:
         older, self.view = self.view, view
         if (view.epoch, view.number) != (older.epoch, older.number):
             self._learned_ms = now_ms
-        if view.epoch == self.epoch and self.role in (Role.MASTER, Role.ACTIVATING, Role.PREPARING):
+        if view.epoch == self.epoch and self.role in (
+            ReplicaRole.MASTER,
+            ReplicaRole.ACTIVATING,
+            ReplicaRole.PREPARING,
+        ):
             if view.master == self.replica:
                 if self.master is not None:
                     if view.registered not in (None, self.master.registered):
@@ -415,9 +428,9 @@ class ReplicaCore:
                 raise AssertionError(f"two masters of epoch {view.epoch}: {older} {view}")  # INV-28
             # the controller took another process of ours for the master's end; there is no way back in this epoch
         self.epoch = view.epoch
-        if self.role is Role.MASTER and self.master is not None:
+        if self.role is ReplicaRole.MASTER and self.master is not None:
             self._settle(f"epoch {view.epoch} of replica {view.master}", now_ms, effects)
-        elif self.role is not Role.SETTLING:
+        elif self.role is not ReplicaRole.SETTLING:
             self._take_role(now_ms, effects)
 
     def _learn_replicas(
@@ -430,13 +443,13 @@ class ReplicaCore:
     def _settle(self, why: str, now_ms: int, effects: list[Effect]) -> None:
         """The reign is over. First no more puts, then nobody to acknowledge them, then the next role."""
         assert self.master is not None
-        self._move(Role.SETTLING, why, now_ms, effects)
+        self._move(ReplicaRole.SETTLING, why, now_ms, effects)
         effects.append(CloseWrites(why))
         effects.extend(self.master.close(why, now_ms))
 
     def _on_writes_closed(self, event: WritesClosed, now_ms: int, effects: list[Effect]) -> None:
         core = self.master
-        assert core is not None and self.role is Role.SETTLING, str(self.story)
+        assert core is not None and self.role is ReplicaRole.SETTLING, str(self.story)
         slave = self.slave
         slave.start, slave.end, slave.flushed = core.start, event.end, event.flushed
         slave.history, slave.confirmed = core.history, min(core.confirmed, event.end)
@@ -448,25 +461,25 @@ class ReplicaCore:
         """The role that the present view gives us."""
         view = self.view
         if view.master == self.replica and view.epoch > self.slave.history.last:
-            if self.role is Role.PREPARING and self.slave.epoch == view.epoch:
+            if self.role is ReplicaRole.PREPARING and self.slave.epoch == view.epoch:
                 return
             why = f"elected in epoch {view.epoch}"
             self._slave(s.Unfollow(why), now_ms, effects)
             self.slave.epoch = view.epoch
-            self._move(Role.PREPARING, why, now_ms, effects)
+            self._move(ReplicaRole.PREPARING, why, now_ms, effects)
             effects.append(Prepare(view.epoch))
         elif view.master not in (NOBODY, self.replica):
-            self._move(Role.FOLLOWING, f"replica {view.master} is master", now_ms, effects)
+            self._move(ReplicaRole.FOLLOWING, f"replica {view.master} is master", now_ms, effects)
             address = view.ha_address or view.address
             counts_disk = view.mode in DISK_MODES
             follow = s.Follow(view.master, address, view.epoch, view.lossy_epoch, counts_disk)
             self._slave(follow, now_ms, effects)
         else:
             self._slave(s.Unfollow("no master"), now_ms, effects)
-            self._move(Role.WAITING, "no master", now_ms, effects)
+            self._move(ReplicaRole.WAITING, "no master", now_ms, effects)
 
     def _on_prepared(self, event: Prepared, now_ms: int, effects: list[Effect]) -> None:
-        if self.role is not Role.PREPARING or event.epoch != self.epoch:
+        if self.role is not ReplicaRole.PREPARING or event.epoch != self.epoch:
             return
         slave = self.slave
         assert event.end <= slave.end, (event, slave.end)
@@ -475,7 +488,7 @@ class ReplicaCore:
         slave.history = slave.history.cut(event.end).begin(self.epoch, event.end)
         effects.append(PersistHistory(slave.history))
         self._resigned = False
-        self._move(Role.ACTIVATING, f"log ready at {event.end}", now_ms, effects)
+        self._move(ReplicaRole.ACTIVATING, f"log ready at {event.end}", now_ms, effects)
         self._beat(now_ms, effects)
 
     def _reign(self, view: GroupView, until_ms: int, now_ms: int, effects: list[Effect]) -> None:
@@ -486,7 +499,7 @@ class ReplicaCore:
             granted=view.members, number=view.number, lease_until_ms=until_ms, since_ms=now_ms,
             registered=view.registered,
         )  # fmt: skip
-        self._move(Role.MASTER, "lease granted", now_ms, effects)
+        self._move(ReplicaRole.MASTER, "lease granted", now_ms, effects)
         effects.append(OpenWrites(self.epoch))
         self._from_master(self.master.step(m.LeaseRenewed(until_ms), now_ms), now_ms, effects)
 
@@ -520,18 +533,18 @@ class ReplicaCore:
     def _slave(self, event: s.Event, now_ms: int, effects: list[Effect]) -> None:
         streamed = self.slave.streaming
         effects.extend(self.slave.step(event, now_ms))
-        if streamed != self.slave.streaming and self.role is Role.FOLLOWING:
+        if streamed != self.slave.streaming and self.role is ReplicaRole.FOLLOWING:
             self._beat(now_ms, effects)  # the controller's second witness
 
     def _on_tick(self, event: Tick, now_ms: int, effects: list[Effect]) -> None:
-        if self.role is Role.JOINING:
+        if self.role is ReplicaRole.JOINING:
             if self.connected and now_ms - self._asked_ms >= self.times.heartbeat_ms:
                 self._register(now_ms, effects)
             return
         if now_ms - self._beat_ms >= self.times.heartbeat_ms:
             self._beat(now_ms, effects)
             founds = self.view.epoch == 0 and not self.rules.learner  # a learner never leads
-            if self.connected and founds and self.role is Role.WAITING:
+            if self.connected and founds and self.role is ReplicaRole.WAITING:
                 effects.append(AskForElection())
         if self.master is not None:
             if self.master.state is not MasterState.CLOSED:

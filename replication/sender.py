@@ -35,7 +35,7 @@ from tandemmq.replication.frames import (
     Handshake,
     Hello,
     MasterFrame,
-    Refusal,
+    RefusalFrame,
     Report,
     SlaveFrame,
     Welcome,
@@ -416,7 +416,7 @@ class Sender:
     def _tell_refusal(self, stream: Stream, reason: str) -> None:
         """So that the slave's log names the reason too. Not inside a frame that was begun."""
         if stream.dialect is Dialect.EXTENDED and stream.unfinished is None:
-            stream.say(Refusal(reason))
+            stream.say(RefusalFrame(reason))
             try:
                 stream.ship(self._source, NOTHING)
             except OSError:

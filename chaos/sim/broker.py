@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tandemmq.chaos.sim.disk import Disk
-from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.network import Message, SimulatedLink
 from tandemmq.chaos.sim.session import Session
 from tandemmq.chaos.sim.shipping import Stream, ship, ship_heartbeats
 from tandemmq.chaos.sim.wire import Codec
@@ -21,7 +21,7 @@ from tandemmq.replication import slave as s
 from tandemmq.replication.config import Mode, StreamRules
 from tandemmq.replication.epochs import EpochHistory
 from tandemmq.replication.master import MasterCore
-from tandemmq.replication.replica import ReplicaCore, Role
+from tandemmq.replication.replica import ReplicaCore, ReplicaRole
 from tandemmq.replication.slave import NO_CONNECTION, SlaveCore
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class Broker(Session):
         """Nothing of a process survives it."""
         self.core: ReplicaCore | None = None
         self.tables: Tables | None = None
-        self.session: Link | None = None
+        self.session: SimulatedLink | None = None
         self.connecting = False
         self.accepts = False
         self.streams: dict[int, Stream] = {}
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SimulatedLink] = {}
         self.codecs: dict[int, Codec] = {}
         self.waiting: deque[Waiting] = deque()
         self.queue_offsets: dict[int, int] = {}
@@ -250,7 +250,7 @@ class Broker(Session):
     # --- connections ---
 
     def _stream_opened(self, life: int) -> Any:
-        def opened(link: Link | None, refused: bool) -> None:
+        def opened(link: SimulatedLink | None, refused: bool) -> None:
             if not self.up or life != self.incarnation:
                 if link is not None:
                     self.world.network.close(link, 0)
@@ -268,12 +268,12 @@ class Broker(Session):
 
         return opened
 
-    def on_accepted(self, link: Link) -> None:
+    def on_accepted(self, link: SimulatedLink) -> None:
         self.links[link.number] = link
         if self.world.plan.wire:
             self.codecs[link.number] = Codec(slave_side=False, rng=self.world.rng)
 
-    def on_link_closed(self, link: Link) -> None:
+    def on_link_closed(self, link: SimulatedLink) -> None:
         if not self.up:
             return
         if self.paused:
@@ -289,7 +289,7 @@ class Broker(Session):
         elif link.kind == "stream":
             self.feed(s.StreamClosed(link.number, "closed by the peer"))
 
-    def _say(self, link: Link | None, message: Message) -> None:
+    def _say(self, link: SimulatedLink | None, message: Message) -> None:
         if link is not None:
             self.world.network.send(link, link.side_of(self), message)
 
@@ -303,7 +303,7 @@ class Broker(Session):
         else:
             self._say(link, message)
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: SimulatedLink, message: Message) -> None:
         if not self.up:
             return
         if self.paused:
@@ -321,7 +321,7 @@ class Broker(Session):
         else:
             self._session_message(link, message)
 
-    def _stream_message(self, link: Link, message: Message) -> None:
+    def _stream_message(self, link: SimulatedLink, message: Message) -> None:
         kind = message[0]
         number = link.number
         if kind == "frame":
@@ -501,7 +501,7 @@ class Broker(Session):
         self.feed(r.WritesClosed(self.disk.end, self.disk.flushed))
 
     def _role_changed(self, effect: r.RoleChanged) -> None:
-        if effect.role in (Role.WAITING, Role.FOLLOWING):
+        if effect.role in (ReplicaRole.WAITING, ReplicaRole.FOLLOWING):
             self._follow_tables()
 
     def _follow_tables(self) -> None:
@@ -549,7 +549,7 @@ class Broker(Session):
         if stream is not None:
             self.close_link(stream.link)
 
-    def close_link(self, link: Link) -> None:
+    def close_link(self, link: SimulatedLink) -> None:
         self.links.pop(link.number, None)
         self.codecs.pop(link.number, None)
         self.world.network.close(link, link.side_of(self))
@@ -621,7 +621,7 @@ class Broker(Session):
 
     @property
     def reigning(self) -> bool:
-        return self.core is not None and self.core.role is Role.MASTER
+        return self.core is not None and self.core.role is ReplicaRole.MASTER
 
 
 PERFORMS: Final[dict[type, str]] = {

@@ -41,7 +41,7 @@ class Acked:
     at_us: int
 
 
-class Judge:
+class ClassicJudge:
     """Asks of every acknowledgement who holds it, and at the end where the promise table (chaos.survival) has it."""
 
     def __init__(self, world: ClassicWorld) -> None:
@@ -159,7 +159,7 @@ class ClassicWorld:
         self.faulty = True
         self.outcome = Outcome(seed, self.plan.mode)
         self.network = Network(self)  # type: ignore[arg-type]
-        self.judge = Judge(self)
+        self.judge = ClassicJudge(self)
         self.nodes = {host: node(self, host) for host in (1, 2)}
         self._messages = 0
         for each in self.nodes.values():

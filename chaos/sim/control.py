@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tandemmq.chaos.sim.network import Endpoint, Link, Message
+from tandemmq.chaos.sim.network import Endpoint, Message, SimulatedLink
 from tandemmq.replication import election as e
 from tandemmq.replication.election import ControllerCore, GroupRecord
 
@@ -40,8 +40,8 @@ class Controller:
 
     def reset(self) -> None:
         self.core: ControllerCore | None = None
-        self.links: dict[int, Link] = {}
-        self._requests: dict[int, tuple[Link | None, str]] = {}
+        self.links: dict[int, SimulatedLink] = {}
+        self._requests: dict[int, tuple[SimulatedLink | None, str]] = {}
         self._number = 0
         self._held: deque[e.Effect] = deque()
         self._persisting = False
@@ -109,10 +109,10 @@ class Controller:
 
     # --- connections ---
 
-    def on_accepted(self, link: Link) -> None:
+    def on_accepted(self, link: SimulatedLink) -> None:
         self.links[link.number] = link
 
-    def on_link_closed(self, link: Link) -> None:
+    def on_link_closed(self, link: SimulatedLink) -> None:
         if not self.up:
             return
         if self.paused:
@@ -121,7 +121,7 @@ class Controller:
         if self.links.pop(link.number, None) is not None:
             self.feed(e.SessionClosed(link.number))
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: SimulatedLink, message: Message) -> None:
         if not self.up:
             return
         if self.paused:
@@ -167,7 +167,7 @@ class Controller:
             request = self._request(None, "operator")
             self.feed(e.ElectMaster(request, CLUSTER, GROUP, replica, True, unclean))
 
-    def _request(self, link: Link | None, kind: str) -> int:
+    def _request(self, link: SimulatedLink | None, kind: str) -> int:
         self._number += 1
         self._requests[self._number] = (link, kind)
         return self._number
@@ -218,7 +218,7 @@ class Controller:
             target = self.world.reach(effect.address)
             life = self.life
 
-            def probed(link: Link | None, refused: bool) -> None:
+            def probed(link: SimulatedLink | None, refused: bool) -> None:
                 if link is not None:
                     self.world.network.close(link, 0)
                 if self.up and life == self.life:

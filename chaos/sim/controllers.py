@@ -14,7 +14,7 @@ from tandemmq.chaos.sim.checks import Check, Violation
 from tandemmq.chaos.sim.control import CLUSTER, GROUP, Controller
 from tandemmq.chaos.sim.etcd import Client, Etcd
 from tandemmq.chaos.sim.loop import ProcessLoop
-from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.network import Message, SimulatedLink
 from tandemmq.cluster.controller.config import ControllerConfig
 from tandemmq.cluster.controller.etcdstore import EtcdStore
 from tandemmq.cluster.controller.reign import Reign
@@ -116,7 +116,7 @@ class EtcdController(Controller):
     def leading(self) -> bool:
         return self.reign is not None and self.store is not None and self.store.leading()
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: SimulatedLink, message: Message) -> None:
         if self.up and not self.paused and not self.leading and link.number in self.links:
             del self.links[link.number]  # NOT_LEADER: it asks another one
             self.world.network.close(link, link.side_of(self))

@@ -21,13 +21,13 @@ class Endpoint(Protocol):
     up: bool
     powered: bool
 
-    def on_accepted(self, link: Link) -> None: ...
-    def on_message(self, link: Link, message: Message) -> None: ...
-    def on_link_closed(self, link: Link) -> None: ...
+    def on_accepted(self, link: SimulatedLink) -> None: ...
+    def on_message(self, link: SimulatedLink, message: Message) -> None: ...
+    def on_link_closed(self, link: SimulatedLink) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class SimulatedLink:
     """One connection. Side 0 opened it, side 1 accepted it.
 
     ends   the processes, or None once that side closed or its process died
@@ -53,7 +53,7 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.blocked: set[tuple[int, int]] = set()
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SimulatedLink] = {}
         self.clogged_us = 0
         self._numbers = 0
 
@@ -64,7 +64,7 @@ class Network:
         kind: str,
         opener: Endpoint,
         target: Endpoint,
-        done: Callable[[Link | None, bool], None],
+        done: Callable[[SimulatedLink | None, bool], None],
     ) -> None:
         """Open a link; `done(link, refused)` runs on the opener's side, with None when there is none."""
         world = self.world
@@ -76,15 +76,15 @@ class Network:
             world.after(self.delay() + self.delay(), done, None, True)
             return
         self._numbers += 1
-        link = Link(self._numbers, kind, [opener, target], there)
+        link = SimulatedLink(self._numbers, kind, [opener, target], there)
         world.after(self.delay(), self._accepted, link, opener, target, done)
 
     def _accepted(
         self,
-        link: Link,
+        link: SimulatedLink,
         opener: Endpoint,
         target: Endpoint,
-        done: Callable[[Link | None, bool], None],
+        done: Callable[[SimulatedLink | None, bool], None],
     ) -> None:
         if not target.up:
             self.world.after(self.delay(), done, None, target.powered)
@@ -96,14 +96,17 @@ class Network:
         self.world.at(at, self._connected, link, opener, done)
 
     def _connected(
-        self, link: Link, opener: Endpoint, done: Callable[[Link | None, bool], None]
+        self,
+        link: SimulatedLink,
+        opener: Endpoint,
+        done: Callable[[SimulatedLink | None, bool], None],
     ) -> None:
         if link.number in self.links and link.ends[0] is opener:
             done(link, False)
         else:
             done(None, False)
 
-    def close(self, link: Link, side: int) -> None:
+    def close(self, link: SimulatedLink, side: int) -> None:
         """One side closes: what it sent arrives, then the end of the stream."""
         if link.ends[side] is None:
             return
@@ -112,7 +115,7 @@ class Network:
         if link.ends[1 - side] is None:
             self.links.pop(link.number, None)
 
-    def break_link(self, link: Link) -> None:
+    def break_link(self, link: SimulatedLink) -> None:
         """Both sides find it broken, each in its time; what was on its way is lost."""
         if self.links.pop(link.number, None) is None:
             return
@@ -134,7 +137,7 @@ class Network:
                     else:
                         self.close(link, side)
 
-    def _closed(self, link: Link, end: Endpoint) -> None:
+    def _closed(self, link: SimulatedLink, end: Endpoint) -> None:
         if end.up:
             end.on_link_closed(link)
 
@@ -147,7 +150,7 @@ class Network:
         low, high = plan.delay_us
         return low + int(rng.random() * (high - low))
 
-    def send(self, link: Link, side: int, message: Message) -> None:
+    def send(self, link: SimulatedLink, side: int, message: Message) -> None:
         at = self.world.now_us + self.delay()
         last = link.last_us
         if at <= last[side]:
@@ -155,7 +158,7 @@ class Network:
         last[side] = at
         self.world.at(at, self._deliver, link, side, message)
 
-    def _deliver(self, link: Link, side: int, message: Message) -> None:
+    def _deliver(self, link: SimulatedLink, side: int, message: Message) -> None:
         hosts = link.hosts
         pair = hosts if side == 0 else (hosts[1], hosts[0])
         if pair in self.blocked or link.stalled[side]:
@@ -163,7 +166,7 @@ class Network:
             return
         self._arrive(link, side, message)
 
-    def _arrive(self, link: Link, side: int, message: Message) -> None:
+    def _arrive(self, link: SimulatedLink, side: int, message: Message) -> None:
         end = link.ends[1 - side]
         if end is None:
             # that host has rebooted, or its process closed: its kernel answers with a reset
@@ -180,7 +183,7 @@ class Network:
         elif end.up:
             end.on_message(link, message)
 
-    def _answers(self, link: Link, side: int) -> bool:
+    def _answers(self, link: SimulatedLink, side: int) -> bool:
         host = link.hosts[side]
         back = (host, link.hosts[1 - side])
         return self.world.host_powered(host) and back not in self.blocked
@@ -197,7 +200,7 @@ class Network:
                 if link.stalled[side]:
                     self.world.after(self.delay(), self._release, link, side)
 
-    def _release(self, link: Link, side: int) -> None:
+    def _release(self, link: SimulatedLink, side: int) -> None:
         """What was stalled arrives in order, and before anything that was sent later."""
         hosts = link.hosts
         pair = hosts if side == 0 else (hosts[1], hosts[0])

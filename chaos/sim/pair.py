@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import msgspec
 
 from tandemmq.chaos.sim.disk import Disk
-from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.network import Message, SimulatedLink
 from tandemmq.chaos.sim.shipping import Stream
 from tandemmq.cluster.broker.standing.parting import _last_same
 from tandemmq.replication import masterevents as m
@@ -76,7 +76,7 @@ class Node:
         self.master: MasterCore | None = None
         self.slave: SlaveCore | None = None
         self.gate: ClassicGate | None = None
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SimulatedLink] = {}
         self.streams: dict[int, Stream] = {}
         self.waiting: deque[Send] = deque()
         self.queue_offsets: dict[int, int] = {}
@@ -175,12 +175,12 @@ class Node:
 
     # --- connections ---
 
-    def on_accepted(self, link: Link) -> None:
+    def on_accepted(self, link: SimulatedLink) -> None:
         self.links[link.number] = link
         if self.master is not None:
             self.streams[link.number] = Stream(link, acked=NEVER)
 
-    def on_link_closed(self, link: Link) -> None:
+    def on_link_closed(self, link: SimulatedLink) -> None:
         self.links.pop(link.number, None)
         if self.streams.pop(link.number, None) is not None and self.master is not None:
             self.feed(m.SlaveLost(link.number))
@@ -198,7 +198,7 @@ class Node:
         if link is not None:
             self.world.network.send(link, link.side_of(self), message)
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: SimulatedLink, message: Message) -> None:
         if link.ends[0] is not self and link.ends[1] is not self:
             return
         kind, number = message[0], link.number
@@ -324,7 +324,7 @@ class Node:
     def _connect(self, effect: s.Connect) -> None:
         life = self.incarnation
 
-        def opened(link: Link | None, refused: bool) -> None:
+        def opened(link: SimulatedLink | None, refused: bool) -> None:
             if not self.up or life != self.incarnation:
                 if link is not None:
                     self.world.network.close(link, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from tandemmq.chaos.sim.network import Link, Message
+from tandemmq.chaos.sim.network import Message, SimulatedLink
 from tandemmq.replication import election as e
 from tandemmq.replication import replica as r
 from tandemmq.replication.config import Mode
@@ -28,7 +28,7 @@ class Session:
     paused: bool
     incarnation: int
     lineage: tuple[int, ...]
-    session: Link | None
+    session: SimulatedLink | None
     connecting: bool
     heard_us: int
     _inbox: deque[tuple[Any, ...]]
@@ -36,11 +36,11 @@ class Session:
     if TYPE_CHECKING:
 
         def feed(self, event: r.Event) -> None: ...
-        def on_accepted(self, link: Link) -> None: ...
-        def on_link_closed(self, link: Link) -> None: ...
-        def on_message(self, link: Link, message: Message) -> None: ...
-        def close_link(self, link: Link) -> None: ...
-        def _say(self, link: Link | None, message: Message) -> None: ...
+        def on_accepted(self, link: SimulatedLink) -> None: ...
+        def on_link_closed(self, link: SimulatedLink) -> None: ...
+        def on_message(self, link: SimulatedLink, message: Message) -> None: ...
+        def close_link(self, link: SimulatedLink) -> None: ...
+        def _say(self, link: SimulatedLink | None, message: Message) -> None: ...
 
     @property
     def address(self) -> str:
@@ -62,7 +62,7 @@ class Session:
             self.world.network.connect("session", self, target, opened)
 
     def _session_opened(self, life: int) -> Any:
-        def opened(link: Link | None, refused: bool) -> None:
+        def opened(link: SimulatedLink | None, refused: bool) -> None:
             if not self.up or life != self.incarnation:
                 if link is not None:
                     self.world.network.close(link, 0)
@@ -78,7 +78,7 @@ class Session:
 
         return opened
 
-    def _session_message(self, link: Link, message: Message) -> None:
+    def _session_message(self, link: SimulatedLink, message: Message) -> None:
         if link is not self.session:
             return
         self.heard_us = self.world.now_us

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandemmq.chaos.sim.network import Link
+from tandemmq.chaos.sim.network import SimulatedLink
 from tandemmq.replication import masterevents as m
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Stream:
     """The sending half of one slave's connection."""
 
-    link: Link
+    link: SimulatedLink
     cursor: int = -1
     acked: int = 0
     said_us: int = 0

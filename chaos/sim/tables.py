@@ -257,7 +257,7 @@ class Stand:
     def following(self) -> Following:
         core = self._broker.core
         streaming = core is not None and core.slave.state is SlaveState.STREAMING
-        return Following(streaming and core is not None and core.role is r.Role.FOLLOWING)
+        return Following(streaming and core is not None and core.role is r.ReplicaRole.FOLLOWING)
 
 
 class Members:
@@ -437,7 +437,7 @@ class Tables:
     @property
     def _master(self) -> int:
         core = self.broker.core
-        return core.view.master if core is not None and core.role is r.Role.FOLLOWING else 0
+        return core.view.master if core is not None and core.role is r.ReplicaRole.FOLLOWING else 0
 
     def _ask_master(self) -> None:
         master = self._master

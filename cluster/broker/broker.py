@@ -48,7 +48,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_h
 from tandemmq.cluster.broker.settings.startable import exposure
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
 from tandemmq.cluster.broker.standing.membership import Membership
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
 from tandemmq.cluster.broker.standing.standing import OnMaster, Standing
 from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
@@ -226,7 +226,7 @@ class Broker:
     def _stand(self, membership: Membership | None, rng: random.Random) -> Standing:
         config, store, clock = self.config, self.store, self.clock
         if membership is not None:
-            return Replica(
+            return ControlledReplica(
                 config,
                 store,
                 self.acks,
@@ -261,7 +261,7 @@ class Broker:
             self.cuts.end()
             return
         self.topics.reign_began(self.standing.epoch)
-        if isinstance(self.standing, Replica) and self.standing.may_have_lost:
+        if isinstance(self.standing, ControlledReplica) and self.standing.may_have_lost:
             why = "an election that may have lost what readers had"
             self.lost(why, self.standing.agreed)
 
@@ -308,7 +308,7 @@ class Broker:
             rng=rng,
         )
         standing = self.standing
-        replica = (standing,) if isinstance(standing, Replica | ClassicMaster) else ()
+        replica = (standing,) if isinstance(standing, ControlledReplica | ClassicMaster) else ()
         parts = (
             *replica,
             sends,

@@ -67,7 +67,7 @@ class NameServers(Protocol):
         """Register everything everywhere again."""
 
 
-class Member(NamedTuple):
+class Namesake(NamedTuple):
     """One broker as a name server knows it."""
 
     cluster: str
@@ -110,8 +110,8 @@ class Claim:
         self._brokers = brokers
         self._sleep = sleep
         self._answering: list[str] = []  # name servers that answered the first look
-        self._told: set[Member] = set()
-        self._told_ever: set[Member] = set()
+        self._told: set[Namesake] = set()
+        self._told_ever: set[Namesake] = set()
 
     async def first_look(self) -> None:
         """Before anybody can reach us. Raises NameTaken when another broker lives that has our
@@ -167,7 +167,7 @@ class Claim:
         waits to be judged.
         """
         found = await self._members(names, within_ms)
-        me = Member(self._config.cluster, self._config.broker_id, self._config.address)
+        me = Namesake(self._config.cluster, self._config.broker_id, self._config.address)
         rivals = {member for members in found.values() for member in members}
         while rivals or self._told:
             rivals |= self._told
@@ -180,7 +180,7 @@ class Claim:
             for members in found.values()
         )
 
-    async def _judge(self, member: Member) -> None:
+    async def _judge(self, member: Namesake) -> None:
         config = self._config
         theirs = await self._stage_of(member, self._introduction())
         if theirs is None:
@@ -192,7 +192,7 @@ class Claim:
             member.address, theirs.name, self.stage.name,
         )  # fmt: skip
 
-    def _is_rival(self, member: Member) -> bool:
+    def _is_rival(self, member: Namesake) -> bool:
         config = self._config
         same = member.broker_id == config.broker_id or member.cluster != config.cluster
         return same and member.address != config.address
@@ -230,14 +230,14 @@ class Claim:
         cluster, broker_id = told.get("clusterName", ""), told.get("brokerId", "")
         if not broker_id.isdecimal() or len(self._told_ever) >= RIVALS_MAX:
             return
-        member = Member(cluster, int(broker_id), told.get("brokerAddr", ""))
+        member = Namesake(cluster, int(broker_id), told.get("brokerAddr", ""))
         if self._is_rival(member) and member not in self._told_ever:
             self._told_ever.add(member)
             self._told.add(member)
 
     # -- asking
 
-    async def _members(self, names: Iterable[str], within_ms: int) -> dict[str, list[Member]]:
+    async def _members(self, names: Iterable[str], within_ms: int) -> dict[str, list[Namesake]]:
         """The brokers of our name, by the name servers that say so."""
         asked = list(names)
         found = await asyncio.gather(
@@ -247,7 +247,7 @@ class Claim:
             name: members for name, members in zip(asked, found, strict=True) if members is not None
         }
 
-    async def _stage_of(self, member: Member, introduction: dict[str, str]) -> Stage | None:
+    async def _stage_of(self, member: Namesake, introduction: dict[str, str]) -> Stage | None:
         """How far the broker there is; None when none lives there, or it is not the one we mean."""
         command = Command(RequestCode.GET_BROKER_CONFIG, introduction)
         answer: Command | None
@@ -269,7 +269,7 @@ class Claim:
 
 async def group_members(
     names: Requests, name_server: str, broker_name: str, within_ms: int
-) -> list[Member] | None:
+) -> list[Namesake] | None:
     """The brokers of a name, as one name server knows them; None when it does not say."""
     command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
     try:
@@ -279,10 +279,10 @@ async def group_members(
         log.info("not asked who has a name nameserver=%s why=%s", name_server, problem)
         return None
     group = table.broker_addr_table.get(broker_name, _Group())
-    return [Member(group.cluster, each, at) for each, at in group.broker_addrs.items()]
+    return [Namesake(group.cluster, each, at) for each, at in group.broker_addrs.items()]
 
 
-def is_such_broker(answer: Command, name: str, member: Member) -> bool:
+def is_such_broker(answer: Command, name: str, member: Namesake) -> bool:
     """Whether GET_BROKER_CONFIG was answered by it, not by somebody who has its port by now."""
     if answer.code != ResponseCode.SUCCESS:
         return True
@@ -297,7 +297,7 @@ def is_such_broker(answer: Command, name: str, member: Member) -> bool:
     )
 
 
-def taken(config: BrokerConfig, member: Member) -> NameTaken:
+def taken(config: BrokerConfig, member: Namesake) -> NameTaken:
     """Why we may not have our name and id."""
     if member.cluster == config.cluster:
         return NameTaken(

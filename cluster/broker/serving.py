@@ -23,7 +23,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig, MetricsExporte
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
 from tandemmq.cluster.broker.standing.membership import find_membership
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import raise_open_files_limit, running, stop_signals
 from tandemmq.cluster.remoting.channel import ChannelPool
@@ -210,7 +210,7 @@ async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str
             if claim is not None:
                 await unless(stop, claim.settle(broker.registration))
             log.info("stop requested signal=%s", await stop)
-            if isinstance(broker.standing, Replica):
+            if isinstance(broker.standing, ControlledReplica):
                 await broker.standing.hand_over()
     except NameTaken as problem:
         refused = problem

@@ -7,7 +7,7 @@ from typing import Final
 
 from tandemmq.cluster.controller.server import Controller
 from tandemmq.cluster.metrics import Reader
-from tandemmq.replication.evidence import Group
+from tandemmq.replication.evidence import GroupEvidence
 from tandemmq.replication.group import NOBODY
 
 Series = Iterator[tuple[tuple[str, ...], float]]
@@ -52,7 +52,7 @@ class Measures:
     def _unclean(self) -> Series:
         yield _NO_LABELS, self._controller.config.unclean
 
-    def _groups(self) -> Iterator[tuple[tuple[str, ...], Group]]:
+    def _groups(self) -> Iterator[tuple[tuple[str, ...], GroupEvidence]]:
         reign = self._controller.reign
         if reign is not None:
             for name, group in reign.core.groups.items():

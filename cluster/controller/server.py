@@ -37,7 +37,7 @@ from tandemmq.replication import ControllerCore, GroupRecord
 from tandemmq.replication import election as e
 from tandemmq.replication.credence import at_home
 from tandemmq.replication.door import is_within, networks
-from tandemmq.replication.evidence import Group
+from tandemmq.replication.evidence import GroupEvidence
 from tandemmq.replication.registered import host_of, is_local
 from tandemmq.storage import Clock, jsonfile
 
@@ -465,7 +465,7 @@ class Controller:
         if kind is e.Kind.WAITING:
             stats.waits[name] += 1
 
-    def alive(self, group: Group) -> int:
+    def alive(self, group: GroupEvidence) -> int:
         """How many of a group's replicas are alive, for metrics."""
         if self.reign is None:
             return 0

@@ -110,7 +110,7 @@ def reply_to(problem: Exception) -> tuple[int, str] | None:
     return None
 
 
-class Judge(Protocol):
+class RouteJudge(Protocol):
     """Knows the replicas of controlled groups: the controller in the same process."""
 
     def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
@@ -123,7 +123,7 @@ class NameServer:
     judge   asked before a route changes; None where no controller is near
     """
 
-    judge: Judge | None = None
+    judge: RouteJudge | None = None
 
     def __init__(self, config: NameServerConfig, kv: KvConfig, clock: Clock) -> None:
         self.config = config
@@ -500,7 +500,7 @@ def _store_settings(path: str, given: dict[str, str]) -> None:
     jsonfile.write_atomically(file, format_properties({**kept, **given}).encode("latin-1"))
 
 
-Embedded = Callable[[], AbstractAsyncContextManager[Judge]]
+Embedded = Callable[[], AbstractAsyncContextManager[RouteJudge]]
 """Serves on a port of its own while its body runs."""
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from tandemmq.replication.audit.source import LogSource
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 
 BLOCK_BYTES: Final = 1 << 20
 RANGES_MAX: Final = 10_000
@@ -69,7 +69,7 @@ def digest_segment(
 
 
 def digest_replica(
-    replica: Replica,
+    replica: ReplicaStore,
     start: int,
     end: int,
     workers: int = 1,

@@ -24,7 +24,7 @@ from tandemmq.replication.audit.errors import BadInput
 from tandemmq.replication.audit.kernel import BLANK, BLANK_BYTES
 from tandemmq.replication.audit.kernels import skip
 from tandemmq.replication.audit.live import Access
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read
 
 _META: bytes = b"tandem_audit_digest"
@@ -78,7 +78,7 @@ def take_digest(
         replica.close()
 
 
-def _content_end(replica: Replica, segment: int, stop: int) -> int:
+def _content_end(replica: ReplicaStore, segment: int, stop: int) -> int:
     """Behind the blank of a segment; `stop` when a walk does not reach one."""
     offset, window = segment, WINDOW_BYTES
     limit = limit_of(replica, segment)

@@ -12,13 +12,13 @@ from typing import Final
 
 from tandemmq.replication.audit.kernel import BLANK
 from tandemmq.replication.audit.kernels import rows
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.windows import end_of_run, limit_of, next_record, whole_record
 
 _CLAIMS_MAX: Final = 3  # entries at the end of a queue that are asked
 
 
-def find_end(replica: Replica) -> int:
+def find_end(replica: ReplicaStore) -> int:
     """The log offset behind the last record that can be reached in the last segment with records."""
     for segment in reversed(replica.segments):
         end, kind = end_of_run(replica, segment.start)
@@ -27,7 +27,7 @@ def find_end(replica: Replica) -> int:
     return replica.start
 
 
-def find_ends(replicas: list[Replica]) -> None:
+def find_ends(replicas: list[ReplicaStore]) -> None:
     """Set `end` of each replica that is not live, as far as the evidence of all of them carries.
 
     Raises OSError, AuditIncomplete.
@@ -45,7 +45,7 @@ def find_ends(replicas: list[Replica]) -> None:
         replica.head = replica.end
 
 
-def _extend(replica: Replica, others: list[Replica]) -> None:
+def _extend(replica: ReplicaStore, others: list[ReplicaStore]) -> None:
     claimed = _claimed_end(replica, [replica, *others])
     while True:
         goal = max([claimed, *(other.end for other in others)])
@@ -56,7 +56,7 @@ def _extend(replica: Replica, others: list[Replica]) -> None:
     replica.end = max(replica.end, claimed)
 
 
-def _walk_on(replica: Replica, offset: int) -> int:
+def _walk_on(replica: ReplicaStore, offset: int) -> int:
     """Follow records over segments."""
     while True:
         end, kind = end_of_run(replica, offset)
@@ -67,7 +67,7 @@ def _walk_on(replica: Replica, offset: int) -> int:
             return offset
 
 
-def _next_shared(replica: Replica, others: list[Replica], goal: int) -> int:
+def _next_shared(replica: ReplicaStore, others: list[ReplicaStore], goal: int) -> int:
     """The next record behind the end that another replica holds too, -1 for none below goal."""
     at = replica.end
     while at < goal:
@@ -83,7 +83,7 @@ def _next_shared(replica: Replica, others: list[Replica], goal: int) -> int:
     return -1
 
 
-def _claimed_end(replica: Replica, logs: list[Replica]) -> int:
+def _claimed_end(replica: ReplicaStore, logs: list[ReplicaStore]) -> int:
     """The end of the last record that the replica's queues name and one of the logs holds."""
     claimed = replica.end
     for queue in replica.queues or ():
@@ -98,7 +98,7 @@ def _claimed_end(replica: Replica, logs: list[Replica]) -> int:
     return claimed
 
 
-def _holds(log: Replica, offset: int, size: int, place: tuple[bytes, int, int]) -> bool:
+def _holds(log: ReplicaStore, offset: int, size: int, place: tuple[bytes, int, int]) -> bool:
     if offset < log.start:
         return False
     record = whole_record(log, offset)

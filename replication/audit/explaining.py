@@ -11,7 +11,7 @@ from tandemmq.replication.audit.kernels import kind_at, rows
 from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.plan import Outcome
 from tandemmq.replication.audit.repair import load_run
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 from tandemmq.replication.audit.tables import AuditRun, Divergence, Finding, read_parquet
 from tandemmq.replication.audit.windows import end_of_run, limit_of, next_record, read
 
@@ -99,7 +99,7 @@ def _there_now(
         replica.close()
 
 
-def _described(replica: Replica, offset: int) -> list[str]:
+def _described(replica: ReplicaStore, offset: int) -> list[str]:
     """The record that an offset lies in, and the bytes at the offset."""
     limit = limit_of(replica, offset)
     start = _record_start(replica, offset)
@@ -119,7 +119,7 @@ def _described(replica: Replica, offset: int) -> list[str]:
     return lines
 
 
-def _record_start(replica: Replica, offset: int) -> int:
+def _record_start(replica: ReplicaStore, offset: int) -> int:
     """Where the record that holds an offset begins, as far as records can be followed."""
     segment = offset - offset % replica.segment_bytes
     at = segment
@@ -134,7 +134,7 @@ def _record_start(replica: Replica, offset: int) -> int:
     return offset
 
 
-def _walk_to(replica: Replica, start: int, offset: int) -> int:
+def _walk_to(replica: ReplicaStore, start: int, offset: int) -> int:
     """The record at or before an offset, from a boundary of its segment."""
     limit = limit_of(replica, start)
     while True:

@@ -24,7 +24,7 @@ from tandemmq.replication.audit.rangecheck import (
     SpecialRow,
 )
 from tandemmq.replication.audit.shelves import Queue
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.tables import Finding
 from tandemmq.storage import CorruptFile
 
@@ -320,7 +320,7 @@ def _shelf_marks(
         )
 
 
-def _tombstones(replica: Replica, found: Findings) -> dict[bytes, int]:
+def _tombstones(replica: ReplicaStore, found: Findings) -> dict[bytes, int]:
     """Below which log offset the messages of deleted topics are deleted."""
     table = _config_table(replica, "deletedTopics.json", "deletedTopics", found)
     return {os.fsencode(name): below for name, below in table.items() if isinstance(below, int)}
@@ -379,7 +379,7 @@ def _dangling(
 
 
 def _unclaimed(
-    queue: Queue, span: Span | None, replica: Replica, start: int
+    queue: Queue, span: Span | None, replica: ReplicaStore, start: int
 ) -> Iterable[tuple[int, tuple[int, int, int]]]:
     """Entries outside what the log knows of a queue, of records at or behind `start`."""
     low, high = queue.min_offset, queue.max_offset
@@ -489,11 +489,11 @@ def _by_number(table: Any, number: int) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _table(replica: Replica, name: str, found: Findings) -> dict[Any, Any]:
+def _table(replica: ReplicaStore, name: str, found: Findings) -> dict[Any, Any]:
     return _config_table(replica, name, "offsetTable", found)
 
 
-def _config_table(replica: Replica, name: str, key: str, found: Findings) -> dict[Any, Any]:
+def _config_table(replica: ReplicaStore, name: str, key: str, found: Findings) -> dict[Any, Any]:
     if replica.files is None:
         return {}
     try:
@@ -505,7 +505,7 @@ def _config_table(replica: Replica, name: str, key: str, found: Findings) -> dic
     return table if isinstance(table, dict) else {}
 
 
-def _consumer_offsets(whole: Whole, replica: Replica, found: Findings) -> None:
+def _consumer_offsets(whole: Whole, replica: ReplicaStore, found: Findings) -> None:
     """Groups that would wait for queue offsets which do not exist yet, and then skip messages."""
     for key, queues in _table(replica, "consumerOffset.json", found).items():
         topic, _, group = key.partition("@")
@@ -524,7 +524,7 @@ def _consumer_offsets(whole: Whole, replica: Replica, found: Findings) -> None:
                 )  # fmt: skip
 
 
-def _transactions(whole: Whole, replica: Replica, found: Findings) -> None:
+def _transactions(whole: Whole, replica: ReplicaStore, found: Findings) -> None:
     """Half messages that neither an op message nor the checker's progress has ended."""
     progress = _table(replica, "consumerOffset.json", found).get(HALF_GROUP)
     for half in whole.halves:
@@ -544,7 +544,7 @@ def _transactions(whole: Whole, replica: Replica, found: Findings) -> None:
         )
 
 
-def _delays(whole: Whole, replica: Replica, found: Findings) -> None:
+def _delays(whole: Whole, replica: ReplicaStore, found: Findings) -> None:
     """Delayed messages long due that were not delivered."""
     progress = _table(replica, "delayOffset.json", found)
     for delayed in whole.delayed:

@@ -10,7 +10,7 @@ from tandemmq.replication.audit.blocks import BLOCK_BYTES, Range
 from tandemmq.replication.audit.errors import AuditIncomplete
 from tandemmq.replication.audit.kernel import CONTENT_MASK, RECORD, Island
 from tandemmq.replication.audit.kernels import PairDiff, find_record
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read, read_padded
 
 _SEARCH_BYTES: Final = 256 << 10
@@ -28,8 +28,8 @@ class Compared:
 
 
 def find_islands(
-    reference: Replica,
-    replica: Replica,
+    reference: ReplicaStore,
+    replica: ReplicaStore,
     ranges: Sequence[Range],
     end: int,
     compared: Compared | None = None,
@@ -67,8 +67,8 @@ def join_islands(islands: Sequence[Island], segment_bytes: int) -> list[Island]:
 
 
 def _of_range(
-    reference: Replica,
-    replica: Replica,
+    reference: ReplicaStore,
+    replica: ReplicaStore,
     piece: Range,
     end: int,
     compared: Compared,
@@ -98,7 +98,7 @@ def _of_range(
     return found, done
 
 
-def _boundary(reference: Replica, piece: Range) -> int:
+def _boundary(reference: ReplicaStore, piece: Range) -> int:
     """A place at or before a range where a record begins on both sides: what lies before is equal."""
     back = BLOCK_BYTES
     while True:
@@ -142,7 +142,7 @@ def merge(first: Island, second: Island) -> Island:
 
 
 def common_segments(
-    reference: Replica, replica: Replica, start: int, end: int
+    reference: ReplicaStore, replica: ReplicaStore, start: int, end: int
 ) -> Iterator[tuple[int, bool, bool]]:
     """(segment start, reference has a file, replica has a file) of each segment in [start, end)."""
     mine = {file.start: file.size > 0 for file in reference.segments}
@@ -152,7 +152,7 @@ def common_segments(
         yield segment, mine.get(segment, False), theirs.get(segment, False)
 
 
-def gone_since(replica: Replica, segment: int) -> bool:
+def gone_since(replica: ReplicaStore, segment: int) -> bool:
     """Whether a segment's file vanished while it was audited: retention, or something worse."""
     try:
         return all(file.start != segment for file in replica.log.segments())

@@ -13,7 +13,7 @@ from tandemmq.replication.audit.islands import Compared, find_islands
 from tandemmq.replication.audit.kernel import Island
 from tandemmq.replication.audit.plan import Level1, Options
 from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 
 #: above this a machine's cores are busy long enough for a JVM's start not to matter
 LOCAL_BYTES_MAX: Final = 20 << 30
@@ -28,7 +28,9 @@ class LocalEngine:
         self._workers = workers
         self._known: dict[tuple[str, int, int], list[Block]] = {}
 
-    def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1:
+    def compare(
+        self, reference: ReplicaStore, replica: ReplicaStore, start: int, end: int
+    ) -> Level1:
         mine = self._digests(reference, start, end)
         theirs = self._digests(replica, start, end)
         return Level1(
@@ -38,7 +40,7 @@ class LocalEngine:
             {reference.name: mine, replica.name: theirs},
         )
 
-    def _digests(self, replica: Replica, start: int, end: int) -> list[Block]:
+    def _digests(self, replica: ReplicaStore, start: int, end: int) -> list[Block]:
         """The reference is compared with each replica, and read once."""
         key = (replica.name, start, end)
         if key not in self._known:
@@ -47,8 +49,8 @@ class LocalEngine:
 
     def islands(
         self,
-        reference: Replica,
-        replica: Replica,
+        reference: ReplicaStore,
+        replica: ReplicaStore,
         ranges: Sequence[Range],
         end: int,
         compared: Compared,
@@ -57,7 +59,7 @@ class LocalEngine:
 
     def checks(
         self,
-        reference: Replica,
+        reference: ReplicaStore,
         shelves: Sequence[Shelf],
         islands: Sequence[Interval],
         start: int,

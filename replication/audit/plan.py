@@ -33,7 +33,7 @@ from tandemmq.replication.audit.kernel import Island
 from tandemmq.replication.audit.kernels import rows
 from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.rangecheck import DELAY_LEVELS, Interval, RangeReport, Shelf
-from tandemmq.replication.audit.stores import Replica, check_kinship, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, check_kinship, open_replica
 from tandemmq.replication.audit.tables import AuditRun, BlockRow, Divergence, Finding, Row
 from tandemmq.replication.audit.voting import vote
 from tandemmq.replication.audit.windows import limit_of, whole_record
@@ -106,12 +106,14 @@ class Engine(Protocol):
 
     name: str
 
-    def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1: ...
+    def compare(
+        self, reference: ReplicaStore, replica: ReplicaStore, start: int, end: int
+    ) -> Level1: ...
 
     def islands(
         self,
-        reference: Replica,
-        replica: Replica,
+        reference: ReplicaStore,
+        replica: ReplicaStore,
         ranges: Sequence[Range],
         end: int,
         compared: Compared,
@@ -119,7 +121,7 @@ class Engine(Protocol):
 
     def checks(
         self,
-        reference: Replica,
+        reference: ReplicaStore,
         shelves: Sequence[Shelf],
         islands: Sequence[Interval],
         start: int,
@@ -136,8 +138,8 @@ class _Audit:
     run_id: str
     options: Options
     engine: Engine
-    reference: Replica
-    replicas: list[Replica]
+    reference: ReplicaStore
+    replicas: list[ReplicaStore]
     places: dict[str, str]
     start: int = 0
     compared: Compared = field(default_factory=Compared)
@@ -202,8 +204,8 @@ def audit(
             replica.close()
 
 
-def _open_all(places: dict[str, str], options: Options) -> list[Replica]:
-    opened: list[Replica] = []
+def _open_all(places: dict[str, str], options: Options) -> list[ReplicaStore]:
+    opened: list[ReplicaStore] = []
     try:
         for name, place in places.items():
             opened.append(open_replica(place, name, options.segment_bytes, options.access))
@@ -220,7 +222,7 @@ def _open_all(places: dict[str, str], options: Options) -> list[Replica]:
     return opened
 
 
-def _agree_on_range(state: _Audit, opened: list[Replica]) -> None:
+def _agree_on_range(state: _Audit, opened: list[ReplicaStore]) -> None:
     options = state.options
     for replica in reversed(opened):  # the reference last: then nobody seems to be ahead of it
         replica.note_position()
@@ -250,7 +252,7 @@ def _agree_on_range(state: _Audit, opened: list[Replica]) -> None:
 # --- levels 1 and 2 -------------------------------------------------------------------------------
 
 
-def _compare(state: _Audit, replica: Replica) -> None:
+def _compare(state: _Audit, replica: ReplicaStore) -> None:
     reference, engine = state.reference, state.engine
     end = min(reference.end, replica.end)
     level1 = engine.compare(reference, replica, state.start, end)
@@ -307,7 +309,7 @@ def _block_rows(run_id: str, replica: str, blocks: Iterable[Block]) -> list[Bloc
 
 
 def _name_islands(
-    state: _Audit, replica: Replica, islands: Sequence[Island], end: int
+    state: _Audit, replica: ReplicaStore, islands: Sequence[Island], end: int
 ) -> list[Divergence]:
     swapped = exchanged(islands)
     found = []
@@ -334,13 +336,13 @@ def _name_islands(
     return found
 
 
-def _file_end(replica: Replica, island: Island) -> int:
+def _file_end(replica: ReplicaStore, island: Island) -> int:
     """Where the file of an island's last segment ends."""
     file = replica.segment_at(max(island.start, island.end - 1))
     return file.end if file is not None else island.start
 
 
-def _lag_or_ahead(state: _Audit, replica: Replica) -> list[Interval]:
+def _lag_or_ahead(state: _Audit, replica: ReplicaStore) -> list[Interval]:
     distance = state.reference.end - replica.end
     if distance < 0:  # a running master may hold what it has not confirmed yet
         distance = min(0, state.reference.head - replica.end)
@@ -358,7 +360,7 @@ def _lag_or_ahead(state: _Audit, replica: Replica) -> list[Interval]:
 
 
 def _divergence(
-    state: _Audit, replica: Replica, interval: Interval, verdict: Verdict
+    state: _Audit, replica: ReplicaStore, interval: Interval, verdict: Verdict
 ) -> Divergence:
     epoch = state.reference.epochs.at(interval.start) if state.reference.epochs else None
     topic, queue_id, queue_offset, store_ms = "", -1, -1, 0

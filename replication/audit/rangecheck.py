@@ -16,7 +16,7 @@ from tandemmq.replication.audit.kernel import MORE, RECORD
 from tandemmq.replication.audit.kernels import Ledger
 from tandemmq.replication.audit.ledger import DELAY_TOPIC, HALF_TOPIC, OP_TOPIC
 from tandemmq.replication.audit.shelves import IndexEntries
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.windows import limit_of, next_record, read
 from tandemmq.storage import parse_delay_levels, queue_tags_code
 
@@ -89,7 +89,7 @@ class RangeReport(msgspec.Struct):
 class Shelf:
     """One replica's derived files, and where its log is comparable with the reference."""
 
-    replica: Replica
+    replica: ReplicaStore
     masks: list[Interval]
     index: IndexEntries | None = None
 
@@ -104,7 +104,7 @@ class Shelf:
 class _Pass:
     """The state of one pass."""
 
-    reference: Replica
+    reference: ReplicaStore
     shelves: Sequence[Shelf]
     islands: Sequence[Interval]
     edges: list[int]
@@ -115,7 +115,7 @@ class _Pass:
 
 
 def check_range(
-    reference: Replica,
+    reference: ReplicaStore,
     shelves: Sequence[Shelf],
     islands: Sequence[Interval],
     start: int,

@@ -23,7 +23,7 @@ from tandemmq.replication.audit.kernels import Ledger, rows
 from tandemmq.replication.audit.ledger import CRC_WRONG
 from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.source import segment_name
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 from tandemmq.replication.audit.tables import AuditRun, Divergence, read_parquet
 from tandemmq.replication.audit.windows import limit_of, next_record, read, whole_record
 
@@ -89,7 +89,7 @@ def plan_repair(
 ) -> list[Step]:
     """What can be fetched, read from the stores as they are now. Raises BadInput, AuditIncomplete."""
     places: dict[str, str] = json.loads(run.places)
-    opened: dict[str, Replica] = {}
+    opened: dict[str, ReplicaStore] = {}
     try:
         for name, place in places.items():
             opened[name] = open_replica(place, name, run.segment_bytes, access)
@@ -113,7 +113,10 @@ def _targets(row: Divergence) -> list[str]:
 
 
 def _step(
-    row: Divergence, target_name: str, rows: Sequence[Divergence], opened: Mapping[str, Replica]
+    row: Divergence,
+    target_name: str,
+    rows: Sequence[Divergence],
+    opened: Mapping[str, ReplicaStore],
 ) -> Step:
     """Where a range of one replica can be fetched from: the other side, or a third that both agree with."""
     sources = _sources(row, target_name, rows, opened)
@@ -142,7 +145,7 @@ def _step(
 
 
 def _sources(
-    row: Divergence, target: str, rows: Sequence[Divergence], opened: Mapping[str, Replica]
+    row: Divergence, target: str, rows: Sequence[Divergence], opened: Mapping[str, ReplicaStore]
 ) -> list[str]:
     """Who may hold what belongs there, the other side of the row first.
 
@@ -163,7 +166,7 @@ def _sources(
     return found
 
 
-def _objection(source: Replica, target: Replica, row: Divergence) -> str:
+def _objection(source: ReplicaStore, target: ReplicaStore, row: Divergence) -> str:
     if not _same_reign(source, target, row.start, row.end):
         return "the epochs of the two sides differ there"
     return _why_unsound(source, row.start, row.end) or _why_other_history(
@@ -171,7 +174,7 @@ def _objection(source: Replica, target: Replica, row: Divergence) -> str:
     )
 
 
-def _why_other_history(source: Replica, target: Replica, start: int, end: int) -> str:
+def _why_other_history(source: ReplicaStore, target: ReplicaStore, start: int, end: int) -> str:
     """Why what is damaged is not all that differs: the target holds sound messages there that the source
     does not have at the same place. "" when it holds none.
 
@@ -200,7 +203,7 @@ def _why_other_history(source: Replica, target: Replica, start: int, end: int) -
     return ""
 
 
-def _same_reign(source: Replica, target: Replica, start: int, end: int) -> bool:
+def _same_reign(source: ReplicaStore, target: ReplicaStore, start: int, end: int) -> bool:
     mine = source.epochs.at(start) if source.epochs is not None else None
     theirs = target.epochs.at(start) if target.epochs is not None else None
     if mine != theirs:
@@ -210,7 +213,7 @@ def _same_reign(source: Replica, target: Replica, start: int, end: int) -> bool:
     )
 
 
-def _why_unsound(source: Replica, start: int, end: int) -> str:
+def _why_unsound(source: ReplicaStore, start: int, end: int) -> str:
     """Why the source cannot give [start, end); "" when all its records there have right checksums."""
     at = start
     while at < end:
@@ -258,7 +261,9 @@ def apply_repair(
     return done
 
 
-def _fetch(source: Replica, target: Replica, row: Divergence, kept: Path) -> Iterator[Done]:
+def _fetch(
+    source: ReplicaStore, target: ReplicaStore, row: Divergence, kept: Path
+) -> Iterator[Done]:
     assert target.root is not None
     at = row.start
     while at < row.end:

@@ -38,7 +38,7 @@ from tandemmq.replication.audit.kernel import Island
 from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.shelves import BLANK_SIZE, Queue, Queues, parse_entry
 from tandemmq.replication.audit.spark_rows import COLUMNS, batches, column_names, record_schema
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 from tandemmq.replication.audit.walking import log_end, ranges_of
 from tandemmq.storage import QUEUE_ENTRY_BYTES
 
@@ -131,7 +131,7 @@ class _RecordReading:
         limit = _option(options, "maxBytesPerTrigger", "")
         self._stream_bytes = int(limit) if limit else STREAM_BYTES_MAX
 
-    def _open(self) -> Replica:
+    def _open(self) -> ReplicaStore:
         return open_replica(self._place, "log", access=self._access)
 
     def _pieces(self, start: int, end: int) -> list[InputPartition]:
@@ -256,7 +256,7 @@ class _BlockReader(DataSourceReader):
         if piece is None:
             return
         rows: list[tuple[str, int, int, int, str]] = []
-        opened: dict[str, Replica] = {}
+        opened: dict[str, ReplicaStore] = {}
         try:
             for name, place, first, stop in piece["parts"]:
                 if name not in opened:
@@ -271,7 +271,7 @@ class _BlockReader(DataSourceReader):
         yield _batch(("replica", "segment", "block", "size", "xxh3"), "sllls", rows)
 
 
-def _segments_within(replica: Replica, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _segments_within(replica: ReplicaStore, start: int, end: int) -> Iterator[tuple[int, int]]:
     for file in replica.segments:
         first, stop = max(start, file.start), min(end, file.start + replica.segment_bytes)
         if first < stop:
@@ -336,7 +336,7 @@ class _Diffing:
             if name not in options:
                 raise ValueError(f"give option {name}: a store's directory or URI")
 
-    def _open(self, name: str) -> Replica:
+    def _open(self, name: str) -> ReplicaStore:
         return open_replica(
             self._options[name], name, self._segment_bytes, access_of(self._options)
         )
@@ -407,7 +407,7 @@ class _DiffStream(_Diffing, DataSourceStreamReader, SupportsTriggerAvailableNow)
     _cut = -1
 
     @contextmanager
-    def _both(self) -> Iterator[tuple[Replica, Replica]]:
+    def _both(self) -> Iterator[tuple[ReplicaStore, ReplicaStore]]:
         reference = self._open("reference")
         try:
             replica = self._open("replica")

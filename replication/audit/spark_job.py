@@ -28,7 +28,7 @@ from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.plan import Level1, Options
 from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf
 from tandemmq.replication.audit.spark_formats import island_of, register
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 
 #: up to so many digests (a quarter of a TiB of log) the driver compares them itself
 COLLECTED_BLOCKS_MAX = 500_000
@@ -101,7 +101,9 @@ class SparkEngine:
                 raise AuditIncomplete(problem_text)
         return answers
 
-    def compare(self, reference: Replica, replica: Replica, start: int, end: int) -> Level1:
+    def compare(
+        self, reference: ReplicaStore, replica: ReplicaStore, start: int, end: int
+    ) -> Level1:
         total = 2 * max(0, end - start)
         if total == 0:
             return Level1([])
@@ -129,7 +131,7 @@ class SparkEngine:
         )
 
     def _compare_there(
-        self, reference: Replica, replica: Replica, start: int, end: int, total: int
+        self, reference: ReplicaStore, replica: ReplicaStore, start: int, end: int, total: int
     ) -> Level1:
         """Digests are compared by Spark; the driver gets only those that differ."""
         names = (reference.name, replica.name)
@@ -152,7 +154,13 @@ class SparkEngine:
             raise AuditIncomplete(f"Spark failed: {_reason(problem)}") from problem
 
     def _compared_there(
-        self, session: Any, blocks: Any, reference: Replica, replica: Replica, start: int, end: int
+        self,
+        session: Any,
+        blocks: Any,
+        reference: ReplicaStore,
+        replica: ReplicaStore,
+        start: int,
+        end: int,
     ) -> Level1:
         if self._blocks_out is not None:
             kept = str(self._blocks_out / f"block_digest-{replica.name}.parquet")
@@ -191,8 +199,8 @@ class SparkEngine:
 
     def islands(
         self,
-        reference: Replica,
-        replica: Replica,
+        reference: ReplicaStore,
+        replica: ReplicaStore,
         ranges: Sequence[Range],
         end: int,
         compared: Compared,
@@ -221,7 +229,7 @@ class SparkEngine:
 
     def checks(
         self,
-        reference: Replica,
+        reference: ReplicaStore,
         shelves: Sequence[Shelf],
         islands: Sequence[Interval],
         start: int,
@@ -254,7 +262,7 @@ class SparkEngine:
 
 
 def _packed(
-    replicas: Sequence[Replica], start: int, end: int, share_bytes: int
+    replicas: Sequence[ReplicaStore], start: int, end: int, share_bytes: int
 ) -> Iterator[list[spark_tasks.Part]]:
     """The segments of each replica in [start, end), as many together as make a share."""
     for replica in replicas:

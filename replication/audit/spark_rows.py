@@ -11,7 +11,7 @@ from pyspark.sql import types
 
 from tandemmq.replication.audit.kernel import BLANK, MORE, RECORD, Line
 from tandemmq.replication.audit.kernels import find_record, kind_at, rows
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.windows import WINDOW_BYTES, read
 from tandemmq.storage import decode_properties, get_property, unpack_host
 
@@ -119,7 +119,7 @@ def arrow_schema(names: Sequence[str]) -> Any:
 
 
 def batches(
-    replica: Replica, start: int, end: int, names: Sequence[str], topics: Sequence[str] = ()
+    replica: ReplicaStore, start: int, end: int, names: Sequence[str], topics: Sequence[str] = ()
 ) -> Iterator[Any]:
     """The records that begin in [start, end) as Arrow batches, damage stepped over.
 
@@ -155,7 +155,7 @@ def _batch(columns: Sequence[list[Any]], schema: Any) -> Any:
 
 
 def _windows(
-    replica: Replica, start: int, end: int, crc: bool
+    replica: ReplicaStore, start: int, end: int, crc: bool
 ) -> Iterator[tuple[memoryview, int, list[Line]]]:
     for file in replica.segments:
         limit = file.start + replica.segment_bytes

@@ -17,7 +17,7 @@ from tandemmq.replication.audit.islands import Compared, find_islands
 from tandemmq.replication.audit.kernel import Island
 from tandemmq.replication.audit.live import Access
 from tandemmq.replication.audit.rangecheck import Interval, RangeReport, Shelf, check_range
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 
 Share = TypeVar("Share")
 
@@ -119,7 +119,7 @@ def _answered(
 
 def _digest(share: DigestShare) -> DigestAnswer:
     answer = DigestAnswer()
-    opened: dict[str, Replica] = {}
+    opened: dict[str, ReplicaStore] = {}
     try:
         for part in share.parts:
             if part.replica not in opened:
@@ -151,7 +151,7 @@ def _diff(share: DiffShare) -> DiffAnswer:
 
 
 def _check(share: CheckShare) -> CheckAnswer:
-    opened: list[Replica] = []
+    opened: list[ReplicaStore] = []
     try:
         for name, place in share.places.items():
             replica = open_replica(place, name, share.segment_bytes, share.access)

@@ -35,7 +35,7 @@ _WINDOW_ENTRIES_MAX: Final = 52_428  # 1 MiB
 
 
 @dataclass(slots=True)
-class Replica:
+class ReplicaStore:
     """One replica's log and, when they can be read, the files beside it.
 
     root    None when the store is no directory of this machine
@@ -138,7 +138,7 @@ class Replica:
 
 def open_replica(
     place: str | Path, name: str, segment_bytes: int = 0, access: Access | None = None
-) -> Replica:
+) -> ReplicaStore:
     """Open a store for reading: its root, its commitlog directory, a URI of one, or the HTTP port of the
     broker that runs on it (http://HOST:PORT). Nothing is locked or written.
 
@@ -152,7 +152,7 @@ def open_replica(
     if "://" in text:
         log: LogSource = open_log(text.rstrip("/") if _is_log(text) else f"{text}/commitlog")
         segments = log.segments()
-        return Replica(name, log, segment_bytes or segment_bytes_of(segments, text), segments)
+        return ReplicaStore(name, log, segment_bytes or segment_bytes_of(segments, text), segments)
     root = Path(text)
     if not root.is_dir():
         raise BadInput(f"{root} is not a directory")
@@ -164,7 +164,7 @@ def open_replica(
     log = LocalLog(directory)
     segments = log.segments()
     size = segment_bytes or segment_bytes_of(segments, str(directory))
-    replica = Replica(name, log, size, segments, root, LocalFiles(root))
+    replica = ReplicaStore(name, log, size, segments, root, LocalFiles(root))
     try:
         _read_small_files(replica, root)
     except OSError as problem:
@@ -172,7 +172,7 @@ def open_replica(
     return replica
 
 
-def _open_live(url: str, name: str, access: Access) -> Replica:
+def _open_live(url: str, name: str, access: Access) -> ReplicaStore:
     port = BrokerPort(url, access)
     try:
         live = list_store(port)
@@ -180,7 +180,7 @@ def _open_live(url: str, name: str, access: Access) -> Replica:
         port.close()
         raise
     standing = live.standing
-    return Replica(
+    return ReplicaStore(
         name,
         LiveLog(port, live.files),
         live.segment_bytes,
@@ -199,7 +199,7 @@ def _is_log(uri: str) -> bool:
     return uri.rstrip("/").endswith("commitlog")
 
 
-def _read_small_files(replica: Replica, root: Path) -> None:
+def _read_small_files(replica: ReplicaStore, root: Path) -> None:
     replica.checkpoint = load_checkpoint(root / "checkpoint")
     replica.clean = not (root / "abort").exists()
     try:
@@ -223,7 +223,7 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def check_kinship(reference: Replica, replica: Replica) -> None:
+def check_kinship(reference: ReplicaStore, replica: ReplicaStore) -> None:
     """Raise BadInput when the two cannot be replicas of one broker."""
     if reference.segment_bytes != replica.segment_bytes:
         raise BadInput(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tandemmq.replication.audit.classes import DivergenceClass, Side
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.tables import Divergence
 from tandemmq.replication.audit.windows import whole_record
 
@@ -18,7 +18,7 @@ VOTERS_MIN: Final = 3
 _NOT_ASKED: Final = frozenset({DivergenceClass.LAG.value, DivergenceClass.AHEAD.value})
 
 
-def vote(rows: Iterable[Divergence], replicas: Sequence[Replica]) -> None:
+def vote(rows: Iterable[Divergence], replicas: Sequence[ReplicaStore]) -> None:
     """Set the side of rows that nobody could decide, and say in their detail who stands alone.
 
     A replica votes with the record that it holds where the difference begins. Raises AuditIncomplete.
@@ -30,7 +30,7 @@ def vote(rows: Iterable[Divergence], replicas: Sequence[Replica]) -> None:
             _decide(row, _votes(row.start, replicas))
 
 
-def _votes(offset: int, replicas: Sequence[Replica]) -> dict[bytes, list[str]]:
+def _votes(offset: int, replicas: Sequence[ReplicaStore]) -> dict[bytes, list[str]]:
     """record -> the names of those that hold it there."""
     votes: dict[bytes, list[str]] = {}
     for replica in replicas:

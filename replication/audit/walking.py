@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from tandemmq.replication.audit.ends import find_end
 from tandemmq.replication.audit.kernel import BLANK
 from tandemmq.replication.audit.kernels import skip
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 from tandemmq.replication.audit.windows import WINDOW_BYTES, limit_of, read
 
 
-def log_end(replica: Replica, start: int = -1, bytes_max: int = -1, end_max: int = -1) -> int:
+def log_end(replica: ReplicaStore, start: int = -1, bytes_max: int = -1, end_max: int = -1) -> int:
     """Where the log ends; a record boundary.
 
     start      a boundary to follow the log from; -1: the last segment with records tells
@@ -47,7 +47,7 @@ def log_end(replica: Replica, start: int = -1, bytes_max: int = -1, end_max: int
 
 
 def ranges_of(
-    replica: Replica, start: int, end: int, piece_bytes: int
+    replica: ReplicaStore, start: int, end: int, piece_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Cut [start, end) into ranges of about piece_bytes, none over more than one segment, unless whole
     segments fit together. Records belong to the range in which they begin.

@@ -6,12 +6,14 @@ from typing import Final
 
 from tandemmq.replication.audit.kernel import BLANK, MORE, NOTHING, RECORD
 from tandemmq.replication.audit.kernels import find_record, kind_at, skip
-from tandemmq.replication.audit.stores import Replica
+from tandemmq.replication.audit.stores import ReplicaStore
 
 WINDOW_BYTES: Final = 4 << 20
 
 
-def read(replica: Replica, offset: int, size: int, reused: bytearray | None = None) -> memoryview:
+def read(
+    replica: ReplicaStore, offset: int, size: int, reused: bytearray | None = None
+) -> memoryview:
     """The bytes at a log offset, at most to the segment's end and to where its file ends.
 
     reused  a buffer to read into: the view dies at its next use, and no fresh memory is paid for
@@ -30,7 +32,7 @@ def read(replica: Replica, offset: int, size: int, reused: bytearray | None = No
 
 
 def read_padded(
-    replica: Replica, offset: int, size: int, reused: bytearray | None = None
+    replica: ReplicaStore, offset: int, size: int, reused: bytearray | None = None
 ) -> memoryview:
     """As read(), but always `size` bytes: zeros stand for what is not there."""
     found = read(replica, offset, size, reused)
@@ -41,12 +43,12 @@ def read_padded(
     return memoryview(padded)
 
 
-def limit_of(replica: Replica, offset: int) -> int:
+def limit_of(replica: ReplicaStore, offset: int) -> int:
     """Where the segment of a log offset ends."""
     return offset - offset % replica.segment_bytes + replica.segment_bytes
 
 
-def whole_record(replica: Replica, offset: int) -> memoryview | None:
+def whole_record(replica: ReplicaStore, offset: int) -> memoryview | None:
     """The record at a log offset, None when no record stands there."""
     limit = limit_of(replica, offset)
     view = read(replica, offset, 64 << 10)
@@ -57,7 +59,7 @@ def whole_record(replica: Replica, offset: int) -> memoryview | None:
     return view[:size] if kind == RECORD else None
 
 
-def end_of_run(replica: Replica, offset: int) -> tuple[int, int]:
+def end_of_run(replica: ReplicaStore, offset: int) -> tuple[int, int]:
     """Walk the records of one segment from a boundary: (where they end, what stands there).
 
     BLANK: the offset is the next segment's start.
@@ -75,7 +77,7 @@ def end_of_run(replica: Replica, offset: int) -> tuple[int, int]:
         offset = came
 
 
-def next_record(replica: Replica, start: int, end: int) -> int:
+def next_record(replica: ReplicaStore, start: int, end: int) -> int:
     """The first place in [start, end) of one segment where the log goes on, -1 for none."""
     limit = limit_of(replica, start)
     window = WINDOW_BYTES

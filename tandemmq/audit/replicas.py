@@ -22,7 +22,7 @@ _ANY_ADDRESS = frozenset({"0.0.0.0", "::", "[::]"})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunningGroup:
     """One broker name: its replicas' HTTP ports by replica name, the master's first."""
 
     cluster: str
@@ -30,7 +30,9 @@ class Group:
     places: Mapping[str, str]
 
 
-def find_groups(config: ClientConfig, cluster: str, group: str, access: Access) -> list[Group]:
+def find_groups(
+    config: ClientConfig, cluster: str, group: str, access: Access
+) -> list[RunningGroup]:
     """The groups that can be audited; of each broker it is made sure that it is who it is taken for.
 
     cluster, group  "" for every one that has two replicas or more
@@ -44,7 +46,7 @@ def find_groups(config: ClientConfig, cluster: str, group: str, access: Access) 
     return groups
 
 
-async def _ask(config: ClientConfig, cluster: str, group: str) -> list[Group]:
+async def _ask(config: ClientConfig, cluster: str, group: str) -> list[RunningGroup]:
     async with Admin(config=config) as admin:
         try:
             known = await admin.cluster(cluster or None)
@@ -78,7 +80,7 @@ def _chosen(known: Mapping[str, BrokerMembers], group: str) -> list[BrokerMember
     return chosen
 
 
-async def _group(admin: Admin, members: BrokerMembers) -> Group:
+async def _group(admin: Admin, members: BrokerMembers) -> RunningGroup:
     places = {}
     for number, address in sorted(members.addresses.items()):  # 0 is the master
         name = f"{members.name}-{number}"
@@ -87,7 +89,7 @@ async def _group(admin: Admin, members: BrokerMembers) -> Group:
         except ClientError as problem:
             raise AuditIncomplete(f"{name} at {address} does not answer: {problem}") from problem
         places[name] = http_url(name, address, settings)
-    return Group(members.cluster, members.name, places)
+    return RunningGroup(members.cluster, members.name, places)
 
 
 def http_url(name: str, address: str, settings: Mapping[str, str]) -> str:
@@ -126,7 +128,7 @@ def _is_here(host: str) -> bool:
     return True
 
 
-def make_sure(group: Group, replica: str, url: str, access: Access) -> None:
+def make_sure(group: RunningGroup, replica: str, url: str, access: Access) -> None:
     """Raise BadInput or AuditIncomplete unless the port at `url` is that replica's."""
     port = BrokerPort(url, access)
     try:

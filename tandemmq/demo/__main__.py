@@ -31,7 +31,7 @@ from tandemmq.demo.traffic import (
 )
 from tandemmq.java import NEWEST, Driver, JavaFailed, java_missing, sha_of
 from tandemmq.local import processes
-from tandemmq.local.layout import Layout, Member, open_layout
+from tandemmq.local.layout import Layout, LocalProcess, open_layout
 from tandemmq.local.status import look, looking
 
 RATE: Final = 400  # messages a second
@@ -143,7 +143,7 @@ async def _story(cluster: _Cluster) -> Traffic:
     return traffic
 
 
-async def _kill_master(layout: Layout, admin: Admin, traffic: Traffic, group: str) -> Member:
+async def _kill_master(layout: Layout, admin: Admin, traffic: Traffic, group: str) -> LocalProcess:
     """kill -9 a group's master; returns when the group takes messages again."""
     before = await _group(layout, admin, group)
     victim = _member_at(layout, before.master_address)
@@ -207,7 +207,7 @@ async def _next_master(layout: Layout, admin: Admin, before: ReplicaSet) -> Repl
         raise DemoFailed(f"no new master of {before.broker_name} within {WAIT_S:g} s") from None
 
 
-def _member_at(layout: Layout, address: str) -> Member:
+def _member_at(layout: Layout, address: str) -> LocalProcess:
     return next(each for each in layout.brokers if each.address == address)
 
 
@@ -248,7 +248,7 @@ class _Cluster:
         self.name_server = found["name_server"]
         return float(found["seconds"])
 
-    def start(self, member: Member) -> dict[str, Any]:
+    def start(self, member: LocalProcess) -> dict[str, Any]:
         """Start one process again; when it takes part, what it is."""
         found: dict[str, Any] = json.loads(self._tandem("local", "start", member.name, "--json"))
         return found
@@ -260,7 +260,7 @@ class _Cluster:
         self._runs = False
         return ", ".join(self._tandem("local", "down", "--kill").split("\n")).strip(", ")
 
-    def audit(self, members: Sequence[Member]) -> str:
+    def audit(self, members: Sequence[LocalProcess]) -> str:
         """Compare the stopped stores of a group. Raises DemoFailed unless they are equal."""
         stores = [str(self.layout.store(member)) for member in members]
         return _output("audit", "run", *stores).strip().splitlines()[-1]

@@ -22,7 +22,7 @@ from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.output import plain
 from tandemmq.command.screen import coloured, refresh
 from tandemmq.local import processes
-from tandemmq.local.layout import Layout, Member, open_layout, open_or_create
+from tandemmq.local.layout import Layout, LocalProcess, open_layout, open_or_create
 from tandemmq.local.status import Status, look, looking, to_text, to_tree
 
 READY_S: Final = 30.0
@@ -108,7 +108,7 @@ def run_start(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _dependents(layout: Layout, member: Member) -> list[Member]:
+def _dependents(layout: Layout, member: LocalProcess) -> list[LocalProcess]:
     """Who has to find it again before it is of use: the running brokers their name server."""
     if member.is_broker:
         return []
@@ -219,7 +219,7 @@ def _follow(files: dict[str, Path], count: int) -> None:
         sys.stdout.flush()
 
 
-async def _start_all(layout: Layout) -> list[Member]:
+async def _start_all(layout: Layout) -> list[LocalProcess]:
     """Start what does not run; the first time the first replica of each group before the others.
 
     A controller makes the first one that comes master and gives it id 1: so that is what NAME-0 is.
@@ -239,11 +239,11 @@ async def _start_all(layout: Layout) -> list[Member]:
     return started + processes.start(layout, others)
 
 
-def _running(layout: Layout, members: Sequence[Member]) -> list[Member]:
+def _running(layout: Layout, members: Sequence[LocalProcess]) -> list[LocalProcess]:
     return [member for member in members if processes.running_pid(layout, member) is not None]
 
 
-async def _ready(layout: Layout, members: Sequence[Member]) -> Status:
+async def _ready(layout: Layout, members: Sequence[LocalProcess]) -> Status:
     """The status in which all of these take part. Raises CommandFailed when one ends, or after 30 s."""
     deadline = time.monotonic() + READY_S
     names = [member.name for member in members]

@@ -33,7 +33,7 @@ SHIFT: Final = 100  # to the next ports, where the usual ones are taken
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LocalProcess:
     """One process of the local cluster. group: the broker name it serves, "" for the name server."""
 
     name: str
@@ -58,16 +58,16 @@ class Layout:
     """
 
     directory: Path
-    members: tuple[Member, ...]
+    members: tuple[LocalProcess, ...]
     mode: str = ""
     controller_port: int = 0
 
     @property
-    def name_server(self) -> Member:
+    def name_server(self) -> LocalProcess:
         return self.members[0]
 
     @property
-    def brokers(self) -> tuple[Member, ...]:
+    def brokers(self) -> tuple[LocalProcess, ...]:
         return self.members[1:]
 
     @property
@@ -76,14 +76,14 @@ class Layout:
         return f"{LOOPBACK}:{self.controller_port}"
 
     @property
-    def groups(self) -> dict[str, list[Member]]:
+    def groups(self) -> dict[str, list[LocalProcess]]:
         """Broker name -> its replicas."""
-        found: dict[str, list[Member]] = {}
+        found: dict[str, list[LocalProcess]] = {}
         for member in self.brokers:
             found.setdefault(member.group, []).append(member)
         return found
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> LocalProcess:
         """Raises CommandFailed for a name that nobody has."""
         for each in self.members:
             if each.name == name:
@@ -91,20 +91,20 @@ class Layout:
         names = ", ".join(each.name for each in self.members)
         raise CommandFailed(f"no process {name!r}; there are {names}")
 
-    def ports(self, member: Member) -> list[int]:
+    def ports(self, member: LocalProcess) -> list[int]:
         """Every port that this process listens on."""
         if not member.is_broker:
             return [member.port, self.controller_port] if self.mode else [member.port]
         own = [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
         return [*own, member.port + HTTP_STEP] if self.mode else own
 
-    def pid_file(self, member: Member) -> Path:
+    def pid_file(self, member: LocalProcess) -> Path:
         return self.directory / "run" / f"{member.name}.pid"
 
-    def log_file(self, member: Member) -> Path:
+    def log_file(self, member: LocalProcess) -> Path:
         return self.directory / "logs" / f"{member.name}.log"
 
-    def config_file(self, member: Member) -> Path:
+    def config_file(self, member: LocalProcess) -> Path:
         return self.directory / f"{member.name}.conf"
 
     @property
@@ -112,7 +112,7 @@ class Layout:
         """What readers of the HTTP ports must show."""
         return self.directory / "http.token"
 
-    def store(self, member: Member) -> Path:
+    def store(self, member: LocalProcess) -> Path:
         return self.directory / "store" / member.name
 
 
@@ -135,10 +135,10 @@ def open_layout(directory: Path) -> Layout:
     return Layout(directory, members, mode, port)
 
 
-def _member(entry: dict[str, Any]) -> Member:
+def _member(entry: dict[str, Any]) -> LocalProcess:
     name = str(entry["name"])
     group = "" if name == NAME_SERVER else str(entry.get("group") or name)
-    return Member(name, int(entry["port"]), group)
+    return LocalProcess(name, int(entry["port"]), group)
 
 
 def open_or_create(
@@ -228,11 +228,11 @@ def _layout(directory: Path, mode: str, namesrv_port: int, broker_port: int) -> 
     if mode:
         names = [(f"{group}-{n}", group) for group in GROUPS for n in range(REPLICAS)]
     brokers = tuple(
-        Member(name, broker_port + BROKER_STEP * place, group)
+        LocalProcess(name, broker_port + BROKER_STEP * place, group)
         for place, (name, group) in enumerate(names)
     )
     controller = namesrv_port + CONTROLLER_STEP if mode else 0
-    return Layout(directory, (Member(NAME_SERVER, namesrv_port), *brokers), mode, controller)
+    return Layout(directory, (LocalProcess(NAME_SERVER, namesrv_port), *brokers), mode, controller)
 
 
 def _check_range(layout: Layout) -> None:
@@ -256,7 +256,7 @@ def port_problem(port: int) -> str | None:
     return None
 
 
-def settings_text(layout: Layout, member: Member) -> str:
+def settings_text(layout: Layout, member: LocalProcess) -> str:
     """The first settings file of a process: RocketMQ's keys only."""
     lines = _broker_settings(layout, member) if member.is_broker else _name_server_settings(layout)
     head = f"# {member.name} of the local cluster, written by `tandem local up`; yours to change\n"
@@ -280,7 +280,7 @@ def _name_server_settings(layout: Layout) -> dict[str, object]:
     return lines
 
 
-def _broker_settings(layout: Layout, member: Member) -> dict[str, object]:
+def _broker_settings(layout: Layout, member: LocalProcess) -> dict[str, object]:
     lines: dict[str, object] = {
         "brokerClusterName": CLUSTER,
         "brokerName": member.group,

@@ -17,14 +17,14 @@ from typing import Final
 
 from tandemmq.cluster.config import ConfigError, read_properties
 from tandemmq.command.exits import CommandFailed, ExitCode
-from tandemmq.local.layout import LOOPBACK, Layout, Member, port_problem
+from tandemmq.local.layout import LOOPBACK, Layout, LocalProcess, port_problem
 
 LOOK_S: Final = 0.02  # between two looks at a process
 EFFECT_S: Final = 5.0  # a signal that shows no effect by then was none
 _STOPPED: Final = frozenset("Tt")
 
 
-def start(layout: Layout, members: Iterable[Member]) -> list[Member]:
+def start(layout: Layout, members: Iterable[LocalProcess]) -> list[LocalProcess]:
     """Start those that do not run; returns them. Raises CommandFailed when a port is taken."""
     started = check_ports(layout, members)
     for member in started:
@@ -32,7 +32,7 @@ def start(layout: Layout, members: Iterable[Member]) -> list[Member]:
     return started
 
 
-def check_ports(layout: Layout, members: Iterable[Member]) -> list[Member]:
+def check_ports(layout: Layout, members: Iterable[LocalProcess]) -> list[LocalProcess]:
     """Those that do not run, when all their ports are free. Raises CommandFailed when one is taken."""
     absent = [member for member in members if running_pid(layout, member) is None]
     for member in absent:
@@ -54,7 +54,7 @@ def _other_ports(layout: Layout) -> str:
     return "choose ports with --namesrv-port and --broker-port"
 
 
-def _launch(layout: Layout, member: Member) -> None:
+def _launch(layout: Layout, member: LocalProcess) -> None:
     role = "broker" if member.is_broker else "nameserver"
     settings = layout.config_file(member)
     command = [sys.executable, "-m", "tandemmq", role, "-c", str(settings)]
@@ -83,7 +83,7 @@ def says_no_address(settings: Path) -> bool:
         return False  # the process says so in its log
 
 
-def state(layout: Layout, member: Member) -> tuple[str, int | None]:
+def state(layout: Layout, member: LocalProcess) -> tuple[str, int | None]:
     """(running, frozen, stopped or died; its pid while there is one)."""
     pid = running_pid(layout, member)
     if pid is not None:
@@ -91,7 +91,7 @@ def state(layout: Layout, member: Member) -> tuple[str, int | None]:
     return "died" if layout.pid_file(member).exists() else "stopped", None
 
 
-def send_signal(layout: Layout, member: Member, what: signal.Signals) -> str:
+def send_signal(layout: Layout, member: LocalProcess, what: signal.Signals) -> str:
     """Signal a process and see the effect; returns it as a word. Raises CommandFailed."""
     pid = running_pid(layout, member)
     if pid is None:
@@ -134,11 +134,11 @@ def stop(layout: Layout, timeout_s: float, *, kill: bool) -> dict[str, str]:
 
 
 def _stop_together(
-    layout: Layout, members: Iterable[Member], timeout_s: float, *, kill: bool
+    layout: Layout, members: Iterable[LocalProcess], timeout_s: float, *, kill: bool
 ) -> dict[str, str]:
     results: dict[str, str] = {}
     began = time.monotonic()
-    asked: list[tuple[Member, int]] = []
+    asked: list[tuple[LocalProcess, int]] = []
     for member in members:
         pid = running_pid(layout, member)
         if pid is None:
@@ -183,7 +183,7 @@ def wait_gone(pid: int, timeout_s: float) -> bool:
     return True
 
 
-def running_pid(layout: Layout, member: Member) -> int | None:
+def running_pid(layout: Layout, member: LocalProcess) -> int | None:
     """The member's process, None when it does not run.
 
     A pid that now names another process is not it.

@@ -12,7 +12,7 @@ from tandemmq.cluster.client import Admin, ClientConfig, ClientError, ReplicaSet
 from tandemmq.command.output import plain
 from tandemmq.command.screen import coloured, table
 from tandemmq.local import processes
-from tandemmq.local.layout import Layout, Member
+from tandemmq.local.layout import Layout, LocalProcess
 
 ASK_MS: Final = 1_000  # longer than any of them needs on this machine
 _COLOURS: Final = {"running": "green", "died": "red"}
@@ -134,7 +134,7 @@ async def _groups(layout: Layout, admin: Admin) -> Mapping[str, ReplicaSet] | No
         return None  # not ready yet, or not any more
 
 
-async def _runtime(admin: Admin, member: Member) -> dict[str, str]:
+async def _runtime(admin: Admin, member: LocalProcess) -> dict[str, str]:
     try:
         return await admin.broker_status(member.address)
     except ClientError:
@@ -142,7 +142,7 @@ async def _runtime(admin: Admin, member: Member) -> dict[str, str]:
 
 
 def _condition(
-    layout: Layout, member: Member, state: tuple[str, int | None], known: set[str]
+    layout: Layout, member: LocalProcess, state: tuple[str, int | None], known: set[str]
 ) -> Condition:
     word, pid = state
     registered = member.address in known and pid is not None if member.is_broker else None

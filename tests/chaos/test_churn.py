@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tandemmq.chaos.churn import LAST_EVENT, SENDS, TABLES_NS, Churn, check_last_life, check_lives
-from tandemmq.chaos.groups import Group
+from tandemmq.chaos.groups import ReplicaGroup
 from tandemmq.chaos.journal import FAIL, INFO, OK, Delivered, Journal, Send, read_events
 from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
@@ -101,7 +101,7 @@ async def test_a_deletion_that_a_slave_left_to_its_master_is_asked_of_the_master
 ) -> None:
     group = Replaced()
     with Journal(tmp_path / "journal") as journal:
-        churn = Churn(cast(Group, group), journal, cast(Traffic, group), 1)
+        churn = Churn(cast(ReplicaGroup, group), journal, cast(Traffic, group), 1)
         done = asyncio.create_task(asyncio.sleep(0))
         assert await churn.finish(done, ["new"]) == []
     assert group.deleted == ["old", "new"]

@@ -16,7 +16,7 @@ from tandemmq.chaos import churn as churn_module
 from tandemmq.chaos import traffic as traffic_module
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.churn import SENDS, Churn
-from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Member
+from tandemmq.chaos.groups import GroupMember, GroupPlan, ReplicaGroup, SeenGroup
 from tandemmq.chaos.hostcuts import DECLARED, HostCuts
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.partitions import Partitions
@@ -102,10 +102,10 @@ class Standing:
         self.last_master: str | None = "a"
         self.replicas: list[Any] = []
 
-    async def view(self) -> GroupView:
+    async def view(self) -> SeenGroup:
         master, epoch = self.masters[0] if len(self.masters) == 1 else self.masters.pop(0)
-        members = tuple(Member(number, at, True, True) for number, at in enumerate("ab"))
-        return GroupView(master, epoch, 1, members)
+        members = tuple(GroupMember(number, at, True, True) for number, at in enumerate("ab"))
+        return SeenGroup(master, epoch, 1, members)
 
     whole = view
 
@@ -172,7 +172,7 @@ async def test_replicas_that_serve_a_queue_to_other_ends_are_unequal(
 
     monkeypatch.setattr(traffic_module, "max_offset", end)
     with Journal(tmp_path / "journal") as journal:
-        group: Group = Standing()  # type: ignore[assignment]
+        group: ReplicaGroup = Standing()  # type: ignore[assignment]
         traffic = Traffic(group, journal, random.Random(1), TrafficPlan(queues=1))
         for others in ("ab", "ac"):
             found = await traffic.settled(others, 0.0)

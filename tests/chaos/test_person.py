@@ -11,7 +11,7 @@ import pytest
 
 from tandemmq.chaos import person as module
 from tandemmq.chaos.classichosts import ClassicHosts
-from tandemmq.chaos.groups import GroupPlan, GroupView, Member
+from tandemmq.chaos.groups import GroupMember, GroupPlan, SeenGroup
 from tandemmq.chaos.journal import Journal, read_events
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
@@ -90,19 +90,19 @@ class Hosts:
         """Whether the one that asked, or was replaced by it, gave up its own."""
         return any({"cut", "moved away"} & set(each.acts) for each in self.replicas)
 
-    async def view(self) -> GroupView:
+    async def view(self) -> SeenGroup:
         master = next(
             each.address
             for each in self.replicas
             if self.roles[each.number]["brokerRole"] != "SLAVE" and each.alive
         )
         members = tuple(
-            Member(
+            GroupMember(
                 int(each.address == master), each.address, True, each.address == master or self.done
             )
             for each in self.replicas
         )
-        return GroupView(master, 0, 0, members)
+        return SeenGroup(master, 0, 0, members)
 
 
 async def attend(directory: Path, plan: GroupPlan, said: str = FORKED, seed: int = 1) -> Hosts:

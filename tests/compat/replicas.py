@@ -19,7 +19,7 @@ from tandemmq.chaos.processes import wait_until
 from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.client import Admin
 from tandemmq.cluster.remoting import Command, RequestCode, open_channel
-from tandemmq.replication.audit.stores import Replica, open_replica
+from tandemmq.replication.audit.stores import ReplicaStore, open_replica
 from tandemmq.replication.audit.windows import end_of_run
 from tandemmq.storage import fastjson
 
@@ -136,14 +136,14 @@ def compare_logs(first: Path, second: Path, end: int) -> Compared:
             replica.close()
 
 
-def _pieces(replica: Replica, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _pieces(replica: ReplicaStore, start: int, end: int) -> Iterator[tuple[int, int]]:
     while start < end:
         limit = min(end, start - start % replica.segment_bytes + replica.segment_bytes)
         yield start, limit - start
         start = limit
 
 
-def _bytes(replica: Replica, offset: int, size: int) -> bytes:
+def _bytes(replica: ReplicaStore, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
     segment = offset - offset % replica.segment_bytes
     assert replica.log.read_into(segment, offset, memoryview(buffer)) == size, offset
@@ -154,7 +154,7 @@ def _difference(one: bytes, two: bytes) -> int:
     return next(at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b)
 
 
-def _records(replica: Replica, start: int, end: int) -> int:
+def _records(replica: ReplicaStore, start: int, end: int) -> int:
     """How many records [start, end) holds; asserts that it holds nothing else."""
     count = 0
     for offset, size in _pieces(replica, start, end):

@@ -19,7 +19,7 @@ from tandemmq.replication import election as e
 from tandemmq.replication import slave as s
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore, GroupRecord
-from tandemmq.replication.evidence import Group
+from tandemmq.replication.evidence import GroupEvidence
 from tandemmq.replication.group import NO_SESSION
 from tandemmq.replication.slave import SlaveCore
 
@@ -42,7 +42,7 @@ class BelievesWhoeverSaysAnId(ControllerCore):
 class GoesByWhatIsLeft(ControllerCore):
     """Elects by an older record, whatever epoch the logs have."""
 
-    def _has_forgotten(self, group: Group) -> bool:
+    def _has_forgotten(self, group: GroupEvidence) -> bool:
         return False
 
 
@@ -58,7 +58,7 @@ class TrustsTheOlderMaster(ControllerCore):
 class DeclaresNoLossByHand(ControllerCore):
     """Whom an operator elects inside the set of an older record has everything."""
 
-    def _elected(self, group: Group, chosen: int, lossy: bool, *rest: Any) -> None:
+    def _elected(self, group: GroupEvidence, chosen: int, lossy: bool, *rest: Any) -> None:
         super()._elected(group, chosen, lossy, *rest)
         if not lossy:
             group.record = msgspec.structs.replace(group.record, lossy_epoch=0)

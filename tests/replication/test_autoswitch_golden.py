@@ -16,7 +16,7 @@ from timekit import HandClock
 from tandemmq.replication.config import Mode
 from tandemmq.replication.frames import Dialect, MasterFrameReader, Transfer
 from tandemmq.replication.keeping import EpochFile
-from tandemmq.replication.replica import Role
+from tandemmq.replication.replica import ReplicaRole
 from tandemmq.replication.slave import SlaveState
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -124,7 +124,7 @@ async def test_a_stock_slave_is_served_as_its_stock_master_did(tmp_path: Path) -
     ours = Replica(net, tmp_path / "1", 1, clock, mode=Mode.S0).start()
     ours.lead(1, 2)  # the recorded set had both when the first message came
     await net.settle()
-    assert ours.core.role is Role.MASTER
+    assert ours.core.role is ReplicaRole.MASTER
     wire = Connection(net, ours)
     number = ours.sender.attach(wire, "stock:1")
     says = chunks(1, ">")

@@ -27,7 +27,7 @@ from tandemmq.replication.frames import (
     Handshake,
     Hello,
     MasterFrameReader,
-    Refusal,
+    RefusalFrame,
     Report,
     SlaveFrameReader,
     Transfer,
@@ -176,7 +176,7 @@ EXTENDED_FRAMES = [
     (">", Report(500, 400, 6)),
     ("<", CHALLENGE),
     ("<", WELCOME),
-    ("<", Refusal("wrong secret")),
+    ("<", RefusalFrame("wrong secret")),
     ("<", Transfer(500, b"x" * 3000, 6, 300, 480)),
     ("<", Transfer(500, b"", 6, 300, 480)),
 ]

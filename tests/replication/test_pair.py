@@ -18,7 +18,7 @@ from tandemmq.replication.epochs import EpochHistory
 from tandemmq.replication.frames import Dialect
 from tandemmq.replication.keeping import EpochFile
 from tandemmq.replication.masterevents import Flushed
-from tandemmq.replication.replica import Role
+from tandemmq.replication.replica import ReplicaRole
 from tandemmq.replication.slave import DispatchBroken, SlaveState
 from tandemmq.storage import inspect_store, setaside
 
@@ -40,7 +40,7 @@ async def pair(
     follower = Replica(net, tmp_path / "2", 2, clock, **{**both, **(slave or {})}).start()
     master.lead(1)
     await net.settle()
-    assert master.core.role is Role.MASTER
+    assert master.core.role is ReplicaRole.MASTER
     try:
         yield net, master, follower
         master.check()
@@ -258,12 +258,12 @@ async def test_what_only_the_old_master_had_is_set_aside_when_it_rejoins(
         lost = old.log_bytes()[shared:]
         new.lead(2)
         await net.settle()
-        assert new.core.role is Role.MASTER
+        assert new.core.role is ReplicaRole.MASTER
         net.heal()
         new.put(5)
         old.follow(new, 2)
         await net.settle()
-        assert old.core.role is Role.FOLLOWING
+        assert old.core.role is ReplicaRole.FOLLOWING
         assert old.log_bytes() == new.log_bytes()
         kept = setaside.listed(tmp_path / "1")
         assert [(each.epoch, each.start, each.end, each.records) for each in kept] == [
@@ -318,7 +318,9 @@ async def test_roles_change_back_and_forth_over_one_feed(tmp_path: Path) -> None
             await net.settle()
             master.tick(2000)
             await net.settle()
-            assert slave.core.role is Role.MASTER and master.core.role is Role.FOLLOWING
+            assert (
+                slave.core.role is ReplicaRole.MASTER and master.core.role is ReplicaRole.FOLLOWING
+            )
             assert master.core.slave.state is SlaveState.STREAMING
             master, slave = slave, master
         master.put(10)
@@ -340,7 +342,7 @@ async def test_a_master_that_is_elected_again_tells_its_slaves_the_new_epoch(
         assert slave.store.end == start
         master.lead(2)
         await net.settle()
-        assert master.core.role is Role.MASTER
+        assert master.core.role is ReplicaRole.MASTER
         assert net.connections == [], "the stream of the old epoch ended with it"
         slave.follow(master, 2)
         await net.settle()
@@ -370,7 +372,7 @@ async def test_reigns_without_a_message_leave_equal_histories(tmp_path: Path) ->
             await net.settle()
             master.tick(2000)
             await net.settle()
-            assert slave.core.role is Role.MASTER
+            assert slave.core.role is ReplicaRole.MASTER
             assert master.core.slave.state is SlaveState.STREAMING
             master, slave = slave, master
         master.put(10)

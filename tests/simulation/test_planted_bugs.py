@@ -34,7 +34,7 @@ from tandemmq.replication.comparing import Finding
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore
 from tandemmq.replication.epochs import EpochHistory
-from tandemmq.replication.evidence import Group
+from tandemmq.replication.evidence import GroupEvidence
 from tandemmq.replication.master import MasterCore, Slave
 from tandemmq.replication.replica import ReplicaCore
 from tandemmq.replication.slave import SlaveCore
@@ -220,7 +220,12 @@ class TrustsTheSuspect(ControllerCore):
     """Elects a replica that lost power with unflushed data (the last replica standing)."""
 
     def _restarted(
-        self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[e.Effect]
+        self,
+        group: GroupEvidence,
+        replica: int,
+        suspect: bool,
+        now_ms: int,
+        effects: list[e.Effect],
     ) -> None:
         super()._restarted(group, replica, False, now_ms, effects)
 
@@ -228,7 +233,7 @@ class TrustsTheSuspect(ControllerCore):
 class ElectsAnybody(ControllerCore):
     """Elects outside the set, and does not say so."""
 
-    def _elected(self, group: Group, chosen: int, lossy: bool, *rest: Any) -> None:
+    def _elected(self, group: GroupEvidence, chosen: int, lossy: bool, *rest: Any) -> None:
         if lossy:
             changed = {
                 **{name: getattr(group.record, name) for name in group.record.__struct_fields__}
@@ -240,7 +245,7 @@ class ElectsAnybody(ControllerCore):
 class OneWitnessIsEnough(ControllerCore):
     """A closed session is taken for a dead master."""
 
-    def _may_lead(self, group: Group, now_ms: int) -> bool:
+    def _may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
         live = group.live.get(group.record.master)
         if live is not None and live.session == 0:
             return False
@@ -260,7 +265,7 @@ class TakesTheLastMode(ControllerCore):
         self.said = event.mode
         super()._on_register_broker(event, now_ms, effects)
 
-    def _agreed_mode(self, group: Group, now_ms: int) -> str:
+    def _agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
         return self.said or group.record.mode
 
 
@@ -268,7 +273,12 @@ class KeepsTheEpoch(ControllerCore):
     """A restarted master goes on in its epoch (INV-28), and may overwrite what it lost."""
 
     def _restarted(
-        self, group: Group, replica: int, suspect: bool, now_ms: int, effects: list[e.Effect]
+        self,
+        group: GroupEvidence,
+        replica: int,
+        suspect: bool,
+        now_ms: int,
+        effects: list[e.Effect],
     ) -> None:
         return
 
@@ -276,10 +286,10 @@ class KeepsTheEpoch(ControllerCore):
 class BelievesWhateverComesBack(ControllerCore):
     """Compares no store with what it held before (INV-37, INV-38)."""
 
-    def _came_back_short(self, group: Group, event: e.RegisterBroker) -> str:
+    def _came_back_short(self, group: GroupEvidence, event: e.RegisterBroker) -> str:
         return ""
 
-    def lacking(self, group: Group) -> dict[int, int]:
+    def lacking(self, group: GroupEvidence) -> dict[int, int]:
         return {}
 
 

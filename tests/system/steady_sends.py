@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tandemmq import ClientError, Message, Producer, SendStatus
-from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess, SeenGroup
 from tandemmq.cluster.remoting import ConnectFailed
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
@@ -58,15 +58,15 @@ class Steady:
 
 
 @asynccontextmanager
-async def group_of(directory: Path, plan: GroupPlan) -> AsyncIterator[Group]:
-    async with Group(directory, plan) as group:
+async def group_of(directory: Path, plan: GroupPlan) -> AsyncIterator[ReplicaGroup]:
+    async with ReplicaGroup(directory, plan) as group:
         await group.start()
         await group.create_topic(TOPIC, QUEUES)
         yield group
 
 
 @asynccontextmanager
-async def sending(group: Group, *, retries: int = 0) -> AsyncIterator[Steady]:
+async def sending(group: ReplicaGroup, *, retries: int = 0) -> AsyncIterator[Steady]:
     """retries 0: each message is sent once, so it may be in the log once at most."""
     async with Producer(
         "PG", namesrv=group.name_server_address, retries=retries, timeout_ms=15_000
@@ -87,7 +87,7 @@ async def done(holds: bool) -> bool:
     return holds
 
 
-async def routed(group: Group) -> bool:
+async def routed(group: ReplicaGroup) -> bool:
     addresses = await group.addresses(TOPIC)
     return addresses is not None and 0 in addresses
 
@@ -104,7 +104,7 @@ async def eventually(
         await asyncio.sleep(every_s)
 
 
-async def roles(group: Group) -> tuple[Replica, Replica, GroupView]:
+async def roles(group: ReplicaGroup) -> tuple[ReplicaProcess, ReplicaProcess, SeenGroup]:
     """Master and slave of a whole group."""
     view = await group.whole()
     assert view.master is not None
@@ -113,7 +113,7 @@ async def roles(group: Group) -> tuple[Replica, Replica, GroupView]:
     return master, slave, view
 
 
-async def state(group: Group, replica: Replica) -> dict[str, str]:
+async def state(group: ReplicaGroup, replica: ReplicaProcess) -> dict[str, str]:
     """A broker's runtime table."""
     ask = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
     answer = await group.pool.request(replica.address, ask, 3_000)
@@ -129,7 +129,7 @@ def one_send() -> Command:
     return Command(RequestCode.SEND_MESSAGE_V2, ext, b"probe")
 
 
-async def writable(group: Group, replica: Replica) -> float:
+async def writable(group: ReplicaGroup, replica: ReplicaProcess) -> float:
     """Send to this one replica, as fast as it answers, until it takes a message; when that was."""
     deadline = time.monotonic() + 10
     while True:

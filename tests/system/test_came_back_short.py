@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandemmq import Message, Producer, SendStatus
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.replicalogs import read_log
 
 pytestmark = pytest.mark.system
@@ -22,9 +22,11 @@ LONG_ENOUGH_S = 6  # several election waits
 
 
 @asynccontextmanager
-async def group_with_messages(directory: Path) -> AsyncIterator[tuple[Group, Replica, Replica]]:
+async def group_with_messages(
+    directory: Path,
+) -> AsyncIterator[tuple[ReplicaGroup, ReplicaProcess, ReplicaProcess]]:
     """An S0 pair that has acknowledged its messages: the group, its master and its slave."""
-    async with Group(directory, GroupPlan()) as group:
+    async with ReplicaGroup(directory, GroupPlan()) as group:
         await group.start()
         await group.create_topic(TOPIC, 4)
         view = await group.whole()
@@ -35,14 +37,14 @@ async def group_with_messages(directory: Path) -> AsyncIterator[tuple[Group, Rep
         yield group, master, slave
 
 
-async def send(group: Group, count: int) -> None:
+async def send(group: ReplicaGroup, count: int) -> None:
     async with Producer("PG", namesrv=group.name_server_address, timeout_ms=10_000) as producer:
         for number in range(count):
             result = await producer.send(Message(TOPIC, b"%d" % number))
             assert result.status is SendStatus.SEND_OK
 
 
-async def nobody_is_elected(group: Group, epoch: int) -> None:
+async def nobody_is_elected(group: ReplicaGroup, epoch: int) -> None:
     """For as long as somebody would have been."""
     for _ in range(LONG_ENOUGH_S * 4):
         view = await group.view()
@@ -50,13 +52,13 @@ async def nobody_is_elected(group: Group, epoch: int) -> None:
         await asyncio.sleep(0.25)
 
 
-def kept(replica: Replica) -> int:
+def kept(replica: ReplicaProcess) -> int:
     log = read_log(replica.store, frozenset({TOPIC}))
     assert not log.problems, log.problems
     return sum(len(queue) for queue in log.queues.values())
 
 
-async def both_die(master: Replica, slave: Replica) -> None:
+async def both_die(master: ReplicaProcess, slave: ReplicaProcess) -> None:
     """The slave a moment before: it is still of the set, and elected no more."""
     await slave.kill()
     await master.kill()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tandemmq.chaos.ports import LOOPBACK, PORTS
-from tandemmq.chaos.proxy import Direction, Link
+from tandemmq.chaos.proxy import Direction, ProxiedLink
 
 pytestmark = pytest.mark.system
 
@@ -44,8 +44,8 @@ async def echo() -> AsyncIterator[Echo]:
 
 
 @pytest.fixture
-async def link(echo: Echo) -> AsyncIterator[Link]:
-    async with Link("echo", LOOPBACK, PORTS.take((0,)), LOOPBACK, echo.port) as made:
+async def link(echo: Echo) -> AsyncIterator[ProxiedLink]:
+    async with ProxiedLink("echo", LOOPBACK, PORTS.take((0,)), LOOPBACK, echo.port) as made:
         yield made
 
 
@@ -69,24 +69,24 @@ class Client:
 
 
 @pytest.fixture
-async def client(link: Link) -> AsyncIterator[Client]:
+async def client(link: ProxiedLink) -> AsyncIterator[Client]:
     made = await connect(link)
     yield made
     made.writer.transport.abort()
 
 
-async def connect(link: Link) -> Client:
+async def connect(link: ProxiedLink) -> Client:
     return Client(*await asyncio.open_connection(*link.address))
 
 
-async def test_everything_passes_a_healthy_link(link: Link, client: Client) -> None:
+async def test_everything_passes_a_healthy_link(link: ProxiedLink, client: Client) -> None:
     data = bytes(range(256)) * 4000
     assert await client.ask(data) == data
     assert link.used
 
 
 async def test_held_bytes_come_late_when_the_link_heals(
-    link: Link, client: Client, echo: Echo
+    link: ProxiedLink, client: Client, echo: Echo
 ) -> None:
     link.hold()
     assert await client.silent(b"late")
@@ -95,13 +95,17 @@ async def test_held_bytes_come_late_when_the_link_heals(
     assert await client.reader.readexactly(4) == b"late"
 
 
-async def test_one_way_up_keeps_requests_back(link: Link, client: Client, echo: Echo) -> None:
+async def test_one_way_up_keeps_requests_back(
+    link: ProxiedLink, client: Client, echo: Echo
+) -> None:
     link.hold(Direction.UP)
     assert await client.silent(b"up")
     assert echo.received == b""
 
 
-async def test_one_way_down_keeps_only_answers_back(link: Link, client: Client, echo: Echo) -> None:
+async def test_one_way_down_keeps_only_answers_back(
+    link: ProxiedLink, client: Client, echo: Echo
+) -> None:
     link.hold(Direction.DOWN)
     assert link.held(Direction.DOWN)
     assert not link.held(Direction.BOTH)
@@ -109,7 +113,7 @@ async def test_one_way_down_keeps_only_answers_back(link: Link, client: Client, 
     assert echo.received == b"down"
 
 
-async def test_new_connections_are_held_as_well(link: Link) -> None:
+async def test_new_connections_are_held_as_well(link: ProxiedLink) -> None:
     link.hold()
     late = await connect(link)
     assert await late.silent(b"x")
@@ -118,7 +122,7 @@ async def test_new_connections_are_held_as_well(link: Link) -> None:
     late.writer.transport.abort()
 
 
-async def test_a_partition_hides_that_a_peer_went_away(link: Link, client: Client) -> None:
+async def test_a_partition_hides_that_a_peer_went_away(link: ProxiedLink, client: Client) -> None:
     assert await client.ask(b"1") == b"1"
     link.hold()
     client.writer.transport.abort()
@@ -130,7 +134,7 @@ async def test_a_partition_hides_that_a_peer_went_away(link: Link, client: Clien
             await asyncio.sleep(0.01)
 
 
-async def test_healing_with_reset_breaks_old_connections(link: Link, client: Client) -> None:
+async def test_healing_with_reset_breaks_old_connections(link: ProxiedLink, client: Client) -> None:
     link.hold()
     assert await client.silent(b"gone")
     link.heal(reset=True)
@@ -142,7 +146,7 @@ async def test_healing_with_reset_breaks_old_connections(link: Link, client: Cli
 
 
 async def test_a_refusing_link_breaks_old_connections_and_takes_no_new_ones(
-    link: Link, client: Client
+    link: ProxiedLink, client: Client
 ) -> None:
     assert await client.ask(b"1") == b"1"
     link.refuse()
@@ -152,7 +156,7 @@ async def test_a_refusing_link_breaks_old_connections_and_takes_no_new_ones(
         each.writer.transport.abort()
 
 
-async def test_a_slow_link_passes_what_its_rate_allows(link: Link, client: Client) -> None:
+async def test_a_slow_link_passes_what_its_rate_allows(link: ProxiedLink, client: Client) -> None:
     link.slow(100_000)
     began = time.monotonic()
     assert len(await client.ask(bytes(20_000))) == 20_000
@@ -160,7 +164,9 @@ async def test_a_slow_link_passes_what_its_rate_allows(link: Link, client: Clien
 
 
 async def test_a_target_that_is_not_there_breaks_the_connection() -> None:
-    async with Link("nobody", LOOPBACK, PORTS.take((0,)), LOOPBACK, PORTS.take((0,))) as link:
+    async with ProxiedLink(
+        "nobody", LOOPBACK, PORTS.take((0,)), LOOPBACK, PORTS.take((0,))
+    ) as link:
         made = await connect(link)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await made.ask(b"1")

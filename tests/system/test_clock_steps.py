@@ -12,7 +12,7 @@ from raw_wire import SEND, Wire, bodies, json_frame, lone_broker, send_ext, send
 from steady_sends import roles
 from stepping_clock import SteppingClock
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import wait_until
 from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 LEVEL, DELAY_S = 2, 5
 
 
-def send_delayed(broker: Broker | Replica, body: bytes) -> float:
+def send_delayed(broker: Broker | ReplicaProcess, body: bytes) -> float:
     """When it was acknowledged."""
     with Wire(broker.address) as wire:
         ext = send_ext("T", properties=f"DELAY\x01{LEVEL}\x02")
@@ -34,7 +34,7 @@ def send_delayed(broker: Broker | Replica, body: bytes) -> float:
     return time.monotonic()
 
 
-def arrived(broker: Broker | Replica, body: bytes) -> float:
+def arrived(broker: Broker | ReplicaProcess, body: bytes) -> float:
     wait_until(lambda: body in bodies(broker.address, "T").values(), 20, f"{body!r} is delivered")
     return time.monotonic()
 
@@ -64,7 +64,7 @@ async def test_after_a_switchover_too_a_step_that_was_taken_back_shortens_no_del
 ) -> None:
     """The next master's log has the same stored times, an hour ahead of what its clock says."""
     clock = SteppingClock(tmp_path / "shim")
-    async with Group(tmp_path, GroupPlan()) as group:
+    async with ReplicaGroup(tmp_path, GroupPlan()) as group:
         for replica in group.replicas:
             replica.prefix = ["env", *(f"{key}={value}" for key, value in clock.env.items())]
         await group.start()

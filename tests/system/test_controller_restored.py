@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from test_group_tables import roles, until
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with Group(tmp_path, GroupPlan(replicas=2)) as made:
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    async with ReplicaGroup(tmp_path, GroupPlan(replicas=2)) as made:
         await made.start()
         yield made
 
 
-async def leaves(group: Group, slave: Replica) -> None:
+async def leaves(group: ReplicaGroup, slave: ReplicaProcess) -> None:
     """The slave dies, and its master has it taken out of the set."""
     await slave.kill()
 
@@ -32,7 +32,7 @@ async def leaves(group: Group, slave: Replica) -> None:
 
 
 async def test_a_restored_controller_is_told_the_set_by_which_its_master_acknowledges(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     master, slave = await roles(group)
     path = group.directory / "namesrv" / "controller" / "controller.json"

@@ -11,7 +11,7 @@ import pytest
 from raw_wire import Answer, Wire
 from steady_sends import group_of, roles, sending
 
-from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.cluster import controlplane as plane
 from tandemmq.cluster.addresses import reached_at
 from tandemmq.cluster.remoting import Command, ResponseCode
@@ -42,7 +42,7 @@ def elsewhere() -> Iterator[str]:
     subprocess.run(change, check=True)
 
 
-def cleans(group: Group, *replicas: int) -> Command:
+def cleans(group: ReplicaGroup, *replicas: int) -> Command:
     """1011, even of those that live. replicas: all when none is named."""
     return plane.encode_clean_broker_data(
         e.CleanBrokerData(0, group.plan.cluster, group.plan.name, replicas, True), 0

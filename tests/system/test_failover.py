@@ -25,7 +25,7 @@ from steady_sends import (
 from test_disk_full import fill, small_disk
 
 from tandemmq import Message, SendStatus
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.replicalogs import ReplicaLog, differences, read_cuts, read_log
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
@@ -34,7 +34,7 @@ from tandemmq.replication import LeaseTimes
 pytestmark = pytest.mark.system
 
 
-async def stopped(group: Group) -> list[ReplicaLog]:
+async def stopped(group: ReplicaGroup) -> list[ReplicaLog]:
     """Stop everything in good order; what the replicas' files hold."""
     for replica in group.replicas:
         await replica.terminate()
@@ -46,7 +46,7 @@ def identities(log: ReplicaLog) -> Counter[str]:
     return Counter(each.unique_id for stored in log.queues.values() for each in stored)
 
 
-def check_kept(group: Group, logs: list[ReplicaLog], steady: Steady) -> None:
+def check_kept(group: ReplicaGroup, logs: list[ReplicaLog], steady: Steady) -> None:
     """Every acknowledged message is in every log, once; the logs are one."""
     for log in logs:
         assert log.problems == []
@@ -159,7 +159,7 @@ async def test_what_waits_at_a_demotion_is_called_stored_and_its_fate_unknown(
             assert (answer.ext or {})["msgId"] and (answer.ext or {})["copies"] == "1"
 
 
-async def switched_over(group: Group, successor: int) -> float:
+async def switched_over(group: ReplicaGroup, successor: int) -> float:
     """Hand over; when it was asked for. A slave that is too slow is asked again: nobody noticed."""
     ext = {
         "clusterName": group.plan.cluster,
@@ -224,7 +224,7 @@ async def test_a_master_with_a_full_disk_hands_over_to_who_has_space_and_two_do_
     tmp_path: Path,
 ) -> None:
     plan = GroupPlan(settings={"cleanResourceInterval": 300})
-    async with Group(tmp_path, plan) as group:
+    async with ReplicaGroup(tmp_path, plan) as group:
         with small_disk(group.replicas[0].store, 32), small_disk(group.replicas[1].store, 32):
             await group.start()
             await group.create_topic(TOPIC, QUEUES)
@@ -250,11 +250,11 @@ async def test_a_master_with_a_full_disk_hands_over_to_who_has_space_and_two_do_
             await group.close()
 
 
-async def routed_to(group: Group, replica: Replica) -> bool:
+async def routed_to(group: ReplicaGroup, replica: ReplicaProcess) -> bool:
     return ((await group.addresses(TOPIC)) or {}).get(0) == replica.address
 
 
-async def whole_again(group: Group) -> bool:
+async def whole_again(group: ReplicaGroup) -> bool:
     view = await group.view()
     return view is not None and len(view.in_sync) == len(group.replicas)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandemmq import Message, Producer, SendStatus
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 
 pytestmark = pytest.mark.system
 
@@ -19,20 +19,20 @@ TOPIC = "Rolling"
 SUSPECT = "this replica may have lost what it had reported"
 
 
-async def lose_power(replica: Replica) -> None:
+async def lose_power(replica: ReplicaProcess) -> None:
     await replica.kill()
     pid, _ = (replica.store / "bootid").read_text().split()
     (replica.store / "bootid").write_text(f"{pid} 00000000-another-boot")
 
 
-def flush_synchronously(group: Group, replica: Replica) -> None:
+def flush_synchronously(group: ReplicaGroup, replica: ReplicaProcess) -> None:
     conf = group.directory / f"replica-{replica.number}" / "broker.conf"
     text = conf.read_text()
     assert "flushDiskType=ASYNC_FLUSH" in text
     conf.write_text(text.replace("flushDiskType=ASYNC_FLUSH", "flushDiskType=SYNC_FLUSH"))
 
 
-async def send(group: Group, count: int) -> None:
+async def send(group: ReplicaGroup, count: int) -> None:
     async with Producer("PG", namesrv=group.name_server_address, timeout_ms=15_000) as producer:
         for number in range(count):
             result = await producer.send(Message(TOPIC, b"%d" % number))
@@ -40,7 +40,7 @@ async def send(group: Group, count: int) -> None:
 
 
 async def rolling(directory: Path) -> None:
-    async with Group(directory, GroupPlan()) as group:
+    async with ReplicaGroup(directory, GroupPlan()) as group:
         await group.start()
         await group.create_topic(TOPIC, 4)
         await send(group, 20)

@@ -11,7 +11,7 @@ import pytest
 from inbox import Inbox
 
 from tandemmq import Message, Producer, PushConsumer, StartFrom
-from tandemmq.chaos.groups import Group, GroupPlan, GroupView, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess, SeenGroup
 from tandemmq.cluster.remoting import Command
 from tandemmq.storage import fastjson
 
@@ -22,25 +22,27 @@ TOPIC = "T"
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with Group(tmp_path, GroupPlan(replicas=2)) as made:
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    async with ReplicaGroup(tmp_path, GroupPlan(replicas=2)) as made:
         await made.start()
         await made.create_topic(TOPIC, 2)
         yield made
 
 
-async def table(group: Group, replica: Replica, code: int, name: str) -> dict[str, Any]:
+async def table(
+    group: ReplicaGroup, replica: ReplicaProcess, code: int, name: str
+) -> dict[str, Any]:
     answer = await group.pool.request(replica.address, Command(code), 5_000)
     assert answer.code == 0, answer.remark
     found: dict[str, Any] = fastjson.loads(bytes(answer.body or b""))[name]
     return found
 
 
-async def topics(group: Group, replica: Replica) -> dict[str, Any]:
+async def topics(group: ReplicaGroup, replica: ReplicaProcess) -> dict[str, Any]:
     return await table(group, replica, ALL_TOPICS, "topicConfigTable")
 
 
-async def progress(group: Group, replica: Replica, consumers: str) -> int:
+async def progress(group: ReplicaGroup, replica: ReplicaProcess, consumers: str) -> int:
     found = await table(group, replica, ALL_PROGRESS, "offsetTable")
     return sum(found.get(f"{TOPIC}@{consumers}", {}).values())
 
@@ -54,13 +56,13 @@ async def until(holds: Callable[[], Any], what: str, limit_s: float = 20) -> Non
         raise AssertionError(f"not within {limit_s:g} s: {what}") from None
 
 
-async def produce(group: Group, topic: str, first: int, count: int) -> None:
+async def produce(group: ReplicaGroup, topic: str, first: int, count: int) -> None:
     async with Producer("PG", namesrv=group.name_server_address, timeout_ms=20_000) as producer:
         for number in range(first, first + count):
             await producer.send(Message(topic, b"%d" % number))
 
 
-async def roles(group: Group) -> tuple[Replica, Replica]:
+async def roles(group: ReplicaGroup) -> tuple[ReplicaProcess, ReplicaProcess]:
     """The master and the slave."""
     view = await group.whole()
     assert view.master is not None
@@ -69,9 +71,9 @@ async def roles(group: Group) -> tuple[Replica, Replica]:
     return master, slave
 
 
-async def succeeded(group: Group, before: Replica) -> GroupView:
+async def succeeded(group: ReplicaGroup, before: ReplicaProcess) -> SeenGroup:
     """Wait for another master; the view."""
-    found: list[GroupView] = []
+    found: list[SeenGroup] = []
 
     async def other() -> bool:
         view = await group.view()
@@ -85,7 +87,7 @@ async def succeeded(group: Group, before: Replica) -> GroupView:
     return found[-1]
 
 
-async def test_topics_groups_and_progress_are_the_new_masters_too(group: Group) -> None:
+async def test_topics_groups_and_progress_are_the_new_masters_too(group: ReplicaGroup) -> None:
     master, slave = await roles(group)
     inbox = Inbox()
     async with PushConsumer(
@@ -125,7 +127,7 @@ async def test_topics_groups_and_progress_are_the_new_masters_too(group: Group) 
 
 
 async def test_a_topic_outlives_a_master_that_dies_right_after_its_first_message(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     for number in range(3):
         master, _ = await roles(group)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from steady_sends import TOPIC, eventually, group_of, one_send, roles, sending
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.cluster.controlplane import encode_alter_sync_set, encode_register_broker
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
@@ -70,7 +70,7 @@ class Stranger:
 
 
 @asynccontextmanager
-async def strangers(master: Replica, *them: Stranger) -> AsyncIterator[None]:
+async def strangers(master: ReplicaProcess, *them: Stranger) -> AsyncIterator[None]:
     host, _, port = master.address.rpartition(":")
     tasks = [asyncio.create_task(each.live(host, int(port) + 1)) for each in them]
     try:
@@ -82,7 +82,7 @@ async def strangers(master: Replica, *them: Stranger) -> AsyncIterator[None]:
                 await task
 
 
-async def copies(group: Group, master: Replica) -> int:
+async def copies(group: ReplicaGroup, master: ReplicaProcess) -> int:
     """What the master says of one message."""
     answer = await group.pool.request(master.address, one_send(), 5_000)
     assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)

@@ -13,7 +13,7 @@ from failing_disk import FailingDisk, compiler
 from raw_wire import SEND, Wire, json_frame, send_ext
 from steady_sends import roles
 
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 
 pytestmark = [
     pytest.mark.system,
@@ -33,9 +33,9 @@ SETTINGS = {
 
 
 @asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[tuple[Group, Replica, FailingDisk]]:
+async def pair(directory: Path) -> AsyncIterator[tuple[ReplicaGroup, ReplicaProcess, FailingDisk]]:
     """A pair in S1, its master, and the master's disk."""
-    async with Group(directory, GroupPlan(sync_flush=True, settings=SETTINGS)) as group:
+    async with ReplicaGroup(directory, GroupPlan(sync_flush=True, settings=SETTINGS)) as group:
         disks = {}
         for replica in group.replicas:
             disk = FailingDisk(directory / f"shim-{replica.number}", replica.store)
@@ -47,7 +47,7 @@ async def pair(directory: Path) -> AsyncIterator[tuple[Group, Replica, FailingDi
         yield group, master, disks[master.number]
 
 
-def send(master: Replica, count: int) -> Counter[int]:
+def send(master: ReplicaProcess, count: int) -> Counter[int]:
     """So many sends at once; how often each code came back."""
     with Wire(master.address, timeout_s=20) as wire:
         for number in range(count):

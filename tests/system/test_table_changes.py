@@ -11,7 +11,7 @@ from inbox import Inbox
 from test_group_tables import ALL_GROUPS, produce, roles, succeeded, table, topics, until
 
 from tandemmq import PushConsumer, StartFrom
-from tandemmq.chaos.groups import Group, GroupPlan, Replica
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from tandemmq.cluster.remoting import Command
 from tandemmq.storage import fastjson
@@ -24,25 +24,27 @@ KEPT = "T"  # succeeded() looks for its route
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with Group(tmp_path, GroupPlan(replicas=3)) as made:
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    async with ReplicaGroup(tmp_path, GroupPlan(replicas=3)) as made:
         yield made
 
 
-async def ask(group: Group, address: str, code: int, **ext: object) -> None:
+async def ask(group: ReplicaGroup, address: str, code: int, **ext: object) -> None:
     command = Command(code, {key: str(value) for key, value in ext.items()})
     answer = await group.pool.request(address, command, 5_000)
     assert answer.code == 0 and answer.remark in (None, "", LEFT_TO_MASTER), answer
 
 
-async def make_topic(group: Group, master: Replica, name: str, queues: int = 2) -> None:
+async def make_topic(
+    group: ReplicaGroup, master: ReplicaProcess, name: str, queues: int = 2
+) -> None:
     await ask(
         group, master.address, UPDATE_TOPIC, topic=name, defaultTopic="TBW102", readQueueNums=queues,
         writeQueueNums=queues, perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
     )  # fmt: skip
 
 
-async def delete_topic(group: Group, master: Replica, name: str) -> None:
+async def delete_topic(group: ReplicaGroup, master: ReplicaProcess, name: str) -> None:
     """As mqadmin does: at every broker, then at the name server."""
     for replica in group.replicas:
         if replica is not master:
@@ -51,7 +53,7 @@ async def delete_topic(group: Group, master: Replica, name: str) -> None:
     await ask(group, group.name_server_address, FORGET_AT_NAME_SERVER, topic=name)
 
 
-async def consumed(group: Group, topic: str, count: int) -> list[str]:
+async def consumed(group: ReplicaGroup, topic: str, count: int) -> list[str]:
     """What a new consumer group gets of a topic, from its first message on, and half a second longer."""
     inbox = Inbox()
     async with PushConsumer(
@@ -64,7 +66,7 @@ async def consumed(group: Group, topic: str, count: int) -> list[str]:
 
 
 async def test_a_topic_deleted_before_a_slave_was_seeded_stays_deleted_when_it_is_master(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     """INV-43. The new slave's log has the deleted topic's messages, and its table never had the topic."""
     third = group.replicas.pop()
@@ -99,7 +101,7 @@ async def test_a_topic_deleted_before_a_slave_was_seeded_stays_deleted_when_it_i
 
 
 async def test_a_slave_counts_again_when_it_has_what_was_changed_while_it_was_away(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     """INV-43: it has the log long before, and may be the next master from the moment it counts."""
     del group.replicas[2:]
@@ -126,14 +128,14 @@ async def test_a_slave_counts_again_when_it_has_what_was_changed_while_it_was_aw
         await group.whole()
 
 
-async def has_the_changes(group: Group, successor: Replica, number: int) -> None:
+async def has_the_changes(group: ReplicaGroup, successor: ReplicaProcess, number: int) -> None:
     found = await topics(group, successor)
     assert found[f"Made{number}"]["readQueueNums"] == 7
     assert f"Doomed{number}" not in found
     assert not (successor.store / "consumequeue" / f"Doomed{number}").exists()
 
 
-async def alone(group: Group) -> None:
+async def alone(group: ReplicaGroup) -> None:
     """Wait until the master is all of its set."""
 
     async def shrunk() -> bool:
@@ -144,7 +146,7 @@ async def alone(group: Group) -> None:
 
 
 async def test_changes_that_were_answered_are_the_successors_whose_master_dies_right_after(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     """INV-43: in a group whose sends wait for slaves, so do changes of topics and groups."""
     del group.replicas[2:]

@@ -11,7 +11,7 @@ from test_group_tables import produce, roles, succeeded
 from test_table_changes import KEPT, ask, make_topic
 
 from tandemmq import PushConsumer, StartFrom
-from tandemmq.chaos.groups import Group, GroupPlan
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.cluster.remoting import Command
 
 pytestmark = pytest.mark.system
@@ -20,14 +20,14 @@ DELETE_TOPIC, COMMIT = 215, 15
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with Group(tmp_path, GroupPlan(replicas=2)) as made:
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    async with ReplicaGroup(tmp_path, GroupPlan(replicas=2)) as made:
         await made.start()
         yield made
 
 
 async def test_a_running_consumer_gets_all_of_a_topics_next_life_and_from_the_successor_too(
-    group: Group,
+    group: ReplicaGroup,
 ) -> None:
     """INV-42: it stands at 40, and what is sent next gets the offsets from 0 on."""
     master, slave = await roles(group)

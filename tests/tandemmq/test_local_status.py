@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tandemmq.cluster.client import BrokerUnreachable, NoNameServer, Replica, ReplicaSet
 from tandemmq.local import layout as local_layout
 from tandemmq.local import processes as local_processes
-from tandemmq.local.layout import Layout, Member, open_or_create
+from tandemmq.local.layout import Layout, LocalProcess, open_or_create
 from tandemmq.local.status import Status, look, to_text, to_tree
 
 A0, A1, B0, B1 = (f"127.0.0.1:{port}" for port in (10_911, 10_921, 10_931, 10_941))
@@ -217,7 +217,7 @@ async def test_masters_alone_have_the_short_table(
     monkeypatch.setattr(local_layout, "port_problem", lambda port: None)
     alone = open_or_create(tmp_path / "alone", None, None, None)
 
-    def state(_: Layout, member: Member) -> tuple[str, int | None]:
+    def state(_: Layout, member: LocalProcess) -> tuple[str, int | None]:
         return ("stopped", None) if member.name == "broker-b" else ("running", 5)
 
     monkeypatch.setattr(local_processes, "state", state)

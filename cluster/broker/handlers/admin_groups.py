@@ -14,7 +14,12 @@ from tandemmq.cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
-from tandemmq.cluster.broker.reading.members import ConsumerMembers, Member, Peer, ProducerMembers
+from tandemmq.cluster.broker.reading.members import (
+    ConsumerMembers,
+    GroupClient,
+    Peer,
+    ProducerMembers,
+)
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
@@ -295,16 +300,16 @@ class GroupAdminHandlers:
         return command.reply(answer.code, answer.remark, answer.ext, answer.body)
 
 
-def _peer(member: Member) -> str:
+def _peer(member: GroupClient) -> str:
     host, port = member.connection.peer
     return f"{host}:{port}"
 
 
-def _language(member: Member) -> str:
+def _language(member: GroupClient) -> str:
     return LANGUAGE_NAMES.get(member.language, "OTHER")
 
 
-def _connection_json(member: Member) -> dict[str, Any]:
+def _connection_json(member: GroupClient) -> dict[str, Any]:
     return {
         "clientAddr": _peer(member),
         "clientId": member.client_id,

@@ -22,9 +22,9 @@ from tandemmq.cluster.broker.reading.members import (
     CONSUME_ACTIVELY,
     GROUPS_MAX,
     ConsumerMembers,
+    GroupClient,
     GroupMembers,
     Heartbeat,
-    Member,
     Peer,
     ProducerMembers,
 )
@@ -255,8 +255,8 @@ class ClientHandlers:
         order = any(found is not None and found.order for found in wanted)
         self._topics.create_for_retry(topic, group.retry_queue_nums, order=order, wait=False)
 
-    def _member(self, command: Command, connection: Peer, client_id: str) -> Member:
-        return Member(
+    def _member(self, command: Command, connection: Peer, client_id: str) -> GroupClient:
+        return GroupClient(
             connection,
             client_id,
             command.language,

@@ -33,7 +33,7 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True)
-class Member:
+class GroupClient:
     """One client on one connection, as its last heartbeat described it.
 
     language and version: wire numbers.
@@ -51,7 +51,7 @@ class Member:
 class Heartbeat:
     """What one heartbeat says of one consumer group."""
 
-    member: Member
+    member: GroupClient
     consume_type: str
     message_model: str
     consume_from_where: str
@@ -70,7 +70,7 @@ class GroupMembers:
     message_model: str = ""
     consume_from_where: str = ""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    connections: dict[int, Member] = field(default_factory=dict)
+    connections: dict[int, GroupClient] = field(default_factory=dict)
 
     @property
     def broadcasting(self) -> bool:
@@ -133,7 +133,7 @@ class ConsumerMembers:
         found = self._groups.get(name)
         return found.client_ids() if found is not None else []
 
-    def find(self, name: str, client_id: str) -> Member | None:
+    def find(self, name: str, client_id: str) -> GroupClient | None:
         """The newest connection of one client in a group."""
         found = self._groups.get(name)
         if found is None:
@@ -211,22 +211,22 @@ class ProducerMembers:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, Member]] = {}
+        self._groups: dict[str, dict[int, GroupClient]] = {}
         self._groups_of: dict[int, set[str]] = {}  # by connection
         self._uses: Counter[tuple[int, str]] = Counter()  # groups of a connection by client id
         self._clients: dict[str, Peer] = {}
         self._turn = 0
 
-    def group(self, name: str) -> list[Member]:
+    def group(self, name: str) -> list[GroupClient]:
         return list(self._groups.get(name, {}).values())
 
-    def groups(self) -> dict[str, list[Member]]:
+    def groups(self) -> dict[str, list[GroupClient]]:
         return {name: list(members.values()) for name, members in self._groups.items()}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def register(self, name: str, member: Member) -> bool:
+    def register(self, name: str, member: GroupClient) -> bool:
         """Take a client into a group; False when its connection is in GROUPS_MAX others already."""
         key = member.connection.id
         mine = self._groups_of.setdefault(key, set())
@@ -243,7 +243,7 @@ class ProducerMembers:
         self._clients[member.client_id] = member.connection
         return True
 
-    def _forget_use(self, member: Member) -> None:
+    def _forget_use(self, member: GroupClient) -> None:
         use = (member.connection.id, member.client_id)
         self._uses[use] -= 1
         if not self._uses[use]:

@@ -31,8 +31,8 @@ from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate,
 from tandemmq.cluster.broker.standing.standing import (
     MASTER_ID,
     Follows,
-    Refused,
     RoleChanges,
+    SendRefused,
     slave_refusal,
 )
 from tandemmq.cluster.config import ConfigError
@@ -141,18 +141,18 @@ class ClassicMaster:
 
     # --- what others ask ---
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> SendRefused | None:
         """A group that wants several copies may rather refuse than store one: minInSyncReplicas."""
         if self.unproven:
             why = "broker unable to service, until its name is known to be its own"
-            return Refused(NotYetServing(why), wait_ms=None)
+            return SendRefused(NotYetServing(why), wait_ms=None)
         rules = self.core.rules
         if rules.copies_min < 2 or not self.core.mode.waits_for_slaves:
             return None
         available = self._available()
         if 1 + available >= rules.copies_min:
             return None
-        return Refused(TooFewReplicas("in-sync replicas not enough"))
+        return SendRefused(TooFewReplicas("in-sync replicas not enough"))
 
     def confirmed(self) -> int:
         """What consumers see was acknowledged, or is known to be waited for in vain.
@@ -443,8 +443,8 @@ class ClassicSlave:
 
     # --- what others ask ---
 
-    def refusal(self) -> Refused | None:
-        return Refused(slave_refusal())
+    def refusal(self) -> SendRefused | None:
+        return SendRefused(slave_refusal())
 
     def confirmed(self) -> int:
         return NO_LIMIT

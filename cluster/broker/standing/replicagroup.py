@@ -26,7 +26,7 @@ from tandemmq.cluster.broker.standing.handover import HandOver
 from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
 from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
 from tandemmq.cluster.broker.standing.membership import Membership
-from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, Refused, RoleChanges
+from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, RoleChanges, SendRefused
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.process import Job
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -38,9 +38,9 @@ from tandemmq.replication import (
     MasterCore,
     Refusal,
     ReplicaCore,
+    ReplicaRole,
     SlaveCore,
 )
-from tandemmq.replication import Role as ReplicaRole
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import replica as r
 from tandemmq.replication import slave as s
@@ -64,7 +64,7 @@ GENTLE_MS: Final = 1_000
 GENTLE_PAUSE_MS: Final = 50  # in which their routes become those of the new master
 
 
-class Replica:
+class ControlledReplica:
     """A standing: what this replica is right now. See standing.Standing.
 
     membership  who we are, and what is known of our log
@@ -306,9 +306,9 @@ class Replica:
         slaves = self.core.master.slaves.values() if self.core.master is not None else ()
         return frozenset(each.replica for each in slaves if not each.incarnation)
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> SendRefused | None:
         if self.feed.failure is not None:
-            return Refused(NotMaster("this broker is about to stop"))
+            return SendRefused(NotMaster("this broker is about to stop"))
         now_ms = self._clock.monotonic_ms()
         why = self.core.refusal(now_ms)
         if why is None and self._open:
@@ -319,8 +319,8 @@ class Replica:
         elif now_ms < self._gentle_until_ms:
             wait_ms = GENTLE_PAUSE_MS
         if why is Refusal.NOT_ENOUGH_COPIES:
-            return Refused(TooFewReplicas(why.value), wait_ms)
-        return Refused(NotMaster((why or Refusal.CLOSED).value), wait_ms)
+            return SendRefused(TooFewReplicas(why.value), wait_ms)
+        return SendRefused(NotMaster((why or Refusal.CLOSED).value), wait_ms)
 
     def confirmed(self) -> int:
         return self.core.confirmed

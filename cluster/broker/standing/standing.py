@@ -19,7 +19,7 @@ RoleChanged = Callable[[Role], "Awaitable[None] | None"]
 Follows = Callable[[int, int], bool]
 
 
-class Refused(NamedTuple):
+class SendRefused(NamedTuple):
     """A send that is refused now.
 
     why      what its client is told
@@ -85,7 +85,7 @@ class Standing(Protocol):
     def stock_slaves(self) -> frozenset[int]:
         """Ids of connected slaves that speak RocketMQ's dialect, which tells of no process."""
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> SendRefused | None:
         """Why a send is refused now, before anything is appended; None when it may go ahead.
 
         Asked once per chunk of the short path, and for each send of the long one. Asking changes nothing.

@@ -10,7 +10,7 @@ from typing import Final
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.settings.config import Role, split_labels
 from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.watching.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from tandemmq.cluster.metrics import MetricTable, Reader, exposition
@@ -107,17 +107,17 @@ class Measures:
         if copied_ms and self._broker.standing.role is Role.SLAVE:
             yield (), max(0.0, (self._broker.clock.now_ms() - copied_ms) / 1000)
 
-    def _replica(self, value: Callable[[Replica], float]) -> Series:
+    def _replica(self, value: Callable[[ControlledReplica], float]) -> Series:
         """Of a broker with a controller."""
         standing = self._broker.standing
-        if isinstance(standing, Replica):
+        if isinstance(standing, ControlledReplica):
             yield (), float(value(standing))
 
     def _slaves(self, value: Callable[[SlaveLag], float]) -> Series:
         """By id, or by host where a slave does not say one: its port is another each time."""
         seen: Counter[str] = Counter()
         standing = self._broker.standing
-        absent = standing.absent() if isinstance(standing, Replica) else []
+        absent = standing.absent() if isinstance(standing, ControlledReplica) else []
         for each in (*standing.slaves(), *absent):
             name = str(each.replica) if each.replica else each.peer.rpartition(":")[0]
             seen[name] += 1

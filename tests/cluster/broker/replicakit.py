@@ -20,7 +20,7 @@ from tandemmq.cluster.broker.sending.acks import UNSETTLED, Acks
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing import controllerlink, identity
 from tandemmq.cluster.broker.standing.membership import find_membership
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import running
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -301,12 +301,12 @@ class Kit:
         self.suspect = SuspectMark(config.storage)
         self.flushes: list[int] = []
         self.told: list[str] = []
-        self.replica: Replica
+        self.replica: ControlledReplica
 
-    async def join(self) -> Replica:
+    async def join(self) -> ControlledReplica:
         rng = random.Random()  # another process each time
         membership = await find_membership(self.config, self.store, self.suspect, self.clock, rng)
-        self.replica = Replica(
+        self.replica = ControlledReplica(
             self.config, self.store, self.acks, self.clock, rng, membership=membership,
             wake=self.dispatch, flush=self.flushes.append,
         )  # fmt: skip

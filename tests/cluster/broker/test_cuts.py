@@ -8,7 +8,7 @@ import pytest
 from brokerkit import Asker, MakeBroker, TwoClocks
 
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.tables.cuts import KEEP_MS
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.remoting.command import Command
@@ -213,7 +213,7 @@ async def test_a_slave_moves_nobody(cut: Cut) -> None:
     assert not cut.broker.cuts.active
 
 
-class Reign(Replica):
+class Reign(ControlledReplica):
     """A replica as far as its broker asks it about its reign."""
 
     epoch = 3  # type: ignore[assignment]

@@ -13,8 +13,7 @@ from timekit import run
 from tandemmq.cluster.broker.errors import NotMaster
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.remoting.codes import ResponseCode
-from tandemmq.replication import GroupView
-from tandemmq.replication import Role as ReplicaRole
+from tandemmq.replication import GroupView, ReplicaRole
 from tandemmq.replication import election as e
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import replica as r

@@ -9,19 +9,19 @@ from brokerkit import FakeConnection
 from tandemmq.cluster.broker.reading.members import (
     GROUPS_MAX,
     ConsumerMembers,
+    GroupClient,
     GroupMembers,
     Heartbeat,
-    Member,
     ProducerMembers,
 )
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
 
 
-def member(connection: Any, client_id: str = "c", seen_ms: int = 0) -> Member:
-    return Member(connection, client_id, 0, 479, seen_ms, seen_ms)
+def member(connection: Any, client_id: str = "c", seen_ms: int = 0) -> GroupClient:
+    return GroupClient(connection, client_id, 0, 479, seen_ms, seen_ms)
 
 
-def beat(who: Member, *topics: str | Subscription, model: str = "CLUSTERING") -> Heartbeat:
+def beat(who: GroupClient, *topics: str | Subscription, model: str = "CLUSTERING") -> Heartbeat:
     wanted = [topic if isinstance(topic, Subscription) else Subscription(topic) for topic in topics]
     return Heartbeat(who, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", wanted)
 

@@ -9,7 +9,7 @@ import pytest
 from messagekit import UNIQUE, FakeConnection, Kit, open_kit
 
 from tandemmq.cluster.broker.handlers.pull import CODES
-from tandemmq.cluster.broker.reading.members import Heartbeat, Member
+from tandemmq.cluster.broker.reading.members import GroupClient, Heartbeat
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.storage import GetStatus, decode
@@ -71,7 +71,7 @@ def bodies(answer: Command | None) -> list[bytes]:
 def heartbeat(
     kit: Kit, subscription: Subscription, connection: FakeConnection, model: str = "CLUSTERING"
 ) -> None:
-    member = Member(connection, "client", 0, 479, 0, 0)
+    member = GroupClient(connection, "client", 0, 479, 0, 0)
     kit.members.register(
         "G",
         Heartbeat(member, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", [subscription]),

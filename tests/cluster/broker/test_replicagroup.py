@@ -29,13 +29,12 @@ from timekit import run
 from tandemmq.cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from tandemmq.cluster.broker.serving import leave_as_found
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.replicagroup import Replica
+from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
-from tandemmq.replication import GroupView
-from tandemmq.replication import Role as ReplicaRole
+from tandemmq.replication import GroupView, ReplicaRole
 from tandemmq.replication import election as e
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import replica as r
@@ -48,7 +47,7 @@ __all__ = ["controllers"]
 # -- taking part --------------------------------------------------------------------------------
 
 
-def why_refused(replica: Replica) -> BrokerError | None:
+def why_refused(replica: ControlledReplica) -> BrokerError | None:
     refused = replica.refusal()
     return None if refused is None else refused.why
 

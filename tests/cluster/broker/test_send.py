@@ -15,7 +15,7 @@ from tandemmq.cluster.broker.reading.locks import QueueName
 from tandemmq.cluster.broker.sending.acks import at_once
 from tandemmq.cluster.broker.sending.messages import UniqueIds
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.standing import Refused, slave_refusal
+from tandemmq.cluster.broker.standing.standing import SendRefused, slave_refusal
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.storage import FlushMode, parse_offset_message_id
@@ -283,7 +283,7 @@ async def test_a_send_waits_while_a_planned_change_of_role_is_under_way(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     standing = kit.standing
-    monkeypatch.setattr(standing, "refusal", lambda: Refused(slave_refusal(), wait_ms=60_000))
+    monkeypatch.setattr(standing, "refusal", lambda: SendRefused(slave_refusal(), wait_ms=60_000))
     received = bytearray(b"hello")
     request = Command(310, send_ext(), memoryview(received), opaque=3)
     waiting = kit.sends.handle_send_message(request, cast(Connection, FakeConnection()))

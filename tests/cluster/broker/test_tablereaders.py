@@ -14,7 +14,7 @@ from test_metasync import MASTER, OFFSETS, Pair
 from tandemmq.cluster.broker.errors import BrokerError, NotMaster, TooFewReplicas
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.standing import Follows, Refused, RoleChanges
+from tandemmq.cluster.broker.standing.standing import Follows, RoleChanges, SendRefused
 from tandemmq.cluster.broker.tables import tablereaders
 from tandemmq.cluster.broker.tables.metasync import KINDS
 from tandemmq.cluster.broker.tables.savedfile import CHANGES_KEPT, SavedFile
@@ -46,8 +46,8 @@ class Standing:
     def slaves(self) -> list[int]:
         return [2]
 
-    def refusal(self) -> Refused | None:
-        return None if self.refused is None else Refused(self.refused)
+    def refusal(self) -> SendRefused | None:
+        return None if self.refused is None else SendRefused(self.refused)
 
 
 class Kit:

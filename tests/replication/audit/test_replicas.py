@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemmq.audit.replicas import Group, http_url, make_sure
+from tandemmq.audit.replicas import RunningGroup, http_url, make_sure
 from tandemmq.replication.audit import live
 from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
 from tandemmq.replication.audit.live import Access, Standing
@@ -72,6 +72,6 @@ def test_port_of_somebody_else_is_refused(
 ) -> None:
     said = Standing(cluster, group, broker_id, "ASYNC_MASTER", 0, 0, 0, 0)
     monkeypatch.setattr(live.BrokerPort, "standing", lambda self: said)
-    group_named = Group("C", "broker-a", {"broker-a-0": "http://127.0.0.1:1"})
+    group_named = RunningGroup("C", "broker-a", {"broker-a-0": "http://127.0.0.1:1"})
     with pytest.raises(error, match=sentence):
         make_sure(group_named, "broker-a-0", "http://127.0.0.1:1", Access())
