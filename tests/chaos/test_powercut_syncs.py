@@ -45,12 +45,12 @@ class OsWithout:
 
 def leave_out(target: str) -> Callable[[Patch], None]:
     """A function of storage, by module and name, that only syncs."""
-    return lambda patch: patch.setattr(f"storage.{target}", not_called)
+    return lambda patch: patch.setattr(f"tandemmq.storage.{target}", not_called)
 
 
 def leave_out_call(module: str, call: str) -> Callable[[Patch], None]:
     """What one module of storage has of os."""
-    return lambda patch: patch.setattr(f"storage.{module}.os", OsWithout(call))
+    return lambda patch: patch.setattr(f"tandemmq.storage.{module}.os", OsWithout(call))
 
 
 def zeros_of_queues(patch: Patch) -> None:
