@@ -73,7 +73,7 @@ def forgets_the_names_of_directories(patch: pytest.MonkeyPatch) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
     for module in ("segment", "jsonfile", "setaside", "store"):
-        patch.setattr(f"storage.{module}.make_directory", make)
+        patch.setattr(f"tandemmq.storage.{module}.make_directory", make)
 
 
 def forgets_the_names_of_tables(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,18 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+#: links in tandemmq/ (docs/decisions/0011): under these names alone a checkout has second copies of everything
+LINKED = {"storage", "replication", "cluster", "chaos"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_copy_of_everything() -> Iterator[None]:
+    """A patch of "storage.x" would patch nothing that runs."""
+    yield
+    assert not LINKED & sys.modules.keys()
