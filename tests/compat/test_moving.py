@@ -81,7 +81,7 @@ def test_a_file_without_addresses_comes_over_with_the_address_that_messages_were
         every = {"namesrv": names.address, "topic": "Moved"}
         given = {"flushConsumerOffsetInterval": 500}
         theirs = JavaBroker(NEWEST, tmp_path, names.address, store=store, settings=given)
-        unsaid(tmp_path / "broker-a-home" / "conf" / "broker.conf")
+        unsaid(tmp_path / "broker-a.conf")
         with theirs:
             theirs.start()
             told = registered_at(names.address, "broker-a")

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 #: what every server of the run executes before anything else
 PLANTED = """
-    from tandemmq.cluster.broker import cuts, delay
+    from tandemmq.cluster.broker.sending import delay
+    from tandemmq.cluster.broker.tables import cuts
 
     # consumers beyond the end that a cut left stay there: what is sent to those offsets passes them by
     cuts.Cuts.target = lambda *_: None
