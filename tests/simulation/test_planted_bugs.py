@@ -557,7 +557,7 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...], Check | str]] = {
     "believes news from before it registered": (
         Parts(broker=type("Planted", (Broker,), {"make_replica": BelievesOldNews})),
         (Mode.S0, Mode.S1),
-        "(<Role.JOINING",
+        "(<ReplicaRole.JOINING",
     ),
     "keeps an empty reign": (with_history(KeepsEmptyReigns()), (Mode.S0, Mode.A0), Check.WRITER),
     "moves the start of a trimmed reign": (
@@ -748,7 +748,7 @@ def test_what_another_check_finds_does_not_count() -> None:
     parts = with_master(AcksAlone)
     seed = next(each for each in range(SEEDS_MAX) if found(parts, Mode.S0, each, Check.UNHELD))
     assert not found(parts, Mode.S0, seed, Check.LOST)
-    assert not found(parts, Mode.S0, seed, "(<Role.JOINING")
+    assert not found(parts, Mode.S0, seed, "(<ReplicaRole.JOINING")
 
 
 def test_each_check_of_the_simulator_finds_a_planted_bug_or_says_why_none_is_planted() -> None:
