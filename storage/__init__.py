@@ -64,6 +64,7 @@ from tandemmq.storage.errors import (
     StoreNotWritable,
 )
 from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.owner import Owner
 from tandemmq.storage.pagecache import PageCache
 from tandemmq.storage.querying import QueryResult
 from tandemmq.storage.queuefiles import BLANK_SIZE
@@ -72,6 +73,25 @@ from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.store import MessageStore, open_store
 from tandemmq.storage.storelock import is_in_use
+from tandemmq.storage.timerlog import (
+    NO_UNIT,
+    TIMER_BITS,
+    TIMER_DEFAULT,
+    TIMER_DELETE,
+    TIMER_ROLL,
+    UNIT_BYTES,
+    TimerLog,
+    TimerUnit,
+    sync_files,
+)
+from tandemmq.storage.timerwheel import (
+    Slot,
+    TimerCheckpoint,
+    TimerWheel,
+    load_timer_checkpoint,
+    save_timer_checkpoint,
+    write_wheel,
+)
 from tandemmq.storage.tombstones import Tombstones
 
 __all__ = [
@@ -79,7 +99,13 @@ __all__ = [
     "BOOT_ID_PATH",
     "COMPILED",
     "EVERYTHING",
+    "NO_UNIT",
     "QUEUE_ENTRY_BYTES",
+    "TIMER_BITS",
+    "TIMER_DEFAULT",
+    "TIMER_DELETE",
+    "TIMER_ROLL",
+    "UNIT_BYTES",
     "BatchItem",
     "BatchPlaced",
     "Bytes",
@@ -103,6 +129,7 @@ __all__ = [
     "MessageStore",
     "MessageTooLarge",
     "NotAStore",
+    "Owner",
     "PageCache",
     "Placed",
     "Problem",
@@ -115,6 +142,7 @@ __all__ = [
     "RunningMark",
     "SegmentUnavailable",
     "Selector",
+    "Slot",
     "StorageConfig",
     "StorageError",
     "StoreFlags",
@@ -123,6 +151,10 @@ __all__ = [
     "StoreNotWritable",
     "SysFlag",
     "SystemClock",
+    "TimerCheckpoint",
+    "TimerLog",
+    "TimerUnit",
+    "TimerWheel",
     "Tombstones",
     "begins_entry",
     "decode",
@@ -145,6 +177,7 @@ __all__ = [
     "join_properties",
     "jsonfile",
     "load_checkpoint",
+    "load_timer_checkpoint",
     "make_directory",
     "offset_message_id",
     "open_store",
@@ -154,12 +187,15 @@ __all__ = [
     "queue_tags_code",
     "record_ends",
     "record_size",
+    "save_timer_checkpoint",
     "scan",
     "setaside",
     "split_batch",
     "store_config",
     "stretch_digest",
+    "sync_files",
     "tags_code",
     "takes_queue_offset",
     "unpack_host",
+    "write_wheel",
 ]

@@ -7,7 +7,7 @@ name.
 cdef enum:
     # Checksum of this file's other lines. A module built over another version of it would read and
     # write in the wrong places, so each compares its own value at import with tandemmq.storage._record's.
-    LAYOUT = 0x6AA662CC
+    LAYOUT = 0x0E3943CE
 
 cdef struct DraftFields:
     # One message as pointers. properties are stored first, then, with one 0x02 at the joint,
@@ -106,6 +106,8 @@ cdef class LogTail:
     cdef public long long segment_start
     cdef public long long last_store_ms
     cdef public long long committed_ms
+    cdef readonly long long records
+    cdef readonly long long record_bytes
     cdef readonly str failure
 
     # append() for a caller that has checked sizes and has no Draft: -1 when it does not fit.

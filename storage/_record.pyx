@@ -795,6 +795,8 @@ cdef class LogTail:
         write_record(at, draft, size, self.segment_start + position)
         self.last_store_ms = draft.store_ms
         self.position = position + size
+        self.records += 1
+        self.record_bytes += size
         return self.segment_start + position
 
     def append(self, draft, queue_offset, store_ms):
@@ -862,6 +864,8 @@ cdef class LogTail:
         if index:
             self.last_store_ms = fields.store_ms
         self.position = position  # only now: a failure above leaves no half batch behind
+        self.records += index
+        self.record_bytes += total
         return placed
 
     def append_raw(self, const unsigned char[::1] data not None):

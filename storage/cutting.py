@@ -54,8 +54,8 @@ class Cut:
         go_on(store.log, store.queues)
         store.dispatcher.stats.store_ms = min(store.dispatcher.stats.store_ms, self._kept_ms)
         underive(store, log_end)
-        if store.on_cut is not None:
-            store.on_cut(log_end)
+        if store.owner.cut is not None:
+            store.owner.cut(log_end)
 
     def flush(self) -> None:
         """Put it on the disk. [thread] Raises OSError, FlushFailed."""

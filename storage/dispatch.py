@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +14,7 @@ from tandemmq.storage.derive import Sink
 from tandemmq.storage.errors import CorruptFile
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.keyindex import IndexUnavailable, KeyIndex
+from tandemmq.storage.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,7 @@ class Dispatcher:
         self.starved = (
             False  # a full disk keeps a record from its queue, or the index from following
         )
-        self.on_arrivals: Callable[[list[Arrival]], None] | None = None
-        #: told why, once, when dispatch has stopped for good
-        self.on_broken: Callable[[str], None] | None = None
+        self.owner = Owner()
         self._log = log_
         self._queues = queues
         self._index = index
@@ -128,7 +126,7 @@ class Dispatcher:
         """
         # INV-3
         assert limit <= self._log.end, f"dispatch up to {limit}, the log ends at {self._log.end}"
-        arrivals: list[Arrival] | None = None if self.on_arrivals is None else []
+        arrivals: list[Arrival] | None = None if self.owner.arrived is None else []
         done = 0
         self.starved = False
         if self.index_position < self.position:
@@ -163,8 +161,8 @@ class Dispatcher:
         self.stats.records += done
         if not flags.writable and flags.full and not self.starved:
             flags.clear(Problem.QUEUES_FULL)
-        if arrivals and self.on_arrivals is not None:
-            self.on_arrivals(arrivals)
+        if arrivals and self.owner.arrived is not None:
+            self.owner.arrived(arrivals)
         return done
 
     def _catch_up_index(self, records_max: int) -> None:
@@ -228,6 +226,6 @@ class Dispatcher:
             news = self._flags.set(Problem.QUEUE_ERROR, str(failure))
         if news:
             log.error("store refuses writes until_restart=%s why=%s", not full, failure)
-            if not (full or of_index) and self.on_broken is not None:
-                self.on_broken(str(failure))
+            if not (full or of_index) and self.owner.broken is not None:
+                self.owner.broken(str(failure))
         return of_index

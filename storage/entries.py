@@ -6,9 +6,10 @@ All of it may run beside the store's thread: a log's end far behind may have to 
 from __future__ import annotations
 
 import hashlib
+from itertools import islice
 from typing import Final, NamedTuple
 
-from tandemmq.storage.codec import scan
+from tandemmq.storage.codec import Head, scan
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.derivation import BLANK, derive
 
@@ -86,6 +87,23 @@ def entry_bytes(log: CommitLog, entry: Entry) -> bytes | None:
 def file_starts(log: CommitLog) -> list[int]:
     """Where each file begins, in order."""
     return [each.start for each in log.run.segments]
+
+
+def walk(log: CommitLog, offset: int, records_max: int) -> tuple[list[Head], int]:
+    """Heads of the records from an offset on, at most so many, and the offset behind them; the log's end once that
+    is reached. Where retention took the first of them, from the log's start on. Raises CorruptRecord."""
+    offset = max(offset, log.start)
+    segment = log.run.find(offset)
+    if segment is None or offset >= log.end:
+        return [], log.end
+    heads = list(islice(scan(segment.view, offset - segment.start, segment.wrote), records_max))
+    if not heads:
+        return [], log.end
+    behind = segment.start + heads[-1].position + heads[-1].size
+    if heads[-1].blank:
+        heads.pop()
+        behind = segment.end
+    return heads, behind
 
 
 def record_ends(log: CommitLog, start: int) -> list[int]:

@@ -50,10 +50,11 @@ def load(path: str | Path) -> dict[str, Any] | None:
     return None
 
 
-def save(path: str | Path, value: dict[str, Any] | bytes) -> None:
+def save(path: str | Path, value: dict[str, Any] | bytes, *, mode: int | None = None) -> None:
     """Replace the file by `value` as JSON; the former content becomes `path`.bak. Raises OSError.
 
     value   bytes: it is encoded already
+    mode    permissions of the file, 0o600 where it holds secrets; None: as the process makes files
     At every moment the file or its .bak is whole, and once this returns the new content is on the
     disk.
     """
@@ -62,13 +63,13 @@ def save(path: str | Path, value: dict[str, Any] | bytes) -> None:
     data = value if isinstance(value, bytes) else fastjson.dumps(value)
     if len(data) <= PRETTY_BYTES_MAX:
         data = msgspec.json.format(data, indent=1)
-    write_keeping_previous(path, data)
+    write_keeping_previous(path, data, mode=mode)
 
 
-def write_keeping_previous(path: str | Path, data: bytes) -> None:
+def write_keeping_previous(path: str | Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace a small file; its former content becomes `path`.bak. As save(). Raises OSError."""
     path = Path(path)
-    fresh = _write_beside(path, data)
+    fresh = _write_beside(path, data, mode)
     try:
         older = path.with_name(path.name + BAK_SUFFIX)
         if path.exists() and path.stat().st_size:
@@ -84,12 +85,12 @@ def write_keeping_previous(path: str | Path, data: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
+def write_atomically(path: str | Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace a small file so that a crash leaves either the old or the new content. Raises
     OSError.
     """
     path = Path(path)
-    fresh = _write_beside(path, data)
+    fresh = _write_beside(path, data, mode)
     try:
         os.replace(fresh, path)
     except OSError:
@@ -98,10 +99,12 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
     fresh = path.with_name(path.name + ".new")
     try:
         with open(fresh, "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # before there is anything to read
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

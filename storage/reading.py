@@ -25,7 +25,13 @@ compiled(globals(), "tandemmq.storage._reading")
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20
 
+#: after so many bytes of judged properties (or of whole records, where these are not in memory) an answer is due
+JUDGED_BYTES_MAX: Final = 1 << 20
+
 _SIZE_MAGIC: Final = struct.Struct(">ii")
+_MAGIC_SYS_FLAG: Final = struct.Struct(">4xi28xi")
+_INT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">H")
 
 
 class GetStatus(enum.Enum):
@@ -71,12 +77,14 @@ def hot_bytes(config: StorageConfig) -> int:
 class Selector:
     """Which messages of a queue a reader wants.
 
-    tag_codes  hashes of the wanted tags (signed 32 bits), as queue entries have them; None takes all
-    matches    judges a message by its properties as its record has them; asked only of those that tag_codes takes
+    tag_codes   hashes of the wanted tags (signed 32 bits), as queue entries have them; None takes all
+    matches     judges a message by its properties as its record has them; asked only of those that tag_codes takes
+    judged_max  of how many messages for one answer at most: fewer where a judgement is dear
     """
 
     tag_codes: frozenset[int] | None = None
     matches: Callable[[bytes], bool] | None = None
+    judged_max: int = 1 << 31
 
     def may_want(self, tag_codes: Iterable[int]) -> bool:
         """Whether a message with one of these may be among the wanted ones."""
@@ -144,7 +152,8 @@ class Reader:
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
         filter_bytes_max = max(self._filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
         offset = result.next_offset
-        chunk = queue.chunk(offset, -(-filter_bytes_max // QUEUE_ENTRY_BYTES))
+        entries_max = min(-(-filter_bytes_max // QUEUE_ENTRY_BYTES), selector.judged_max)
+        chunk = queue.chunk(offset, entries_max)
         if not chunk:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.next_file_offset(offset)
@@ -152,7 +161,7 @@ class Reader:
         hot_from = self._log.end - self._hot_bytes
         find = self._log.run.find
         records = result.records
-        total = examined = last_physical = skip_below = segment_start = segment_end = 0
+        total = examined = last_physical = skip_below = segment_start = segment_end = judged = 0
         view = memoryview(b"")
         bytes_limit, count_limit = self._limits(True, count_max, bytes_max)
         cold_limits = self._limits(False, count_max, bytes_max)
@@ -202,8 +211,13 @@ class Reader:
                     skip_below = physical - physical % self._log.run.segment_bytes
                     skip_below += self._log.run.segment_bytes
                 continue
-            if matches is not None and not matches(_properties(record)):
-                continue
+            if matches is not None:
+                properties = _properties(record)
+                judged += len(properties) if was_hot else size
+                if not matches(properties):
+                    if judged > JUDGED_BYTES_MAX:
+                        break
+                    continue
             records.append(record)
             total += size
             skip_below = 0
@@ -229,10 +243,8 @@ def _signed_int(code: int) -> int:
 
 def _properties(record: memoryview) -> bytes:
     """The encoded properties of a whole record, without touching its body."""
-    sys_flag = int.from_bytes(record[36:40], "big")
+    magic, sys_flag = _MAGIC_SYS_FLAG.unpack_from(record)
     at = 84 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
-    at += 4 + int.from_bytes(record[at : at + 4], "big")
-    wide = int.from_bytes(record[4:8], "big", signed=True) == MAGIC_V2
-    length_bytes = 2 if wide else 1
-    at += length_bytes + int.from_bytes(record[at : at + length_bytes], "big")
-    return bytes(record[at + 2 :])
+    at += 4 + _INT.unpack_from(record, at)[0]
+    at += 2 + _SHORT.unpack_from(record, at)[0] if magic == MAGIC_V2 else 1 + record[at]
+    return record[at + 2 :].tobytes()

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
 from tandemmq.storage.clock import Clock, SystemClock
-from tandemmq.storage.codec import BatchItem, Draft, LogTail, QueueTail
+from tandemmq.storage.codec import BatchItem, Draft, Head, LogTail, QueueTail
 from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
 from tandemmq.storage.config import FlushMode, StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.cutting import Cut
-from tandemmq.storage.derivation import Arrival
 from tandemmq.storage.directories import make_directory
 from tandemmq.storage.dispatch import Dispatcher, parse_delay_levels
 from tandemmq.storage.durability import Durability
+from tandemmq.storage.entries import walk
 from tandemmq.storage.errors import (
     FlushFailed,
     StoreIsFull,
@@ -28,6 +28,7 @@ from tandemmq.storage.errors import (
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
 from tandemmq.storage.logfiles import LogFiles
+from tandemmq.storage.owner import Owner
 from tandemmq.storage.putrules import PutRules
 from tandemmq.storage.querying import QueryResult, query_by_key
 from tandemmq.storage.reading import EVERYTHING, GetResult, Reader, Selector, hot_bytes
@@ -83,12 +84,8 @@ class MessageStore:
             root, mark, self.flags, self.log, self.queues, self.index, self.dispatcher
         )
         self.retention.durable = lambda: self.durability.derived
-        self.confirm_limit: Callable[[], int] | None = None
-        self.on_append: Callable[[], None] | None = None  # there is something to dispatch
-        #: told of each cut's log offset, when log, queues and index have it behind them
-        self.on_cut: Callable[[int], None] | None = None
-        #: has what is staged committed and its answers held: a put commits whatever lies before it
-        self.before_put: Callable[[], None] | None = None
+        self.owner = Owner()
+        self._counted = (0, 0)  # records of the log's tail, and their bytes, that stats know of
         self.recovered = Recovered(clean=True, same_boot=True)
         self.tails_dropped = 0  # who keeps a QueueTail asks for it anew when this changes
         self._mark = mark
@@ -164,8 +161,7 @@ class MessageStore:
 
     def put(self, draft: Draft) -> Placed:
         """Append one message. See the class for errors; limits are RocketMQ's."""
-        if self.before_put is not None:
-            self.before_put()
+        assert not self.log.staged, "whoever staged it must commit it, for answers go by that"
         self.put_rules.check(draft, len(draft.body))
         tail = self.queue_tail(draft.topic, draft.queue_id)
         try:
@@ -173,13 +169,12 @@ class MessageStore:
         except (StoreIsFull, FlushFailed) as error:
             self.put_rules.note_refused(error)
             raise
-        self.note_appended(1, placed.size)
+        self._count()
         return placed
 
     def put_batch(self, envelope: Draft, items: Sequence[BatchItem]) -> BatchPlaced:
         """Append one message per item, next to each other in one file."""
-        if self.before_put is not None:
-            self.before_put()
+        assert not self.log.staged, "as in put()"
         self.put_rules.check(envelope, sum(len(item.body) for item in items))
         tail = self.queue_tail(envelope.topic, envelope.queue_id)
         try:
@@ -187,7 +182,7 @@ class MessageStore:
         except (StoreIsFull, FlushFailed) as error:
             self.put_rules.note_refused(error)
             raise
-        self.note_appended(len(placed.offsets), placed.end - placed.offsets[0])
+        self._count()
         return placed
 
     def append_raw(self, data: Bytes, offset: int) -> int:
@@ -211,29 +206,28 @@ class MessageStore:
                 self.dispatcher.begin_at(offset)
         if not self.flags.writable:
             self.flags.clear(Problem.LOG_FULL)
-        self.note_appended(0, len(data))
+        self.stats.appended_bytes += len(data)
         return end
 
     def refusal(self) -> StoreNotWritable | None:
         """Why a put would be refused right now, whatever it holds; None when it would not."""
         return self.put_rules.refusal()
 
-    def commit(self, count: int, size: int) -> None:
-        """Make what the send path staged part of the log, and count it. Answers may leave only
-        after this. Raises FlushFailed, from then on always."""
+    def commit(self) -> None:
+        """Make what the send path staged part of the log. Answers may leave only after this. Raises
+        FlushFailed, from then on always."""
         try:
             self.log.commit()
         except FlushFailed as error:
             self.durability.note_final(error)
             raise
-        self.note_appended(count, size)
+        self._count()
 
-    def note_appended(self, count: int, size: int) -> None:
-        """Count what was appended to the log past put(), and have it dispatched."""
-        self.stats.appended_messages += count
-        self.stats.appended_bytes += size
-        if self.on_append is not None:
-            self.on_append()
+    def _count(self) -> None:
+        tail, (records, size) = self.log.tail, self._counted
+        self._counted = tail.records, tail.record_bytes
+        self.stats.appended_messages += tail.records - records
+        self.stats.appended_bytes += tail.record_bytes - size
 
     def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
         """Where the next message of a queue goes; the same object until the topic is deleted."""
@@ -289,10 +283,10 @@ class MessageStore:
 
     @property
     def confirmed(self) -> int:
-        """Consumers see what lies below: on disk (SYNC_FLUSH), and replicated (confirm_limit)."""
+        """Consumers see what lies below: on disk (SYNC_FLUSH), and replicated, as the owner says."""
         confirmed = self.log.flushed if self._synchronous else self.log.end
-        if self.confirm_limit is not None:
-            confirmed = min(confirmed, self.confirm_limit())
+        if self.owner.confirmed is not None:
+            confirmed = min(confirmed, self.owner.confirmed())
         return confirmed
 
     def whole(self, confirmed: int) -> int:
@@ -312,11 +306,9 @@ class MessageStore:
             self.stats.appended_messages = self.dispatcher.stats.records
         return done
 
-    def follow_dispatch(
-        self, on_arrivals: Callable[[list[Arrival]], None], on_broken: Callable[[str], None]
-    ) -> None:
-        """Have each round of dispatch report what came into queues, and why it stopped for good: that once."""
-        self.dispatcher.on_arrivals, self.dispatcher.on_broken = on_arrivals, on_broken
+    def belong_to(self, owner: Owner) -> None:
+        """Ask and tell this owner from now on."""
+        self.owner = self.dispatcher.owner = owner
 
     @property
     def dispatch_backlog_bytes(self) -> int:
@@ -415,6 +407,10 @@ class MessageStore:
         """The record at a log offset, confirmed or not; None when none begins there."""
         return self.log.record_at(physical_offset)
 
+    def walk(self, offset: int, records_max: int) -> tuple[list[Head], int]:
+        """See entries.walk; confirmed or not. Where records lie is in their physical_offset."""
+        return walk(self.log, offset, records_max)
+
     def file_range(self, offset: int, bytes_max: int) -> FileRange | None:
         """Where the log's bytes from an offset on lie, or from its start on; as far as one file goes. None: nowhere."""
         offset = max(offset, self.log.start)
@@ -444,8 +440,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues; its messages stay in the log until they age, and are nobody's. Raises OSError."""
-        if self.before_put is not None:
-            self.before_put()  # what is staged was sent before
+        assert not self.log.staged, "what is staged was sent before"
         self.burials.bury(topic, self.log.end)
 
     def clean_expired_queues(self, is_system: Callable[[str], bool] = lambda topic: False) -> int:

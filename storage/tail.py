@@ -43,6 +43,7 @@ class LogTail:
     position       where the next byte goes; [committed, position) is staged
     last_store_ms  the newest store time given; store times never go back, whatever the clock does
     committed_ms   the same of what is committed
+    records        appended one by one or in batches since the start, and record_bytes: their size
     failure        why a commit failed, or "". That is final (INV-8): what reached the file is not known
     """
 
@@ -56,6 +57,8 @@ class LogTail:
         "last_store_ms",
         "limit",
         "position",
+        "record_bytes",
+        "records",
         "segment_start",
     )
 
@@ -69,6 +72,7 @@ class LogTail:
         self.limit = 0
         self.last_store_ms = 0
         self.committed_ms = 0
+        self.records = self.record_bytes = 0
         self.failure = ""
 
     @property
@@ -162,6 +166,8 @@ class LogTail:
         )  # fmt: skip
         self.last_store_ms = store_ms
         self.position = position + size
+        self.records += 1
+        self.record_bytes += size
         return offset
 
     def append_batch(
@@ -199,6 +205,8 @@ class LogTail:
         if placed:
             self.last_store_ms = store_ms
         self.position = position  # only now: a failure above leaves no half batch behind
+        self.records += len(placed)
+        self.record_bytes += total
         return placed
 
     def append_raw(self, data: Bytes) -> int:

@@ -535,3 +535,21 @@ async def test_the_loop_goes_on_while_a_cut_waits_for_the_disk(opened: MessageSt
     release.set()
     await cutting
     assert opened.flushed == opened.end == offsets[20]
+
+
+def test_a_log_is_walked_from_any_record_to_its_end_over_files_and_what_retention_left(
+    opened: MessageStore,
+) -> None:
+    offsets = put(opened, 60)
+    assert len(opened.log.run.segments) > 2
+    for first in (0, 7, 59):
+        found, at = [], offsets[first]
+        while at < opened.end:
+            heads, at = opened.walk(at, 4)
+            found += [head.physical_offset for head in heads]
+        assert found == offsets[first:]
+    assert opened.walk(opened.end, 4) == ([], opened.end)
+    start = opened.log.run.segments[1].start
+    del opened.log.run.segments[0]
+    heads, _ = opened.walk(0, 1)
+    assert heads[0].physical_offset == start, "where retention took the beginning"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemmq.storage import fastjson
+from tandemmq.storage.fastjson import _Reader
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text()
@@ -152,3 +153,25 @@ def test_an_unterminated_string_of_escapes_is_judged_in_linear_time() -> None:
     with pytest.raises(ValueError):
         fastjson.loads(b"[" * 70 + b'"' + b'\\"' * 400_000)
     assert time.perf_counter() - began < 5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text('aé{}":,[]\\ ', max_size=4), st.integers(0, 3), st.text("T{}\"',", max_size=3)
+        ),
+        max_size=4,
+    ),
+    st.integers(-5, 5),
+)
+def test_maps_by_queue_are_read_as_the_tolerant_reader_reads_them(
+    queues: list[tuple[str, int, str]], value: int
+) -> None:
+    """Those are quoted first, which is faster; names that look like JSON must not confuse that."""
+    keys = [
+        fastjson.dumps({"brokerName": broker, "queueId": number, "topic": topic})
+        for broker, number, topic in queues
+    ]
+    entries = b",".join(b'%b:{"minOffset":%d,"note":%b}' % (key, value, key) for key in keys)
+    data = b'{"offsetTable":{%b}}' % entries
+    assert fastjson.loads(data) == _Reader(data.decode()).document()

@@ -25,6 +25,7 @@ from tandemmq.storage import (
     MessageStore,
     MessageTooLarge,
     NotAStore,
+    Owner,
     PropertiesTooLarge,
     StorageConfig,
     StoreIsFull,
@@ -197,15 +198,15 @@ def test_sync_flush_shows_messages_once_they_are_on_disk(opened: Opener) -> None
     assert store.dispatch() == 1
 
 
-def test_confirm_limit_holds_messages_back(opened: Opener) -> None:
+def test_messages_that_the_owner_does_not_confirm_are_held_back(opened: Opener) -> None:
     store = opened()
     first = store.put(draft())
     store.put(draft())
-    store.confirm_limit = lambda: first.end
+    store.belong_to(Owner(confirmed=lambda: first.end))
     assert store.dispatch() == 1
     assert store.max_offset("T", 0) == 1
     assert store.dispatch_backlog_bytes == 0
-    store.confirm_limit = None
+    store.belong_to(Owner())
     assert store.dispatch() == 1
 
 
@@ -221,7 +222,7 @@ def test_dispatching_beyond_the_end_of_the_log_is_a_bug(opened: Opener) -> None:
 def test_arrivals_are_reported_once_per_step(opened: Opener) -> None:
     store = opened()
     seen: list[Any] = []
-    store.dispatcher.on_arrivals = seen.append
+    store.belong_to(Owner(arrived=seen.append))
     for queue_id in (0, 1, 0):
         store.put(draft(queue_id=queue_id))
     assert store.dispatch(2) == 2
@@ -392,7 +393,7 @@ def test_failed_write_of_the_log_is_final_like_a_failed_flush(
     with pytest.raises(StoreNotWritable, match="No space left"):
         store.put(draft())
     with pytest.raises(FlushFailed):
-        store.commit(1, 100)
+        store.commit()
     assert store.end == store.confirmed == end
     with pytest.raises(FlushFailed):
         store.flush_log(4)
@@ -411,7 +412,7 @@ def test_checkpoint_does_not_vouch_for_what_is_only_staged(opened: Opener) -> No
     put_end = store.end
     store.flush_log()
     assert (store.checkpoint.physic_ms, store.flushed) == (known_ms, put_end)
-    store.commit(1, 100)
+    store.commit()
     store.flush_log()
     assert store.checkpoint.physic_ms == known_ms + 5_000
 
@@ -672,7 +673,7 @@ def test_unconfirmed_messages_keep_the_mark_so_that_no_java_broker_loses_them(
     # INV-11
     store = opened()
     store.put(draft())
-    store.confirm_limit = lambda: 0
+    store.belong_to(Owner(confirmed=lambda: 0))
     opened.stop()
     assert (tmp_path / "store" / "abort").exists()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.storage import Draft, MessageStore, StorageConfig, SysFlag, encode, open_store
+from tandemmq.storage import Draft, MessageStore, Owner, StorageConfig, SysFlag, encode, open_store
 
 SEGMENT_BYTES = 4096
 
@@ -45,7 +45,7 @@ def test_offsets_go_on_behind_what_is_not_dispatched_over_several_files(
         store.put(Draft("T", 0, b"x" * 100))
     count, end = store.next_offset("T", 0), store.end
     store.log.queue_tails[b"T"][0].next_offset = 0  # as a slave's, which puts nothing
-    store.confirm_limit = lambda: end // 2
+    store.belong_to(Owner(confirmed=lambda: end // 2))
     store.dispatch()
     assert 0 < store.max_offset("T", 0) < count
     assert taken_over(store, records_max) == end
@@ -59,7 +59,7 @@ def test_half_messages_and_rolled_back_ones_take_no_queue_offset(
     received(store, 0)
     received(store, 1, SysFlag.COMMIT)
     received(store, 7, flag)  # whatever it says
-    store.confirm_limit = lambda: 0
+    store.belong_to(Owner(confirmed=lambda: 0))
     assert taken_over(store) == store.end
     assert store.next_offset("T", 0) == 2
 
@@ -70,7 +70,7 @@ def test_an_offset_that_the_log_gave_away_is_not_given_again_after_a_deletion_un
     """The topic's second life waits for its queue behind the first: its offsets are lower, and taken already."""
     for queue_offset in (40, 41, 0):
         received(store, queue_offset)
-    store.confirm_limit = lambda: 0
+    store.belong_to(Owner(confirmed=lambda: 0))
     taken_over(store)
     assert store.next_offset("T", 0) == 42
 
@@ -80,7 +80,7 @@ def test_messages_of_a_deleted_topic_hold_no_offset(store: MessageStore) -> None
     received(store, 1)
     store.tombstones.put("T", store.end)
     received(store, 0)
-    store.confirm_limit = lambda: 0
+    store.belong_to(Owner(confirmed=lambda: 0))
     taken_over(store)
     assert store.next_offset("T", 0) == 1
 
