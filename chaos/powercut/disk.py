@@ -139,15 +139,19 @@ class Disk:
         self._deaf = False
 
     def __enter__(self) -> Self:
+        self.begin()
+        for name in CALLS:
+            self._calls[name] = getattr(os, name)
+            setattr(os, name, self.hearing(name, self._calls[name]))
+        return self
+
+    def begin(self) -> None:
+        """All that is there is on the disk from now on."""
         self._deaf = False
         self._look(one_call=True)
         for directory in self._directories.values():
             directory.sync()
         self._synced.update(self.moment().written)
-        for name in CALLS:
-            self._calls[name] = getattr(os, name)
-            setattr(os, name, self._listening(name, self._calls[name]))
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -164,7 +168,8 @@ class Disk:
         finally:
             self._deaf = before
 
-    def _listening(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def hearing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """One of CALLS as this disk listens to it."""
         taken = TAKES_NAME.get(name)
 
         @functools.wraps(call)
@@ -235,6 +240,10 @@ class Disk:
                     else:
                         written[entry.inode()] = content(entry.path)
         return Moment(os.stat(self.base).st_ino, written)
+
+    def synced(self, path: Path) -> bytes:
+        """What of a file is on the disk for certain."""
+        return self._synced.get(os.stat(path).st_ino, b"")
 
     def cut_power(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from tandemmq.chaos.powercut.workload import HandClock, Workload, Written, config_of
-from tandemmq.storage import MessageStore, open_store
+from tandemmq.storage import MessageStore, Owner, open_store
 
 PIECE_BYTES_MAX: Final = 5_000
 
@@ -58,7 +58,7 @@ class Slave(Workload):
     def _open(self) -> None:
         super()._open()
         self._confirmed = min(self._confirmed, self.store.end)
-        self.store.confirm_limit = lambda: self._confirmed
+        self.store.belong_to(Owner(confirmed=lambda: self._confirmed))
 
     def _receive(self, store: MessageStore) -> None:
         assert self.master is not None

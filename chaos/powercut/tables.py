@@ -87,7 +87,7 @@ class Tables(Workload):
         self._offsets = OffsetTable(self.root / "config" / "consumerOffset.json", self.clock)
         levels = DelayLevels("1s 5s 10s 30s")
         path = self.root / "config" / "delayOffset.json"
-        self._schedule = DelaySchedule(store, levels, path, self.clock)
+        self._schedule = DelaySchedule(store, store.put, levels, path, self.clock)
         self._cuts = Cuts(
             self.root / "config" / "queueCuts.json", self._offsets, ConsumerMembers(),
             Lives(store, self.clock), self.clock,

@@ -1,0 +1,253 @@
+"""A cluster on a stage: a name server with its controller, replicas, clients, and what befalls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from tandemmq.chaos.whole import calls, servers
+from tandemmq.chaos.whole.faults import Faults
+from tandemmq.chaos.whole.judge import Jury, Promise
+from tandemmq.chaos.whole.load import ClientLoad
+from tandemmq.chaos.whole.plan import drawn
+from tandemmq.chaos.whole.stage import Finding, Host, Life, Stage
+from tandemmq.cluster.broker.broker import Broker
+from tandemmq.cluster.client import ClientError
+from tandemmq.replication import election as e
+from tandemmq.replication.config import Mode
+from tandemmq.storage import FlushFailed, StoreIsFull
+
+QUIET_EVENTS_MAX: Final = 60_000
+OPERATOR_US: Final = 4_000_000  # until a person looks
+LOOK_EVENTS: Final = 200
+RESTART_US: Final = (50_000, 900_000)
+
+
+class WholeCluster:
+    """Everything of one seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        root: Path,
+        *,
+        mode: Mode | None = None,
+        left_out: frozenset[int] = frozenset(),
+    ) -> None:
+        """left_out: faults that do not happen, by their number in the seed."""
+        self.left_out = left_out
+        self.stage = Stage(seed, root)
+        self.scenario = scenario = drawn(self.stage.chance, mode)
+        stage = self.stage
+        calls.install(stage)
+        stage.wires.delay_us = scenario.delay_us
+        servers.install(stage, self._announced)
+        self.names = stage.add_host("127.0.0.10", scenario.drifts[0])
+        self.replica_hosts = [
+            stage.add_host(f"127.0.0.{11 + number}", scenario.drifts[1 + number])
+            for number in range(scenario.replicas)
+        ]
+        self.client_hosts = [
+            stage.add_host(f"127.0.0.{20 + number}", scenario.drifts[5 + number])
+            for number in range(scenario.producers + 1)
+        ]
+        self.operator = stage.add_host("127.0.0.30", 0.0)
+        self.faulty = True
+        self.silent = False
+        self.healed_us = 0
+        self.losses = 0
+        self.judge = Jury(self)
+        self.load = ClientLoad(self)
+        self.mains: dict[int, tuple[str, Callable[[], Any]]] = {
+            self.names.number: (
+                "names",
+                partial(servers.names_main, self.names, dict(servers.TIMES)),
+            )
+        }
+        for number, host in enumerate(self.replica_hosts, 1):
+            main = partial(servers.broker_main, host, self.names, scenario, dict(servers.TIMES))
+            self.mains[host.number] = (f"broker-{number}", main)
+        *producers, consumer = self.client_hosts
+        for number, host in enumerate(producers, 1):
+            self.mains[host.number] = (
+                f"producer-{number}",
+                partial(self.load.producer_main, number),
+            )
+        self.mains[consumer.number] = ("consumer", self.load.consumer_main)
+        if scenario.forgetful:
+            for host in (self.names, *self.replica_hosts):
+                host.listen_to_disk()
+        for host in stage.hosts[:-1]:
+            stage.after(1000 * host.number + 1, self.start, host)
+        self.faults = Faults(self)
+
+    # --- processes ---
+
+    def start(self, host: Host) -> None:
+        """What runs on this host, unless it does."""
+        if host.life is None and host.powered:
+            name, main = self.mains[host.number]
+            self.stage.note("starts", name)
+            Life(host, name, main, self._ended)
+
+    def _ended(self, life: Life, problem: BaseException | None) -> None:
+        """By itself: after SIGTERM, or because it must."""
+        if problem is not None and not isinstance(
+            problem, FlushFailed | StoreIsFull | OSError | ClientError
+        ):
+            self.stage.fail(Promise.DIED.name, f"{life.name}: {problem!r}", problem)
+            return
+        self.start_later(life.host)
+
+    def start_later(self, host: Host) -> None:
+        """As a supervisor does."""
+        if not host.powered:
+            self.stage.after(self.stage.draw(*RESTART_US), self._boot, host)
+        else:
+            self.stage.after(self.stage.draw(*RESTART_US), self.start, host)
+
+    def _boot(self, host: Host) -> None:
+        if not host.powered:
+            host.boot()
+        self.start(host)
+
+    def _announced(self, said: e.Announce) -> None:
+        """By the controller."""
+        self.stage.note("announced", said.kind.name, said.epoch)
+        if said.kind is e.Kind.ELECTED:
+            self.stage.mark("reign")
+        elif said.kind is e.Kind.LOSS_POSSIBLE:
+            self.losses += 1
+            self.stage.mark("loss declared")
+        elif said.kind is e.Kind.WAITING:
+            self.stage.mark("nobody can be elected")
+
+    def _operate(self) -> None:
+        """Everything is well but that nobody leads: a person says who shall, the one with the longest log."""
+        brokers = self.brokers()
+        if len(brokers) < len(self.replica_hosts) or self.operator.life is not None:
+            return
+        if any(each.standing.core.master for each in brokers.values()):  # type: ignore[attr-defined]
+            return
+        best: Any = max(brokers.values(), key=lambda each: each.store.end)
+        self.stage.mark("operator elects")
+        self.stage.note("operator elects", best.standing.core.replica)
+        Life(
+            self.operator,
+            "operator",
+            lambda: servers.elect(self.names, best.standing.core.replica),
+            lambda life, problem: None,
+        )
+
+    def brokers(self) -> dict[int, Broker]:
+        """By host number: those whose process has got so far."""
+        found: dict[int, Broker] = {}
+        for host in self.replica_hosts:
+            if host.life is not None and "broker" in host.life.parts:
+                found[host.number] = host.life.parts["broker"]
+        return found
+
+    def master(self) -> Broker | None:
+        """The one that takes messages, when it is one."""
+        leading = [
+            each for number, each in self.brokers().items() if not self._refuses(number, each)
+        ]
+        return leading[0] if len(leading) == 1 else None
+
+    def _refuses(self, number: int, broker: Broker) -> str:
+        """Why this broker takes no message now, by its own clock; "" when it does."""
+        life = self.stage.hosts[number].life
+        assert life is not None
+        with life.running():
+            refused = broker.standing.refusal()
+        return str(refused) if refused is not None else ""
+
+    @property
+    def master_host(self) -> int:
+        """The number of the host whose broker takes messages; -1 without one."""
+        leading = self.master()
+        return next((number for number, each in self.brokers().items() if each is leading), -1)
+
+    def members(self) -> list[Host]:
+        """Hosts of the sync-state-set, as the master of the latest epoch has it."""
+        best: Any = None
+        for broker in self.brokers().values():
+            core = broker.standing.core  # type: ignore[attr-defined]
+            if core.master is not None and (best is None or core.epoch > best.epoch):
+                best = core
+        if best is None:
+            return []
+        numbers = {
+            broker.standing.core.replica: host  # type: ignore[attr-defined]
+            for host, broker in self.brokers().items()
+        }
+        hosts = {each.number: each for each in self.replica_hosts}
+        return [hosts[numbers[each]] for each in best.master.granted if each in numbers]
+
+    # --- a run ---
+
+    def run(self, events: int) -> None:
+        """Faults for so many turns, then heal, and on until all is quiet. Raises Finding."""
+        stage = self.stage
+        stage.run_until(events)
+        self.faulty = False
+        stage.note("heal")
+        self.healed_us = stage.now_us
+        self.faults.heal()
+        limit = stage.events + QUIET_EVENTS_MAX
+        while not self._quiet():
+            if stage.events > limit:
+                missing = [each.number for each in self.judge.undelivered()]
+                promise = Promise.LOST if self.silent and missing else Promise.STUCK
+                raise Finding(promise.name, f"undelivered {missing}\n{self.describe()}")
+            stage.run_until(stage.events + LOOK_EVENTS)
+            if stage.now_us - self.healed_us > OPERATOR_US:
+                self._operate()
+        self.judge.finish()
+        if stage.finding is not None:
+            raise stage.finding
+
+    def _quiet(self) -> bool:
+        """One master, everybody in its set with the same log, and everything acknowledged was delivered."""
+        brokers = self.brokers()
+        if len(brokers) != len(self.replica_hosts):
+            return False
+        master = self.master()
+        if master is None:
+            return False
+        core: Any = master.standing.core  # type: ignore[attr-defined]
+        if len(core.master.granted) != len(brokers):
+            return False
+        if self.load.book.acked_us <= self.healed_us:
+            return False
+        self.silent = True  # it works; nothing new, so that all comes to rest
+        if self.judge.undelivered() and not self.judge.may_lose:
+            return False
+        return all(
+            each.store.end == master.store.end and each.store.confirmed == master.store.end
+            for each in brokers.values()
+        )
+
+    def describe(self) -> str:
+        """Where everybody is."""
+        lines = [f"{self.scenario}"]
+        brokers = self.brokers()
+        for host in self.stage.hosts:
+            life = host.life
+            text = "dark" if not host.powered else "down" if life is None else life.name
+            if life is not None and life.paused:
+                text += " paused"
+            broker = brokers.get(host.number)
+            if broker is not None:
+                core: Any = broker.standing.core  # type: ignore[attr-defined]
+                store = broker.store
+                text += (
+                    f" {core.role.value} epoch {core.epoch} end {store.end} flushed {store.flushed} "
+                    f"confirmed {store.confirmed} refuses {self._refuses(host.number, broker)!r}"
+                )
+                if core.master is not None:
+                    text += f" set {sorted(core.master.granted)}"
+            lines.append(f"  host {host.number}: {text}")
+        return "\n".join(lines)

@@ -1,0 +1,146 @@
+"""What must hold in every seed, judged by what clients were told and what the replicas' files hold."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from tandemmq.chaos.whole.load import LEVEL_MS, Sent
+from tandemmq.chaos.whole.servers import SEGMENT_BYTES
+from tandemmq.chaos.whole.stage import Host
+
+if TYPE_CHECKING:
+    from tandemmq.chaos.whole.cluster import WholeCluster
+    from tandemmq.cluster.client import ReceivedMessage
+
+EARLY_MS: Final = 30  # clocks drift
+FRESH_US: Final = 3_000_000
+RECORD_BYTES_MAX: Final = 4096
+
+
+class Promise(enum.Enum):
+    """What a Finding breaks."""
+
+    LOST = "an acknowledged message is not delivered"
+    COPIES = "a message is acknowledged that a member of the sync-state-set does not have"
+    FLUSHED = "a message is acknowledged that the disk does not have"
+    REWRITTEN = "two messages at one place of one queue were seen"
+    FOREIGN = "what was delivered nobody sent"
+    EARLY = "a delayed message came before its time"
+    ORDER = "an orderly consumer got a queue's messages out of order"
+    DIVERGED = "replicas differ after everything healed"
+    STUCK = "not quiet after everything healed"
+    DIED = "a server ended by itself"
+    UNHANDLED = "nobody caught an exception"
+
+
+class Jury:
+    """Judges one seed while it runs, and at its end."""
+
+    def __init__(self, cluster: WholeCluster) -> None:
+        self._cluster = cluster
+        self._stage = cluster.stage
+        self._places: dict[tuple[str, int, int], int] = {}  # (topic, queue, offset) -> message
+        self._last: dict[
+            int, int
+        ] = {}  # queue -> offset of the newest message that was handled for the first time
+
+    def fail(self, promise: Promise, text: str) -> None:
+        self._stage.fail(promise.name, text)
+
+    # --- while it runs ---
+
+    def acknowledged(self, sent: Sent) -> None:
+        """A producer was told that its message is stored."""
+        self._stage.note("acked", sent.number, sent.offset, *sent.queue)
+        if not sent.level:
+            self._place("Orders", sent.queue[0], sent.queue[1], sent.number)
+        mode = self._cluster.scenario.mode
+        marker = b"KEYS\x01%d\x02" % sent.number
+        for host in self._cluster.members():
+            if not mode.waits_for_slaves and host.number != self._cluster.master_host:
+                continue
+            if host.lost_power_us > sent.asked_us - FRESH_US:
+                continue  # it is about to leave the set, or to be filled again
+            place = f"message {sent.number} at {sent.offset}, host {host.number}"
+            if not holds(host, sent.offset, marker):
+                self.fail(Promise.COPIES, f"{place}\n{self._cluster.describe()}")
+            elif mode.waits_for_disk and not holds(host, sent.offset, marker, durable=True):
+                self.fail(Promise.FLUSHED, f"{place}\n{self._cluster.describe()}")
+
+    def delivered(self, sent: Sent | None, message: ReceivedMessage) -> None:
+        """A listener got a message."""
+        if sent is None:
+            self.fail(Promise.FOREIGN, repr(message.body))
+            return
+        if not sent.failed_once and not sent.level:
+            self._place(message.topic, message.queue.queue_id, message.queue_offset, sent.number)
+            if self._cluster.scenario.orderly and not sent.delivered:
+                self._in_order(message.queue.queue_id, message.queue_offset)
+        if sent.level:
+            waited_ms = (self._stage.now_us - sent.asked_us) / 1000
+            if waited_ms < LEVEL_MS[sent.level] * 0.98 - EARLY_MS:
+                self.fail(Promise.EARLY, f"message {sent.number} after {waited_ms} ms")
+
+    def _in_order(self, queue_id: int, queue_offset: int) -> None:
+        """What nobody handled before comes behind all that was; after a loss a queue may begin again."""
+        if queue_offset < self._last.get(queue_id, -1) and not self.may_lose:
+            self.fail(
+                Promise.ORDER,
+                f"queue {queue_id}: {queue_offset} after {self._last[queue_id]}\n{self._cluster.describe()}",
+            )
+        self._last[queue_id] = queue_offset
+
+    def _place(self, topic: str, queue_id: int, queue_offset: int, number: int) -> None:
+        before = self._places.setdefault((topic, queue_id, queue_offset), number)
+        if before != number and not self.may_lose:
+            self.fail(
+                Promise.REWRITTEN,
+                f"{topic} queue {queue_id} offset {queue_offset}: {before}, then {number}\n{self._cluster.describe()}",
+            )
+
+    @property
+    def may_lose(self) -> bool:
+        """A0 and A1 acknowledge before slaves have it; and an election may say that it loses something."""
+        return self._cluster.losses > 0 or not self._cluster.scenario.mode.waits_for_slaves
+
+    # --- at the end ---
+
+    def undelivered(self) -> list[Sent]:
+        """Acknowledged and not come."""
+        return [each for each in self._cluster.load.book.acked if not each.delivered]
+
+    def finish(self) -> None:
+        """After everything healed and calmed down. Raises Finding."""
+        missing = self.undelivered()
+        if missing and not self.may_lose:
+            self.fail(
+                Promise.LOST,
+                f"{[each.number for each in missing]}\n{self._cluster.describe()}",
+            )
+        logs = {host.number: log_bytes(host) for host in self._cluster.replica_hosts}
+        end = min(map(len, logs.values()))
+        first, *others = logs.values()
+        for other in others:
+            if first[:end] != other[:end]:
+                at = next(i for i in range(end) if first[i] != other[i])
+                self.fail(Promise.DIVERGED, f"at {at} of {end}\n{self._cluster.describe()}")
+
+
+def log_bytes(host: Host) -> bytes:
+    """The files of a replica's log, one after the other, without the blank end."""
+    parts = sorted((host.root / "store" / "commitlog").iterdir())
+    return b"".join(each.read_bytes() for each in parts).rstrip(b"\0")
+
+
+def holds(host: Host, offset: int, marker: bytes, *, durable: bool = False) -> bool:
+    """Whether a replica's files have, at a log offset, a record with this in it. durable: on its disk."""
+    at = offset % SEGMENT_BYTES
+    file = host.root / "store" / "commitlog" / f"{offset - at:020d}"
+    if not file.exists():
+        return False
+    content = host.durable(file) if durable else file.read_bytes()
+    if content is None:
+        return True  # a disk that forgets nothing
+    length = int.from_bytes(content[at : at + 4], "big")
+    return marker in content[at : at + min(length, RECORD_BYTES_MAX)]

@@ -1,0 +1,170 @@
+"""Seeds, each in a process of its own that ends without cleaning up: what was killed in it must not act again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tandemmq.chaos.whole.cluster import WholeCluster
+from tandemmq.chaos.whole.stage import Finding
+from tandemmq.replication.config import Mode
+
+MEMORY: Final = Path("/dev/shm")  # files there are what the page cache is elsewhere
+EVENTS: Final = 2000
+
+Plant = Callable[[], None]
+"""Makes the code worse, once, before anything runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """What to run. left_out: faults that do not happen, by their number in the seed."""
+
+    seed: int
+    events: int = EVENTS
+    mode: Mode | None = None
+    left_out: frozenset[int] = frozenset()
+    plant: Plant | None = None
+    trace: bool = False
+
+
+@dataclass(slots=True)
+class SeedOutcome:
+    """What one seed was. promise: which did not hold, "" when all did; finding: what is wrong."""
+
+    seed: int
+    mode: str = ""
+    events: int = 0
+    faults: int = 0
+    acked: int = 0
+    delivered: int = 0
+    digest: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    promise: str = ""
+    finding: str = ""
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+def run_seed(run: SeedRun) -> SeedOutcome:
+    """One seed's outcome. Raises OSError when no process is to be had."""
+    return next(run_seeds([run], jobs=1))
+
+
+def run_seeds(runs: Iterable[SeedRun], *, jobs: int = 2) -> Iterator[SeedOutcome]:
+    """The outcome of each, as they end; `jobs` at once."""
+    left = iter(runs)
+    working: dict[int, tuple[int, int, list[bytes]]] = {}  # pipe -> pid, seed, what it said so far
+    while True:
+        while len(working) < jobs and (run := next(left, None)) is not None:
+            pipe, pid = _begin(run)
+            working[pipe] = pid, run.seed, []
+        if not working:
+            return
+        for pipe in select.select(list(working), [], [])[0]:
+            pid, seed, said = working[pipe]
+            data = os.read(pipe, 1 << 16)
+            if data:
+                said.append(data)
+                continue
+            os.close(pipe)
+            os.waitpid(pid, 0)
+            del working[pipe]
+            if said:
+                yield msgspec.msgpack.decode(b"".join(said), type=SeedOutcome)
+            else:
+                yield SeedOutcome(seed, promise="CRASHED", finding="the seed's process died")
+
+
+def _begin(run: SeedRun) -> tuple[int, int]:
+    reads, writes = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        os.close(writes)
+        return reads, pid
+    outcome = _outcome(run)
+    with os.fdopen(writes, "wb") as pipe:
+        pipe.write(msgspec.msgpack.encode(outcome))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _outcome(run: SeedRun) -> SeedOutcome:
+    cpu_s = time.process_time
+    logging.getLogger("tandemmq").setLevel(logging.CRITICAL + 1)
+    directory = MEMORY if MEMORY.is_dir() else None
+    root = Path(tempfile.mkdtemp(prefix=f"tandem-whole-{run.seed}-", dir=directory))
+    found = SeedOutcome(run.seed)
+    try:
+        if run.plant is not None:
+            run.plant()
+        _play(run, root, found)
+    except Exception as problem:  # in the simulation itself, or in what it calls: a finding, too
+        found.promise, found.finding = "BROKEN", "".join(traceback.format_exception(problem))
+    shutil.rmtree(root, ignore_errors=True)
+    found.cpu_s = cpu_s()
+    return found
+
+
+def _play(run: SeedRun, root: Path, found: SeedOutcome) -> None:
+    cluster = WholeCluster(run.seed, root, mode=run.mode, left_out=run.left_out)
+    stage = cluster.stage
+    if run.trace:
+        stage.trace = print
+        stage.follow_logs()
+        print(cluster.scenario)
+    try:
+        cluster.run(run.events)
+    except Finding as finding:
+        found.promise, found.finding = finding.name, str(finding)
+        if run.trace:
+            traceback.print_exc()
+    found.mode, found.marks = cluster.scenario.mode.value, stage.marks
+    found.events, found.digest = stage.events, stage.digest
+    found.faults, found.simulated_s = cluster.faults.count, stage.now_us / 1e6
+    found.acked = len(cluster.load.book.acked)
+    found.delivered = cluster.load.book.deliveries
+
+
+def shrunk(run: SeedRun) -> tuple[SeedRun, SeedOutcome]:
+    """The same seed with the fewest faults that still break the same promise: none of them can be left out alone.
+
+    Raises ValueError when it breaks none.
+    """
+    worst = run_seed(run)
+    if not worst.promise:
+        raise ValueError(f"seed {run.seed} breaks no promise")
+    needed = [number for number in range(1, worst.faults + 1) if number not in run.left_out]
+    size = max(1, len(needed) // 2)
+    while True:
+        smaller = False
+        for at in range(0, len(needed), size):
+            rest = needed[:at] + needed[at + size :]
+            left_out = frozenset(range(1, worst.faults + 1)) - set(rest)
+            tried = run_seed(_without(run, left_out | run.left_out))
+            if tried.promise == worst.promise:
+                needed, smaller = rest, True
+                break
+        if not smaller and size == 1:
+            break
+        if not smaller:
+            size = max(1, size // 2)
+    least = _without(run, frozenset(range(1, worst.faults + 1)) - set(needed) | run.left_out)
+    return least, run_seed(least)
+
+
+def _without(run: SeedRun, left_out: frozenset[int]) -> SeedRun:
+    return SeedRun(run.seed, run.events, run.mode, left_out, run.plant, run.trace)

@@ -1,0 +1,165 @@
+"""Bugs that only shells can have, planted one at a time in a seed's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tandemmq.cluster.broker import jobs
+from tandemmq.cluster.broker.sending import acks
+from tandemmq.cluster.broker.standing import replicagroup, suspicion
+from tandemmq.cluster.controller import store
+from tandemmq.replication import feed, keeping, receiver, sender
+from tandemmq.replication.config import Mode
+from tandemmq.storage import FlushFailed, segment, takeover
+
+
+def answers_before_they_are_held() -> None:
+    """An answer is released with its own commit instead of the slaves' reports."""
+    hold_all = acks.Acks.hold_all
+
+    def hold(self: Any, end: int, chunks: Any, size: int, lost: Any) -> None:
+        hold_all(self, end, chunks, size, lost)
+        self.reached(end, 2, 1)
+
+    acks.Acks.hold_all = hold  # type: ignore[method-assign]
+
+
+def drops_a_tick_for_ever() -> None:
+    """A tick that comes while an effect is under way is the last one that is taken."""
+    usual = feed.Feed.feed
+    deaf: set[int] = set()
+
+    def fed(self: Any, event: object) -> None:
+        if type(event) in feed.TICKS:
+            if self._under_way is not None:
+                deaf.add(id(self))
+            if id(self) in deaf:
+                return
+        usual(self, event)
+
+    feed.Feed.feed = fed  # type: ignore[method-assign]
+
+
+def leaves_queue_offsets() -> None:
+    """A new master goes on with the queue offsets that it had, not with those of its log (INV-5)."""
+    takeover.go_on = lambda *_: None  # type: ignore[assignment]
+
+
+def reports_before_it_appends() -> None:
+    """A slave says that it has what it has not written yet."""
+
+    def later(self: Any, effect: Any) -> None:
+        body = bytes(self._body)
+        asyncio.get_running_loop().call_later(0.02, self._store.append_raw, body, effect.offset)
+
+    receiver.Receiver._append = later  # type: ignore[method-assign]
+
+
+def claims_a_flush_before_it_is_made() -> None:
+    """What is about to be synced is told to be on the disk."""
+    flush = jobs.LogFlush._flush
+
+    async def early(self: Any, pages_min: int) -> None:
+        self._on_flushed(self._store.end)
+        await flush(self, pages_min)
+
+    jobs.LogFlush._flush = early  # type: ignore[method-assign]
+
+
+def notes_the_reign_later() -> None:
+    """The epoch file is written some time after the first append."""
+    persist = keeping.LogKeeping._persist
+
+    async def later(self: Any, effect: Any) -> None:
+        async def after() -> None:
+            await asyncio.sleep(1.5)
+            await persist(self, effect)
+
+        self._late = asyncio.get_running_loop().create_task(after())
+
+    keeping.LogKeeping._persist = later  # type: ignore[method-assign]
+
+
+def forgets_the_suspicion() -> None:
+    """A replica that lost power does not say so."""
+    suspicion.SuspectMark.look = lambda self: None  # type: ignore[method-assign]
+    suspicion.SuspectMark.make = lambda self, why: None  # type: ignore[method-assign]
+
+
+def counts_what_was_sent() -> None:
+    """A master takes what it shipped for what the slave reported."""
+    usual = sender.Sender._reported
+
+    def reported(self: Any, stream: Any, reports: Any) -> None:
+        import msgspec
+
+        usual(
+            self,
+            stream,
+            [msgspec.structs.replace(r, received=max(r.received, stream.sent)) for r in reports],
+        )
+
+    sender.Sender._reported = reported  # type: ignore[method-assign]
+
+
+def believes_a_failed_sync() -> None:
+    """An error of fdatasync is passed over."""
+
+    def flush(self: Any) -> int:
+        wrote = self.wrote
+        with contextlib.suppress(FlushFailed):
+            usual(self)
+        self._failure = ""
+        self.flushed = wrote
+        return int(wrote)
+
+    usual = segment.Segment.flush
+    segment.Segment.flush = flush  # type: ignore[method-assign]
+
+
+def keeps_records_in_memory() -> None:
+    """The controller answers, and writes nothing down."""
+
+    async def write(self: Any, changes: Any) -> None:
+        self._records.update({name: record for name, record in changes.items() if record})
+
+    store.FileStore.write = write  # type: ignore[method-assign]
+
+
+def shows_what_is_not_confirmed() -> None:
+    """Readers get what only the master has."""
+    replicagroup.ControlledReplica.confirmed = (  # type: ignore[method-assign]
+        lambda self: self._store.end
+    )
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """A bug, the promises that it may break, and a seed that shows it in this mode."""
+
+    plant: Callable[[], None]
+    breaks: frozenset[str]
+    seed: int
+    mode: Mode | None = None
+
+
+NOT_SAFE = frozenset({"COPIES", "FLUSHED", "LOST", "REWRITTEN"})
+NOT_WELL = frozenset({"STUCK", "LOST"})
+
+PLANTED = [
+    PlantedBug(answers_before_they_are_held, NOT_SAFE, 0),
+    PlantedBug(drops_a_tick_for_ever, NOT_WELL, 1),
+    PlantedBug(leaves_queue_offsets, frozenset({"REWRITTEN"}), 1),
+    PlantedBug(reports_before_it_appends, NOT_SAFE, 1),
+    PlantedBug(claims_a_flush_before_it_is_made, NOT_SAFE, 0, Mode.S1),
+    PlantedBug(counts_what_was_sent, NOT_SAFE, 4, Mode.S0),
+    PlantedBug(keeps_records_in_memory, NOT_WELL, 9),
+    PlantedBug(believes_a_failed_sync, NOT_SAFE, 15, Mode.S1),
+    PlantedBug(forgets_the_suspicion, NOT_SAFE, 4, Mode.S0),
+    PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 1, Mode.S0),
+    PlantedBug(shows_what_is_not_confirmed, frozenset({"REWRITTEN", "LOST", "STUCK"}), 50, Mode.S0),
+]
