@@ -35,6 +35,7 @@ from tandemmq.cluster.client.admin.values import (
     StatsWindow,
     StatsWindows,
     Switchover,
+    TimerCounts,
     TopicSettings,
     TopicStats,
     TrackState,
@@ -43,6 +44,7 @@ from tandemmq.cluster.client.compression import Compression
 from tandemmq.cluster.client.config import ClientConfig
 from tandemmq.cluster.client.consuming.assignments import RebalanceListener
 from tandemmq.cluster.client.consuming.consumer import PushConsumer
+from tandemmq.cluster.client.consuming.copies import CopyWindow
 from tandemmq.cluster.client.consuming.deliveries import Delivery, Subscription
 from tandemmq.cluster.client.consuming.listening import ConsumeResult, RetryLater
 from tandemmq.cluster.client.consuming.membership import MessageModel, StartFrom
@@ -56,6 +58,7 @@ from tandemmq.cluster.client.consuming.rebalance import (
     allocate_fixed,
     allocate_nearby,
 )
+from tandemmq.cluster.client.consuming.subscriptions import Sql92
 from tandemmq.cluster.client.consuming.values import with_value
 from tandemmq.cluster.client.errors import (
     BrokerAnswerBroken,
@@ -66,6 +69,7 @@ from tandemmq.cluster.client.errors import (
     MessageRefused,
     NoController,
     NoNameServer,
+    NoReply,
     NoRoute,
     NoSuccessor,
     NotRunning,
@@ -84,11 +88,18 @@ from tandemmq.cluster.client.message import (
 )
 from tandemmq.cluster.client.producing.pipeline import SendFuture
 from tandemmq.cluster.client.producing.producer import Producer
+from tandemmq.cluster.client.producing.replies import Reply
 from tandemmq.cluster.client.producing.selection import at_random, by_key, by_machine_room
+from tandemmq.cluster.client.producing.transactions import (
+    Transaction,
+    TransactionState,
+)
 from tandemmq.cluster.client.reaching.credentials import Credentials
 from tandemmq.cluster.client.reaching.routes import QueueCounts, TopicRoute
+from tandemmq.cluster.client.traces import TRACE_TOPIC
 
 __all__ = [
+    "TRACE_TOPIC",
     "Admin",
     "BrokerAnswerBroken",
     "BrokerMembers",
@@ -106,6 +117,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumeSpan",
     "ControllerState",
+    "CopyWindow",
     "Credentials",
     "Delivery",
     "DirectResult",
@@ -125,6 +137,7 @@ __all__ = [
     "MessageTrack",
     "NoController",
     "NoNameServer",
+    "NoReply",
     "NoRoute",
     "NoSuccessor",
     "NotRunning",
@@ -143,6 +156,7 @@ __all__ = [
     "Replica",
     "ReplicaSet",
     "ReplicaState",
+    "Reply",
     "RetryLater",
     "SendContext",
     "SendFailed",
@@ -151,15 +165,19 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SlaveState",
+    "Sql92",
     "StartFrom",
     "StatsWindow",
     "StatsWindows",
     "Subscription",
     "Switchover",
+    "TimerCounts",
     "TopicRoute",
     "TopicSettings",
     "TopicStats",
     "TrackState",
+    "Transaction",
+    "TransactionState",
     "UnknownCluster",
     "WrongLoop",
     "allocate_averagely",

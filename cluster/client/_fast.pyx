@@ -275,6 +275,8 @@ cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
             answer.copies = count_of(&value)
         elif is_word(&name, b"durable", 7):
             answer.durable = count_of(&value)
+        elif is_word(&name, b"recallHandle", 12):
+            return NULL
         at = after_blanks(at, end)
         if at >= end:
             return NULL

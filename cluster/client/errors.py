@@ -6,7 +6,10 @@ Texts keep RocketMQ's words and add what to do; every class is a ClientError.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tandemmq.cluster.client.message import SendResult
 
 
 class ClientError(Exception):
@@ -153,6 +156,22 @@ class SendFailed(ClientError):
         self.causes = tuple(causes)
 
 
+class NoReply(ClientError):
+    """A request got no reply within its time. A consumer may have acted on it.
+
+    Attributes: topic, sent (the request's SendResult, None when it is not known to be stored).
+    """
+
+    def __init__(self, topic: str, timeout_ms: int, sent: SendResult | None) -> None:
+        how = "sent" if sent is not None else "not known to be sent"
+        super().__init__(
+            f"no reply to the request within {timeout_ms} ms, topic {topic}; the request was {how}",
+            "Does a group consume the topic and call reply(), in less than that time?",
+        )
+        self.topic = topic
+        self.sent = sent
+
+
 class OffsetUnknown(ClientError):
     """The broker could not say, or not store, where a group stands in a queue."""
 
@@ -180,6 +199,7 @@ REMEDIES: Final[Mapping[int, str]] = {
     17: "Create the topic (tandem admin updateTopic -t NAME -c CLUSTER), or set "
     "autoCreateTopicEnable=true.",
     23: "Check the subscription's expression.",
+    27: "Check the SQL92 expression that the group's members subscribe with.",
     24: "The group has no member with this subscription yet: all members must subscribe alike.",
     25: "The broker knows an older subscription: all members of the group must subscribe alike.",
     26: "Create the group (tandem admin updateSubGroup -g NAME -c CLUSTER), or set "
@@ -200,6 +220,12 @@ _FEWER_QUEUES: Final = (
 )
 #: words of a remark -> what to do, for codes that stand for several causes
 _REMEDIES_BY_WORDS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
+    1: (
+        (
+            "filter message by",
+            "Set enablePropertyFilter=true on the brokers, or subscribe by tags.",
+        ),
+    ),
     14: (
         ("no longer the master", _TAKEN_OVER),
         ("became the master", _TAKEN_OVER),

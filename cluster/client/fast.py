@@ -143,6 +143,8 @@ def _result(answer: Command, entry: Expected) -> SendResult | None:
     if answer.code or answer.flag & 3 != RESPONSE_FLAG or answer.ext is None:
         return None
     ext = answer.ext
+    if "recallHandle" in ext:  # of a timed message: the general path knows it
+        return None
     queue, queue_id = entry.queue, int(ext["queueId"])
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)

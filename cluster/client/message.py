@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -44,6 +45,9 @@ RESERVED_PROPERTIES: Final = frozenset(
     }
 )  # fmt: skip
 
+TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS")
+DELAY_S_MAX: Final = 1e12
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -74,7 +78,7 @@ class _Payload(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 _legal_topics: set[str] = set()  # names that passed check_topic; a process uses few
 _LEGAL_TOPICS_MAX: Final = 10_000
 
@@ -92,6 +96,9 @@ class Message(_Payload, frozen=True, kw_only=True):
     flag         a number of 32 bits that is carried to the consumer unseen
     delay_level  0: at once; 1 to 18: the broker's delay table (1 s ... 2 h in the default table).
                  Brokers with a longer messageDelayLevel: set Message.delay_level_max before
+    deliver_at   a datetime with a time zone: not before that, and within a second after it. Brokers take it up to their
+                 timerMaxDelaySec ahead (3 days); a time that is over means at once
+    delay_s      the same, seconds after the broker has the message; may be a fraction. One of the three
     wait_stored  False: the broker answers without waiting for its disk and its slaves
     unique_id    "": a new one for each send call. Give one to make your own retries recognisable
 
@@ -107,9 +114,11 @@ class Message(_Payload, frozen=True, kw_only=True):
 
     tags: str | None = None
     keys: str | Iterable[str] = ()
-    properties: Mapping[str, str] = _NO_PROPERTIES
+    properties: Mapping[str, str] = NO_PROPERTIES
     flag: int = 0
     delay_level: int = 0
+    deliver_at: datetime | None = None
+    delay_s: float = 0.0
     wait_stored: bool = True
     unique_id: str = ""
 
@@ -125,7 +134,7 @@ class Message(_Payload, frozen=True, kw_only=True):
             _check_tags(self.tags)
         if self.unique_id:
             _check_text("unique_id", self.unique_id)
-        if self.properties is not _NO_PROPERTIES:
+        if self.properties is not NO_PROPERTIES:
             checked = MappingProxyType(_checked_properties(self.properties))
             force_setattr(self, "properties", checked)
         if self.delay_level and not 0 <= self.delay_level <= Message.delay_level_max:
@@ -134,12 +143,21 @@ class Message(_Payload, frozen=True, kw_only=True):
                 f"{Message.delay_level_max}, got {self.delay_level}: a level is no number of "
                 "seconds (3 is 10 s, 16 is 30 min, 18 is 2 h)"
             )
+        if self.deliver_at is not None or self.delay_s:
+            timer = {**self.properties, **_timer_property(self)}
+            force_setattr(self, "properties", MappingProxyType(timer))
         if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise MessageRefused(f"flag must fit a signed number of 32 bits, got {self.flag}")
 
     def with_properties(self, more: Mapping[str, str]) -> Message:
         """A copy with these properties too. Raises MessageRefused."""
-        return replace(self, properties={**self.properties, **more})
+        own = {name: v for name, v in self.properties.items() if name not in TIMER_PROPERTIES}
+        return replace(self, properties={**own, **more})
+
+    @property
+    def delayed(self) -> bool:
+        """Whether it is to be delivered later."""
+        return bool(self.delay_level or self.delay_s) or self.deliver_at is not None
 
     @classmethod
     def again(cls, received: ReceivedMessage, topic: str = "", *, same_id: bool = False) -> Message:
@@ -207,6 +225,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
                        offset in offset_message_id it is the message's sequence id
     copies             brokers that had it then, the master included; 0: the broker does not say
     durable            how many of them had it on their disk
+    recall_handle      of a message with a delivery time: what Producer.recall() takes; else ""
 
     Example:
         result = await producer.send(Message("Orders", b"17"))
@@ -223,6 +242,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     epoch: int = 0
     copies: int = 0
     durable: int = 0
+    recall_handle: str = ""
 
     @property
     def ok(self) -> bool:
@@ -286,6 +306,23 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     def keys(self) -> tuple[str, ...]:
         """The keys it was sent with."""
         return tuple(self.properties.get("KEYS", "").split())
+
+
+def _timer_property(message: Message) -> dict[str, str]:
+    """What asks the broker for the delivery time."""
+    at, delay_s = message.deliver_at, message.delay_s
+    if bool(message.delay_level) + (at is not None) + bool(delay_s) > 1:
+        raise MessageRefused("delay_level, deliver_at and delay_s exclude each other: give one")
+    if at is not None:
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise MessageRefused(
+                f"deliver_at must be a datetime with a time zone, got {at!r}; "
+                "e.g. datetime.now(UTC) + timedelta(hours=1)"
+            )
+        return {TIMER_PROPERTIES[0]: str(max(0, round(at.timestamp() * 1000)))}
+    if not isinstance(delay_s, (int, float)) or not 0 <= delay_s < DELAY_S_MAX:
+        raise MessageRefused(f"delay_s must be seconds, at least 0, got {delay_s!r}")
+    return {TIMER_PROPERTIES[1]: str(max(1, round(delay_s * 1000)))}
 
 
 def check_topic(topic: str) -> None:

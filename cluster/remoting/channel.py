@@ -7,7 +7,13 @@ import ssl
 from collections.abc import Mapping
 
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.connection import Connection, Endpoint, Handler, close_all
+from tandemmq.cluster.remoting.connection import (
+    Connection,
+    Endpoint,
+    Handler,
+    Sign,
+    close_all,
+)
 from tandemmq.cluster.remoting.errors import ConnectFailed
 from tandemmq.cluster.remoting.tls import TlsSession
 
@@ -78,14 +84,17 @@ async def open_channel(
     timeout_ms: int = CONNECT_TIMEOUT_MS,
     table: Mapping[int, Handler] | None = None,
     endpoint: Endpoint | None = None,
+    sign: Sign | None = None,
 ) -> Channel:
     """Connect, handshake included, within timeout_ms. Raises ConnectFailed.
 
     table      handlers of the peer's requests; ignored when an endpoint brings its own
-    endpoint   shared with other channels: receive buffer, request ids, table
+    endpoint   shared with other channels: receive buffer, request ids, table, signature
+    sign       adds credentials to our requests; as table
     """
     if endpoint is None:
         endpoint = Endpoint(table or {}, receive_bytes=CHANNEL_RECEIVE_BYTES)
+        endpoint.sign = sign
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     shared = endpoint
     loop = asyncio.get_running_loop()
@@ -119,8 +128,10 @@ class ChannelPool:
         tls: ssl.SSLContext | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         endpoint: Endpoint | None = None,
+        sign: Sign | None = None,
     ) -> None:
         self.endpoint = endpoint or Endpoint(table or {}, receive_bytes=CHANNEL_RECEIVE_BYTES)
+        self.endpoint.sign = sign
         self._tls = tls
         self._connect_timeout_ms = connect_timeout_ms
         self._channels: dict[str, Channel] = {}
@@ -177,6 +188,12 @@ class ChannelPool:
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """get() and request(). Raises ConnectFailed, ConnectionLost, RequestTimedOut."""
         return await (await self.get(address)).request(command, timeout_ms)
+
+    def drop(self, address: str, why: str) -> None:
+        """Cut the channel to "host:port": what waits for an answer of it fails now."""
+        channel = self.peek(address)
+        if channel is not None:
+            channel.abort(why)
 
     async def close(self) -> None:
         """Close every channel and wait until the sockets are gone."""

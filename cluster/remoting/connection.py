@@ -36,6 +36,12 @@ _failed_handlers = once_per(10)
 Handler = Callable[[Command, "Connection"], Command | Awaitable[Command | None] | None]
 """A Command: the answer, sent with the chunk. Awaitable: a task. None: send() later, or never."""
 
+Sign = Callable[[Command], None]
+"""Adds credentials to a request of ours."""
+
+Gate = Callable[[Command, "Connection"], Command | None]
+"""Asked before the handler, also where there is none: the answer of a request that goes no further, or None."""
+
 ChunkHandler = Callable[[memoryview, int, int, "Connection"], int]
 """(view, start, end, connection) -> where it stopped. Takes whole frames only, none of them kept:
 the view is overwritten by the next read. Frames it does not want: connection.dispatch(view[a:b]),
@@ -60,6 +66,8 @@ class Endpoint(StreamEndpoint):
         self.chunk = chunk
         self.error_reply = error_reply
         self.on_unsupported: Callable[[Command, Connection], None] | None = None
+        self.gate: Gate | None = None
+        self.sign: Sign | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self._opaque = itertools.count(1)
 
@@ -118,6 +126,8 @@ class Connection(FrameStream):
 
     def oneway(self, command: Command) -> None:
         """Send a request that nobody answers."""
+        if self._endpoint.sign is not None:
+            self._endpoint.sign(command)
         command.flag |= ONEWAY_FLAG
         command.opaque = self._endpoint.next_opaque()
         if self._mirrors:
@@ -131,6 +141,8 @@ class Connection(FrameStream):
         """
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason)
+        if self._endpoint.sign is not None:
+            self._endpoint.sign(command)
         opaque = command.opaque = self._endpoint.next_opaque()
         if self._mirrors:
             command.binary = self.binary_last
@@ -198,6 +210,17 @@ class Connection(FrameStream):
             self._settle(command)
             return
         endpoint.stats.requests += 1
+        if endpoint.gate is not None:
+            try:
+                refusal = endpoint.gate(command, self)
+            except AssertionError:
+                raise  # our bug: the process stops
+            except Exception as problem:  # whoever cannot be judged is not let in
+                refusal = self._failure_reply(command, problem)
+            if refusal is not None:
+                endpoint.stats.requests_refused += 1
+                self.send(refusal)
+                return
         handler = endpoint.table.get(command.code)
         if handler is None:
             endpoint.stats.requests_unsupported += 1

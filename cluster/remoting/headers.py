@@ -8,6 +8,7 @@ Source: RocketMQ's RemotingCommand.decodeCommandCustomHeader and the header clas
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Self, cast
@@ -49,7 +50,7 @@ class Header(msgspec.Struct, gc=False, rename="camel"):
     def to_ext(self) -> dict[str, str]:
         """As ext fields: None is left out, booleans are true and false."""
         ext: dict[str, str] = {}
-        for field in msgspec.structs.fields(self):
+        for field in _fields(type(self)):
             value = getattr(self, field.name)
             if value is None:
                 continue
@@ -57,10 +58,16 @@ class Header(msgspec.Struct, gc=False, rename="camel"):
         return ext
 
 
+@functools.cache
+def _fields(kind: type[Header]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Looked up once: it costs as much as a hundred headers."""
+    return msgspec.structs.fields(kind)
+
+
 def _forgiven(kind: type[Header], ext: Mapping[str, str]) -> dict[str, str]:
     """The same fields with every boolean readable, and without empty numbers: "" means absent."""
     fields = dict(ext)
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         value = fields.get(field.encode_name)
         if value is None:
             continue

@@ -18,6 +18,7 @@ from tandemmq.cluster.remoting.connection import (
     ChunkHandler,
     Connection,
     Endpoint,
+    Gate,
     Handler,
     close_all,
 )
@@ -76,6 +77,7 @@ class RemotingServer:
     on_close      called for every connection that ended
     error_reply   (code, remark) for an exception of a handler; None: SYSTEM_ERROR
     on_unsupported  told of each request that no handler is for
+    gate          asked of each request before its handler; None: everybody may come in
     budget        of unread output over all connections, of several servers perhaps; None: no limit
     """
 
@@ -90,6 +92,7 @@ class RemotingServer:
         clock: Clock | None = None,
         budget: OutputBudget | None = None,
         on_unsupported: Callable[[Command, Connection], None] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.listen = listen
         self.endpoint = Endpoint(
@@ -98,6 +101,7 @@ class RemotingServer:
         self.connections: dict[int, Connection] = {}
         self.endpoint.budget = budget
         self.endpoint.on_unsupported = on_unsupported
+        self.endpoint.gate = gate
         if budget is not None:
             budget.watch(self.connections.values)
         self._per_address: Counter[str] = Counter()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tandemmq.cluster.client.admin.messages import MessageAdmin
 from tandemmq.cluster.client.admin.replicas import ReplicaAdmin
+from tandemmq.cluster.client.admin.users import UserAdmin
 
 
-class Admin(MessageAdmin, ReplicaAdmin):
+class Admin(MessageAdmin, ReplicaAdmin, UserAdmin):
     """Administration over the wire, of TandemMQ's and of RocketMQ's clusters.
 
     Use it with `async with`; every method may be awaited by many tasks at once.
@@ -19,8 +20,9 @@ class Admin(MessageAdmin, ReplicaAdmin):
 
     Methods fall into servers (cluster, masters, broker_status, broker_config, put_kv, ...),
     replicated groups (replica_sets, epoch_history, elect_master, switchover, ...), topics
-    (create_topic, put_topic, topic_stats, ...), groups (put_group, consumers, progress, reset, ...)
-    and messages (messages_by_key, message_at, track, ...). Each does what its words say on every
+    (create_topic, put_topic, topic_stats, ...), groups (put_group, consumers, progress, reset, ...),
+    users of access control (create_user, put_rules, ...) and messages (messages_by_key, message_at,
+    track, ...). Each does what its words say on every
     broker or name server concerned, and stops at the first refusal.
 
     Raises, everywhere: NoNameServer, BrokerUnreachable, CallTimedOut, BrokerRefused (with the

@@ -101,6 +101,15 @@ class KVTable(_Body):
     table: dict[str, str] = {}
 
 
+class _TimerCount(_Body):
+    count: int = 0
+
+
+class TimerMetrics(_Body):
+    timing_count: dict[str, _TimerCount] = {}
+    pending_by_hour: dict[str, dict[str, int]] = {}  # ours
+
+
 class _Upwards(_Body):
     master_addr: str = ""
     max_offset: int = 0

@@ -11,6 +11,7 @@ from tandemmq.cluster.client.admin.values import (
     GroupProgress,
     ReplicaState,
     StatsWindows,
+    TimerCounts,
 )
 from tandemmq.cluster.client.reaching.calls import field, number
 from tandemmq.cluster.config import format_properties
@@ -33,6 +34,21 @@ class ClusterAdmin(AdminCalls):
         """
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (await self._fetch(address, code, None, bodies.KVTable, "the status")).table
+
+    async def timers(self, address: str) -> TimerCounts:
+        """How many messages wait for their delivery time on a broker. Raises as broker_status.
+
+        Example: waiting = (await admin.timers("127.0.0.1:10911")).by_topic
+        """
+        code = RequestCode.GET_TIMER_METRICS
+        found = await self._fetch(address, code, None, bodies.TimerMetrics, "the timers")
+        return TimerCounts(
+            {topic: each.count for topic, each in found.timing_count.items()},
+            {
+                int(hour_ms): sum(topics.values())
+                for hour_ms, topics in found.pending_by_hour.items()
+            },
+        )
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """A broker's settings in force, by broker.conf's keys. Raises as broker_status.

@@ -435,3 +435,15 @@ class DirectResult(_Sparse, frozen=True):
     remark: str
     spent_ms: int = field(name="spentTimeMills")
     ordered: bool = field(name="order")
+
+
+class TimerCounts(_Value, frozen=True):
+    """Messages that wait for their delivery time on one broker.
+
+    by_topic  topic -> messages
+    by_hour   start of the hour, ms since 1970 -> messages; empty of RocketMQ's brokers. What waits longer than
+              timerRollWindowSlot counts in the hour in which it is put back
+    """
+
+    by_topic: dict[str, int]
+    by_hour: dict[int, int]

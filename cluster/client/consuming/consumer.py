@@ -26,11 +26,13 @@ from tandemmq.cluster.client.consuming.membership import (
 from tandemmq.cluster.client.consuming.offsets import BrokerOffsets, FileOffsets, OffsetStore
 from tandemmq.cluster.client.consuming.queue_cache import CacheLimits, QueueCache, ReadyQueues
 from tandemmq.cluster.client.consuming.rebalance import Allocation, allocate_averagely
+from tandemmq.cluster.client.consuming.replying import send_reply
 from tandemmq.cluster.client.consuming.sendback import Returns
-from tandemmq.cluster.client.consuming.subscriptions import parse_subscription
+from tandemmq.cluster.client.consuming.subscriptions import Sql92, parse_subscription
 from tandemmq.cluster.client.errors import MessageRefused, NotRunning, OffsetUnknown
 from tandemmq.cluster.client.hooks import ConsumeHook
 from tandemmq.cluster.client.message import (
+    NO_PROPERTIES,
     RETRY_PREFIX,
     MessageQueue,
     ReceivedMessage,
@@ -38,10 +40,13 @@ from tandemmq.cluster.client.message import (
     check_topic,
 )
 from tandemmq.cluster.client.namespaces import unwrap, wrap
+from tandemmq.cluster.client.producing.producer import trace_sender
+from tandemmq.cluster.client.producing.replies import as_reply
 from tandemmq.cluster.client.reaching import instance as instances
 from tandemmq.cluster.client.reaching.instance import ClientInstance
 from tandemmq.cluster.client.reaching.jobs import Jobs
 from tandemmq.cluster.client.reaching.requests import DirectOutcome, DirectResult
+from tandemmq.cluster.client.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +71,8 @@ class PushConsumer:
                  many of the first are consumed
     namesrv      "host:9876;host:9876", a sequence of addresses, or None for the environment's
                  NAMESRV_ADDR
-    subscribe    topic -> tag expression: "*", "TagA", "TagA || TagB"; more by subscribe()
+    subscribe    topic -> tag expression: "*", "TagA", "TagA || TagB"; or Sql92(...); more by
+                 subscribe()
     model        CLUSTERING: a failed message comes again later, after reconsume_times_max tries it
                  goes to %DLQ%group. BROADCASTING: every member reads everything; a failed message
                  is logged and skipped
@@ -87,6 +93,8 @@ class PushConsumer:
     stop_timeout_ms  how long stop() waits for listeners at work
     rebalance_listener  hears of queues that come and go
     hooks        see ConsumeHook
+    trace_topic  write traces of consumption there, TRACE_TOPIC or another; None: none. In the
+                 background: what cannot be written is dropped
     instance_name, tls, config  see ClientConfig
 
     Delivery is at least once: positions are committed with the pulls, every 5 s and at stop, so a
@@ -108,7 +116,7 @@ class PushConsumer:
         *,
         on_batch: BatchListener | None = None,
         namesrv: str | Sequence[str] | None = None,
-        subscribe: Mapping[str, str] | None = None,
+        subscribe: Mapping[str, str | Sql92] | None = None,
         model: MessageModel = MessageModel.CLUSTERING,
         orderly: bool = False,
         start: StartFrom = StartFrom.LAST,
@@ -125,6 +133,7 @@ class PushConsumer:
         stop_timeout_ms: int = 10_000,
         rebalance_listener: RebalanceListener | None = None,
         hooks: Sequence[ConsumeHook] = (),
+        trace_topic: str | None = None,
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
         config: ClientConfig | None = None,
@@ -151,7 +160,9 @@ class PushConsumer:
         self._config = one_config(config, namesrv, instance_name if config is None else "", tls)
         self._namespace = self._config.namespace
         self._wire_group = wrap(self._namespace, group)
-        self._calls = Calls(group, on_message, on_batch, hooks)
+        self._tracer = Tracer(group, trace_topic) if trace_topic is not None else None
+        traced = (self._tracer,) if self._tracer is not None else ()
+        self._calls = Calls(group, on_message, on_batch, (*hooks, *traced))
         self._batch_count = batch_count if on_batch is not None else 0
         self._model = model
         self._orderly = orderly
@@ -169,7 +180,7 @@ class PushConsumer:
         self._offsets_dir = offsets_dir or Path.home() / ".rocketmq_offsets"
         self._stop_timeout_ms = stop_timeout_ms
         self._told = telling(rebalance_listener, self._shown_queue)
-        self._wanted: dict[str, str] = {}
+        self._wanted: dict[str, str | Sql92] = {}
         self._instance: ClientInstance | None = None
         self._membership: Membership | None = None
         self._returns: Returns | None = None
@@ -183,8 +194,8 @@ class PushConsumer:
 
     # Subscriptions
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Read a topic, or change its tag expression; before start or while running.
+    def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
+        """Read a topic, or change what is wanted of it; before start or while running.
 
         Raises MessageRefused for an illegal topic name or an expression without a tag.
 
@@ -198,7 +209,9 @@ class PushConsumer:
             self._instance.heartbeat_soon()
             self._membership.wake()
 
-    def _add_subscription(self, membership: Membership, topic: str, expression: str) -> None:
+    def _add_subscription(
+        self, membership: Membership, topic: str, expression: str | Sql92
+    ) -> None:
         wired = wrap(self._namespace, topic)
         now_ms = membership.instance.clock.now_ms()
         membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
@@ -242,6 +255,30 @@ class PushConsumer:
         membership.paused = paused
         membership.pause(list(membership.held), paused)
 
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        flag: int = 0,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Answer a request that a producer waits for. When this returns the producer has the answer.
+
+        Raises MessageRefused when the message is no request, BrokerRefused when its producer waits
+        no more, SendFailed, NoRoute, NoNameServer, NotRunning. What a listener lets through makes the
+        request come again.
+
+        Example:
+            async def price(request: ReceivedMessage) -> None:
+                await consumer.reply(request, b"9.99")
+        """
+        if self._instance is None:
+            raise NotRunning(f"consumer {self.group} is not running: use `async with`")
+        answer = as_reply(request, body, properties, flag)
+        await send_reply(self._instance, self._wire_group, answer, timeout_ms)
+
     # Life
 
     async def start(self) -> None:
@@ -249,8 +286,8 @@ class PushConsumer:
 
         When it returns the first share of queues is taken.
 
-        Raises NoNameServer when none answers, ValueError when nothing is subscribed. A topic
-        without a route is waited for.
+        Raises NoNameServer when none answers, ValueError when nothing is subscribed, BrokerRefused
+        where brokers do not filter by properties. A topic without a route is waited for.
         """
         if self._instance is not None:
             return
@@ -280,6 +317,8 @@ class PushConsumer:
         instance.add_consumer(membership)
         self._calls.open(self._concurrency)
         try:
+            if self._tracer is not None:
+                await self._tracer.start(trace_sender(self._config))
             await membership.join()
         except BaseException:
             await self.stop()
@@ -314,6 +353,8 @@ class PushConsumer:
             self._workers.cancel()
             self._calls.close()
             try:
+                if self._tracer is not None:
+                    await self._tracer.stop()
                 await instance.remove_consumer(membership)
             finally:
                 await instances.release(instance, self._wire_group)

@@ -79,7 +79,7 @@ class Calls:
     ) -> None:
         target = on_message if on_message is not None else on_batch
         assert target is not None
-        self.plain = not _is_async(target)
+        self.plain = not is_async(target)
         self.batches = on_batch is not None
         self._group = group
         self._one = on_message
@@ -237,7 +237,8 @@ class Calls:
         call_hooks([hook.after_consume for hook in self._hooks], context)
 
 
-def _is_async(listener: Callable[..., Any]) -> bool:
+def is_async(listener: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
     target: Any = listener
     while isinstance(target, functools.partial):
         target = target.func

@@ -21,6 +21,8 @@ from tandemmq.cluster.client.consuming.running import RunningState, running_info
 from tandemmq.cluster.client.consuming.sharing import Sharing
 from tandemmq.cluster.client.consuming.subscriptions import Subscription
 from tandemmq.cluster.client.errors import (
+    BrokerUnreachable,
+    CallTimedOut,
     ClientError,
     NoRoute,
     NotRunning,
@@ -204,7 +206,8 @@ class Membership:
                 ordered=self._policy.ordered,
                 started_ms=self._started_ms,
                 subscriptions=[each.as_json() for each in self.subscriptions.values()],
-                queues={queue: held.cache for queue, held in self.held.items()},
+                # also those that a listener is still at work on: a new master must not give them away
+                queues={queue: held.cache for queue, held in (self.leaving | self.held).items()},
                 commits=self.offsets.all(),
                 rates={
                     topic: self.rates.as_json(topic, self.instance.clock.now_ms())
@@ -225,11 +228,31 @@ class Membership:
                 # brokers create the retry topic when they see our heartbeat
                 if not topic.startswith(RETRY_PREFIX):
                     log.warning("topic has no route yet group=%s topic=%s", self.group, topic)
+            else:
+                await self.check_filter(topic)
         await self.instance.heartbeat_all()
         finished = await self.rebalance()
         self.jobs.start(f"rebalance {self.group}", self._rebalance_for_ever(finished))
         if self._locks is not None:
             self.jobs.start(f"lock {self.group}", self._lock_for_ever(self._locks))
+
+    async def check_filter(self, topic: str) -> None:
+        """Ask the topic's brokers whether they filter by its expression, before messages are missed for it.
+
+        By tags they all do. Raises BrokerRefused; a broker that does not answer says nothing.
+        """
+        wanted, instance = self.subscriptions[topic], self.instance
+        if wanted.expression_type == "TAG":
+            return
+        for replicas in (await instance.read_route(topic)).addresses.values():
+            address = replicas[min(replicas)]
+            try:
+                await calls.check_client(
+                    instance.connections, address, instance.client_id, self.group,
+                    wanted.as_json(), instance.config.call_timeout_ms,
+                )  # fmt: skip
+            except (BrokerUnreachable, CallTimedOut) as problem:
+                log.warning("filter not checked topic=%s why=%s", topic, problem)
 
     def start_commits(self) -> None:
         """Write positions every 5 s from now on."""

@@ -18,10 +18,18 @@ from tandemmq.cluster.client.consuming.membership import ConsumeType, Membership
 from tandemmq.cluster.client.consuming.offsets import BrokerOffsets
 from tandemmq.cluster.client.consuming.queue_cache import CacheLimits, QueueCache, ReadyQueues
 from tandemmq.cluster.client.consuming.rebalance import Allocation, allocate_averagely
-from tandemmq.cluster.client.consuming.subscriptions import parse_subscription
+from tandemmq.cluster.client.consuming.replying import send_reply
+from tandemmq.cluster.client.consuming.subscriptions import Sql92, parse_subscription
 from tandemmq.cluster.client.errors import NotRunning, OffsetUnknown, QueueNotAssigned
-from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage, check_group, check_topic
+from tandemmq.cluster.client.message import (
+    NO_PROPERTIES,
+    MessageQueue,
+    ReceivedMessage,
+    check_group,
+    check_topic,
+)
 from tandemmq.cluster.client.namespaces import unwrap, wrap
+from tandemmq.cluster.client.producing.replies import as_reply
 from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.client.reaching import instance as instances
 from tandemmq.cluster.client.reaching.instance import ClientInstance
@@ -41,7 +49,8 @@ class PullConsumer:
     group        whose positions are read and committed
     namesrv      "host:9876;host:9876", a sequence of addresses, or None for the environment's
                  NAMESRV_ADDR
-    subscribe    topic -> tag expression: "*", "TagA", "TagA || TagB"; more by subscribe()
+    subscribe    topic -> tag expression: "*", "TagA", "TagA || TagB"; or Sql92(...); more by
+                 subscribe()
     start        where to begin in a queue the group has never committed; start_ms with
                  StartFrom.TIMESTAMP (wall, ms)
     auto_commit  commit every 5 s, and at a stop without an error, what was handed out and asked
@@ -64,7 +73,7 @@ class PullConsumer:
         group: str,
         *,
         namesrv: str | Sequence[str] | None = None,
-        subscribe: Mapping[str, str] | None = None,
+        subscribe: Mapping[str, str | Sql92] | None = None,
         start: StartFrom = StartFrom.LAST,
         start_ms: int | None = None,
         auto_commit: bool = True,
@@ -90,7 +99,7 @@ class PullConsumer:
         self._limits = limits or CacheLimits()
         self._allocation = allocation
         self._told = telling(rebalance_listener, self._shown_queue)
-        self._wanted: dict[str, str] = {}
+        self._wanted: dict[str, str | Sql92] = {}
         self._assigned = False
         self._joined = False
         self._instance: ClientInstance | None = None
@@ -105,7 +114,7 @@ class PullConsumer:
 
     # Which queues
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
+    def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
         """Share the topic's queues with the group; before start or while running.
 
         Raises MessageRefused (topic or expression), ValueError after assign().
@@ -129,7 +138,9 @@ class PullConsumer:
                     f"join {self.group}", self._join(self._instance, self._membership)
                 )
 
-    def _add_subscription(self, membership: Membership, topic: str, expression: str) -> None:
+    def _add_subscription(
+        self, membership: Membership, topic: str, expression: str | Sql92
+    ) -> None:
         wired = wrap(self._namespace, topic)
         now_ms = membership.instance.clock.now_ms()
         membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
@@ -137,7 +148,7 @@ class PullConsumer:
     async def assign(
         self,
         queues: Iterable[MessageQueue],
-        expression: str = "*",
+        expression: str | Sql92 = "*",
         *,
         positions: Mapping[MessageQueue, int] | None = None,
     ) -> None:
@@ -147,7 +158,8 @@ class PullConsumer:
 
         positions  queue -> queue offset where to begin instead: its broker is not asked, and the
                    position not checked
-        Raises ValueError after subscribe(), OffsetUnknown, BrokerUnreachable, NoRoute, NotRunning.
+        Raises ValueError after subscribe(), OffsetUnknown, BrokerUnreachable, BrokerRefused, NoRoute,
+        NotRunning.
 
         Example: await consumer.assign(await consumer.queues("Orders"))
         """
@@ -161,6 +173,7 @@ class PullConsumer:
         for topic in {queue.topic for queue in given}:
             await instance.read_route(wrap(self._namespace, topic))
             self._add_subscription(membership, topic, expression)
+            await membership.check_filter(wrap(self._namespace, topic))
         wanted = sorted(self._wired(queue) for queue in given)
         await membership.release([queue for queue in membership.held if queue not in wanted])
         added = [queue for queue in wanted if queue not in membership.held]
@@ -264,6 +277,23 @@ class PullConsumer:
             by_cache.setdefault(cache, []).append(message)
         for cache, messages in by_cache.items():
             membership.consumed(cache, *messages)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        flag: int = 0,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Answer a request that a producer waits for; as PushConsumer.reply().
+
+        Example: await consumer.reply(request, b"9.99")
+        """
+        instance, _ = self._running()
+        answer = as_reply(request, body, properties, flag)
+        await send_reply(instance, self._wire_group, answer, timeout_ms)
 
     # Positions
 
@@ -391,7 +421,8 @@ class PullConsumer:
 
         `async with` calls it.
 
-        Raises NoNameServer when there are subscriptions and no name server answers.
+        Raises NoNameServer when there are subscriptions and no name server answers, BrokerRefused
+        where brokers do not filter by properties.
         """
         if self._instance is not None:
             return

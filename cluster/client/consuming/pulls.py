@@ -98,7 +98,7 @@ class PullRequest:
             "suspendTimeoutMillis": str(self.suspend_ms),
             "subscription": self.subscription.expression,
             "subVersion": str(self.subscription.version),
-            "expressionType": "TAG",
+            "expressionType": self.subscription.expression_type,
             "bname": self.queue.broker_name,
         }
         return Command(self.code, ext)

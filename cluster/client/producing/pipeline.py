@@ -286,8 +286,8 @@ class Sends:
             return False
         lanes = self._lanes.get(message.topic)
         instance = self.instance
-        if lanes is None or lanes.version != instance.brokers.version:
-            return False
+        if lanes is None or not lanes.lanes or lanes.version != instance.brokers.version:
+            return False  # no lanes: none of the topic's brokers has a master just now
         lane = self._choose(lanes, future)
         if lane is None or lane.channel is None or lane.channel.closed:
             if future.selector is None and future.wanted_queue is None:

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,6 +27,8 @@ from tandemmq.cluster.client.namespaces import wrap
 from tandemmq.cluster.client.producing.budget import Budget, part_ms
 from tandemmq.cluster.client.producing.faults import LatencyFaults
 from tandemmq.cluster.client.producing.pipeline import SendFuture, SendRules, Sends, each_of
+from tandemmq.cluster.client.producing.replies import Reply
+from tandemmq.cluster.client.producing.requesting import Requesting
 from tandemmq.cluster.client.producing.selection import QueueRing, Selector, by_key, worth_retrying
 from tandemmq.cluster.client.producing.sending import (
     Prepared,
@@ -35,9 +38,23 @@ from tandemmq.cluster.client.producing.sending import (
     send_command,
     send_result,
 )
+from tandemmq.cluster.client.producing.transactions import (
+    HalfSends,
+    Transaction,
+    TransactionalSends,
+    TransactionCheck,
+)
 from tandemmq.cluster.client.reaching import instance as instances
+from tandemmq.cluster.client.reaching.calls import recall_message
 from tandemmq.cluster.client.reaching.instance import ClientInstance
 from tandemmq.cluster.client.reaching.probing import Prober
+from tandemmq.cluster.client.tracing import (
+    IN_FLIGHT_MAX,
+    SEND_TIMEOUT_MS,
+    TRACE_GROUP,
+    Tracer,
+)
+from tandemmq.cluster.remoting.recall import RecallHandle
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +86,17 @@ class Producer:
     avoid_slow_brokers  RocketMQ's sendLatencyFaultEnable: brokers that were slow or failed get no
                        messages for up to 30 s while another one can take them
     probe_brokers      its startDetectorEnable: failed brokers are asked every 2 s whether they are back
+    check_transaction  for transaction(): called with a message that this or another producer of the group stored and
+                       did not end, it says how that transaction ended, or UNKNOWN to be asked again. It looks up what
+                       became of the application's own part, and changes nothing: it may be asked in any process of
+                       the group, more than once, and while another process still works on the transaction
+    check_timeout_ms   for each call of it; one that takes longer, or raises, counts as UNKNOWN. 16 run at once
     add_properties     called with each message; what it gives is sent with it, e.g. a traceparent
     serializer         makes the body of send_value(): value -> bytes
     hooks              see SendHook. Hooks, signatures, namespaces and avoid_slow_brokers cost a task
                        per send
+    trace_topic        write traces of sends there, TRACE_TOPIC or another; None: none. In the
+                       background: what cannot be written is dropped
     instance_name, tls, config  see ClientConfig
 
     Example:
@@ -98,9 +122,12 @@ class Producer:
         in_flight_bytes_max: int = 32 << 20,
         avoid_slow_brokers: bool = False,
         probe_brokers: bool = False,
+        check_transaction: TransactionCheck | None = None,
+        check_timeout_ms: int = 10_000,
         add_properties: Callable[[Message], Mapping[str, str]] | None = None,
         serializer: Callable[[Any], bytes] | None = None,
         hooks: Sequence[SendHook] = (),
+        trace_topic: str | None = None,
         instance_name: str = "",
         tls: ssl.SSLContext | None = None,
         config: ClientConfig | None = None,
@@ -113,6 +140,7 @@ class Producer:
             "in_flight_bytes_max": in_flight_bytes_max,
             "body_bytes_max": body_bytes_max,
             "retries + 1": retries + 1,
+            "check_timeout_ms": check_timeout_ms,
         }.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -128,11 +156,13 @@ class Producer:
         self._add_properties = add_properties
         self._serializer = serializer
         self._hooks = tuple(hooks)
+        self._tracer = Tracer(group, trace_topic) if trace_topic is not None else None
         self._faults = LatencyFaults() if avoid_slow_brokers else None
         self._prober = Prober(self._faults) if self._faults and probe_brokers else None
         self._rings: dict[str, QueueRing] = {}
         self._instance: ClientInstance | None = None
         self._sends: Sends | None = None
+        self._requesting: Requesting | None = None
         self._rules = SendRules(
             self._wire_group,
             timeout_ms,
@@ -147,6 +177,15 @@ class Producer:
             ),
         )
         self._timeout_ms = timeout_ms
+        self._transactions = TransactionalSends(
+            HalfSends(self._prepare, self._choose, self._attempt, self._at_work),
+            self._wire_group,
+            self._config.namespace,
+            1 + retries,
+            timeout_ms,
+            check_transaction,
+            check_timeout_ms,
+        )
 
     # Life
 
@@ -156,26 +195,35 @@ class Producer:
             return
         instance = self._instance = await instances.lease(self._config)
         instance.add_producer(self._wire_group)
+        self._transactions.open_for(instance)
         self._sends = Sends(instance, self._rules, self._rings, self._deliver)
+        self._requesting = Requesting(instance, self._rules.in_flight_max)
         if self._prober is not None:
             self._prober.start(instance)
+        if self._tracer is not None:
+            await self._tracer.start(trace_sender(self._config))
 
     async def stop(self) -> None:
-        """Wait for the sends under way (at most their own time), leave the group, close connections.
+        """Wait for the sends and requests under way (at most their own time), leave the group, close connections.
 
         Cancelled, it gives the rest up: their futures get NotRunning.
         """
-        instance, sends = self._instance, self._sends
-        if instance is None or sends is None:
+        instance, sends, requesting = self._instance, self._sends, self._requesting
+        if instance is None or sends is None or requesting is None:
             return
         self._instance = None
         try:
+            await requesting.drain()
             await sends.drain()
+            await self._transactions.close(instance)
             if self._prober is not None:
                 await self._prober.stop()
         finally:
             sends.abandon()
             try:
+                await requesting.stop()
+                if self._tracer is not None:
+                    await self._tracer.stop()
                 await instance.remove_producer(self._wire_group)
             finally:
                 await instances.release(instance)
@@ -230,12 +278,58 @@ class Producer:
         if sends is None or self._instance is None:
             raise self._not_running()
         if ordering_key is not None:
-            if selector is not None or queue is not None:
-                raise ValueError("give queue, selector or ordering_key, one of the three")
-            selector = by_key(ordering_key)
+            selector = _one_choice(queue, selector, ordering_key)
         if self._add_properties is not None:
             message = self._with_properties(message)
-        return sends.begin(message, queue, selector, timeout_ms)
+        if self._tracer is None:
+            return sends.begin(message, queue, selector, timeout_ms)
+        return self._begin(sends, message, queue, selector, timeout_ms)
+
+    def _begin(
+        self,
+        sends: Sends,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        timeout_ms: int | None,
+    ) -> SendFuture:
+        future = sends.begin(message, queue, selector, timeout_ms)
+        if self._tracer is not None:
+            future.add_done_callback(partial(self._tracer.send_ended, sends.instance))
+        return future
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        ordering_key: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Reply:
+        """Send a message and wait for the reply of a consumer that calls reply() on it.
+
+        queue, selector, ordering_key  as of send()
+        timeout_ms  for the send, the consumer's work and the reply together, instead of the
+                    producer's
+        At most in_flight_max at once, further ones wait for their turn. A reply that comes later is
+        dropped. Of several replies the first one counts.
+        Raises NoReply, and as awaiting send(); NotRunning when the producer is stopped.
+
+        Example: reply = await producer.request(Message("Prices", b"17"), timeout_ms=2_000)
+        """
+        sends, requesting = self._sends, self._requesting
+        if sends is None or requesting is None or self._instance is None:
+            raise self._not_running()
+        chosen = _one_choice(queue, selector, ordering_key)
+        if self._add_properties is not None:
+            message = self._with_properties(message)
+        return await requesting.ask(
+            message,
+            wrap(self._config.namespace, message.topic),
+            self._timeout_ms if timeout_ms is None else timeout_ms,
+            lambda asked, within_ms: self._begin(sends, asked, queue, chosen, within_ms),
+        )
 
     def send_value(self, topic: str, value: Any, **more: Any) -> SendFuture:
         """send() a message with the body that the serializer makes of `value`.
@@ -249,6 +343,31 @@ class Producer:
             raise ValueError("give the producer a serializer, e.g. msgspec.json.encode")
         sending = {name: more.pop(name) for name in _SEND_ARGUMENTS if name in more}
         return self.send(Message(topic, self._serializer(value), **more), **sending)
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> Transaction:
+        """A message that consumers see if and only if what the application does inside `async with` succeeds.
+
+        queue, selector  as for send(). timeout_ms: for storing it, and for ending it, instead of the producer's
+        Entering raises as awaiting send() does, BrokerRefused also where the half message is not as safe as the
+        broker promises; then nothing inside has run. It is not sent again where it may have been stored.
+        Raises ValueError without check_transaction, MessageRefused for a delayed message.
+
+        Example:
+            async with Producer("shop", check_transaction=was_order_stored) as producer:
+                async with producer.transaction(Message("Orders", b"17", keys="order-17")) as transaction:
+                    await store_order(17, transaction.message_id)
+        """
+        self._running()
+        if self._add_properties is not None:
+            message = self._with_properties(message)
+        return self._transactions.begin(message, queue, selector, timeout_ms)
 
     def _with_properties(self, message: Message) -> Message:
         assert self._add_properties is not None
@@ -340,7 +459,10 @@ class Producer:
         await self.room()
         began_s = asyncio.get_running_loop().time()
         budget = Budget(began_s, self._timeout_ms if timeout_ms is None else timeout_ms)
-        return await self._attempts(what, messages, queue, None, budget, [], [])
+        result = await self._attempts(what, messages, queue, None, budget, [], [])
+        if self._tracer is not None:
+            self._tracer.sent(instance, messages, result, now_ms, budget.spent_ms())
+        return result
 
     async def send_oneway(
         self,
@@ -372,11 +494,39 @@ class Producer:
             raise
         self._after(context, None, None, 0)
 
+    async def recall(self, sent: SendResult | str) -> str:
+        """Have a message not delivered whose delivery time is not there yet; its message_id.
+
+        sent  its result, or the recall_handle of that
+        Brokers need recallMessageEnable=true. The message may be on its way when its second has begun. Raises
+        MessageRefused for what is no handle; BrokerRefused: too late, or switched off; else as send().
+
+        Example:
+            result = await producer.send(Message("Reminders", b"pay order 17", delay_s=3600))
+            await producer.recall(result)
+        """
+        self._running()
+        handle = sent if isinstance(sent, str) else sent.recall_handle
+        try:
+            what = RecallHandle.decode(handle)
+        except ValueError as problem:
+            raise MessageRefused(
+                f"{problem}: only a message that was sent with a delivery time has one, got {handle!r}"
+            ) from None
+        instance = self._at_work()
+        await instance.publish_queues(what.topic)  # addresses must be known
+        address = await instance.master_address(what.broker_name, what.topic)
+        return await recall_message(
+            instance.connections, address, self._wire_group, what.topic, handle, what.broker_name,
+            self._timeout_ms,
+        )  # fmt: skip
+
     # One send on the general way
 
     async def _deliver(self, future: SendFuture) -> SendResult:
         message: Message = future.message
         what = await self._prepare(message, future.unique_id)
+        future.unique_id = what.unique_id
         timeout_ms = self._timeout_ms if future.timeout_ms is None else future.timeout_ms
         result = await self._attempts(
             what,
@@ -594,3 +744,21 @@ class Producer:
         return NotRunning(
             f"producer {self.group} is not running: use `async with Producer(...) as producer`"
         )
+
+
+def _one_choice(
+    queue: MessageQueue | None, selector: Selector | None, ordering_key: str | None
+) -> Selector | None:
+    """The selector that the three ways of choosing a queue come to. Raises ValueError when two are given."""
+    if ordering_key is None:
+        return selector
+    if selector is not None or queue is not None:
+        raise ValueError("give queue, selector or ordering_key, one of the three")
+    return by_key(ordering_key)
+
+
+def trace_sender(config: ClientConfig) -> Producer:
+    """A producer for trace messages, over the connections of whoever has the same config."""
+    return Producer(
+        TRACE_GROUP, timeout_ms=SEND_TIMEOUT_MS, in_flight_max=IN_FLIGHT_MAX, config=config
+    )

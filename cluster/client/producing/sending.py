@@ -95,7 +95,7 @@ def prepare_batch(
             raise MessageRefused(
                 "messages of one batch must have the same topic and the same wait_stored"
             )
-        if message.delay_level:
+        if message.delayed:
             raise MessageRefused("a delayed message cannot be part of a batch; send it alone")
         properties = _properties_text(message, unique_id, namespace).encode()
         size = _ITEM_HEAD.size + len(message.body) + _SHORT.size + len(properties)
@@ -189,4 +189,5 @@ def send_result(
         epoch=count_of(ext.get("epoch")),
         copies=count_of(ext.get("copies")),
         durable=count_of(ext.get("durable")),
+        recall_handle=ext.get("recallHandle", ""),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,6 +76,19 @@ def _queue_fields(queue: MessageQueue) -> dict[str, str]:
 async def heartbeat(caller: Caller, address: str, body: bytes, timeout_ms: int) -> None:
     """HEART_BEAT: tell a broker who we are, which groups we carry and what they subscribe to."""
     await call(caller, address, Command(RequestCode.HEART_BEAT, body=body), timeout_ms)
+
+
+async def check_client(
+    caller: Caller,
+    address: str,
+    client_id: str,
+    group: str,
+    subscription: Mapping[str, object],
+    timeout_ms: int,
+) -> None:
+    """CHECK_CLIENT_CONFIG: would this broker filter by that subscription? Raises BrokerRefused."""
+    body = _to_json({"clientId": client_id, "group": group, "subscriptionData": subscription})
+    await call(caller, address, Command(RequestCode.CHECK_CLIENT_CONFIG, body=body), timeout_ms)
 
 
 async def unregister(
@@ -252,6 +265,21 @@ async def send_back(caller: Caller, address: str, what: SendBack, timeout_ms: in
         "bname": what.queue.broker_name,
     }
     await call(caller, address, Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext), timeout_ms)
+
+
+async def recall_message(
+    caller: Caller,
+    address: str,
+    group: str,
+    topic: str,
+    handle: str,
+    broker_name: str,
+    timeout_ms: int,
+) -> str:
+    """RECALL_MESSAGE: a message that waits for its time is not delivered; its unique id."""
+    ext = {"producerGroup": group, "topic": topic, "recallHandle": handle, "bname": broker_name}
+    answer = await call(caller, address, Command(RequestCode.RECALL_MESSAGE, ext), timeout_ms)
+    return field(answer, "msgId", address)
 
 
 def to_json(value: object) -> bytes:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
+from tandemmq.cluster.access.signature import sign
 from tandemmq.cluster.remoting import Command
+
+ACCESS_KEY_VARIABLE: Final = "TANDEM_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "TANDEM_SECRET_KEY"
+SECURITY_TOKEN_VARIABLE: Final = "TANDEM_SECURITY_TOKEN"
+_FILE_BYTES_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +46,50 @@ class Credentials:
 
         Fields are taken in the order of their names. Source: RocketMQ's AclClientRPCHook.
         """
-        fields = dict(command.ext or {})
-        fields.pop("Signature", None)
-        fields["AccessKey"] = self.access_key
-        if self.security_token:
-            fields["SecurityToken"] = self.security_token
-        signed = "".join(fields[name] for name in sorted(fields)).encode()
-        digest = hmac.new(self.secret_key.encode(), signed, hashlib.sha1)
-        if command.body is not None:
-            digest.update(command.body)
-        fields["Signature"] = base64.b64encode(digest.digest()).decode()
-        command.ext = fields
+        sign(command, self.access_key, self.secret_key, self.security_token)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials | None:
+        """What TANDEM_ACCESS_KEY, TANDEM_SECRET_KEY and TANDEM_SECURITY_TOKEN say; None where nothing is set.
+
+        environment   instead of this process's
+
+        Raises ValueError when only one of the first two is set.
+
+        Example: config = ClientConfig(credentials=Credentials.from_environment())
+        """
+        environment = os.environ if environment is None else environment
+        access = environment.get(ACCESS_KEY_VARIABLE, "")
+        secret = environment.get(SECRET_KEY_VARIABLE, "")
+        if bool(access) != bool(secret):
+            raise ValueError(
+                f"set both {ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}, or neither"
+            )
+        if not access:
+            return None
+        return cls(access, secret, environment.get(SECURITY_TOKEN_VARIABLE, ""))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Credentials:
+        """What a file says: lines `accessKey: name` and `secretKey: key`, as in RocketMQ's conf/tools.yml, or with `=`,
+        as in its key file.
+
+        Raises OSError, and ValueError when a key is missing. Neither has a secret in its text.
+
+        Example: config = ClientConfig(credentials=Credentials.from_file("/etc/shop/tools.yml"))
+        """
+        with Path(path).open("rb") as file:
+            text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
+        found: dict[str, str] = {}
+        for line in text.splitlines():
+            name, *value = re.split("[:=]", line, maxsplit=1)
+            if value and not line.lstrip().startswith("#"):
+                found[name.strip().lower()] = value[0].strip().strip("'\"")
+        try:
+            return cls(
+                found.get("accesskey", ""),
+                found.get("secretkey", ""),
+                found.get("securitytoken", ""),
+            )
+        except ValueError:
+            raise ValueError(f"{path} must hold accessKey and secretKey") from None

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -16,12 +16,13 @@ from tandemmq.cluster.client.config import ClientConfig, is_lookup
 from tandemmq.cluster.client.errors import BrokerUnreachable, CallTimedOut, ClientError, NoRoute
 from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
 from tandemmq.cluster.client.producing.ids import UniqueIds, local_address, packed_address
+from tandemmq.cluster.client.producing.replies import AwaitedReplies
 from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.client.reaching.answers import ANSWER_LIMITS, Answers
 from tandemmq.cluster.client.reaching.connections import Connections, Dial, Wire
 from tandemmq.cluster.client.reaching.jobs import Jobs
 from tandemmq.cluster.client.reaching.nameservers import NameServers
-from tandemmq.cluster.client.reaching.requests import DirectResult, requests_table
+from tandemmq.cluster.client.reaching.requests import Checked, DirectResult, requests_table
 from tandemmq.cluster.client.reaching.routes import (
     TEMPLATE_QUEUE_COUNT,
     TEMPLATE_TOPIC,
@@ -112,9 +113,11 @@ class ClientInstance:
         sign = config.credentials.sign if config.credentials is not None else None
         self.connections = Connections(self._greeting(dial or self._dial), _hang_up, sign)
         self.answers = Answers()
+        self.replies = AwaitedReplies()
+        self.transaction_checks: dict[str, Checked] = {}  # producers that answer, by group
         # brokers send us these; any other code is answered 3 by the channel
         self._endpoint = Endpoint(
-            requests_table(self._consumers_by_group),
+            requests_table(self._consumers_by_group, self.replies, lambda: self.transaction_checks),
             clock=self.clock,
             chunk=self.answers.take,
             limits=ConnectionLimits(frame=ANSWER_LIMITS, output_bytes_max=OUTPUT_BYTES_MAX),
@@ -128,8 +131,11 @@ class ClientInstance:
         self._consumers: dict[str, ConsumerRole] = {}
         self._promised: set[str] = set()
         self._published: set[str] = set()
+        self._templated: set[str] = set()  # not created yet: their brokers are the template topic's
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self.absent_topics: dict[str, object] = {}  # read, not made yet -> which wait for it
+        # which connection of a broker last told it of which producer groups
+        self._told: dict[str, tuple[Wire | None, frozenset[str]]] = {}
         self._away: dict[str, float] = {}  # brokers that do not answer, and until when nobody asks
         self._route_pause_s = config.route_interval_ms / 1000
         self._refresh_now = asyncio.Event()
@@ -259,7 +265,9 @@ class ClientInstance:
                 "create the topic, or set autoCreateTopicEnable=true",
             ) from None
         self.brokers.learn(topic, template.as_template(TEMPLATE_QUEUE_COUNT))
-        self._look_again_soon()
+        if topic not in self._templated:
+            self._templated.add(topic)
+            self._look_again_soon()
 
     async def fetch_route(self, topic: str) -> TopicRoute:
         """Ask the name server now; callers who ask for the same topic at once share the answer.
@@ -275,7 +283,13 @@ class ClientInstance:
         return await asyncio.shield(task)
 
     async def _fetch(self, topic: str) -> TopicRoute:
-        route = await self.name_servers.route(topic)
+        try:
+            route = await self.name_servers.route(topic)
+        except NoRoute:
+            if topic in self._templated:  # still not created; another may be master by now
+                await self._template_route(topic)
+            raise
+        self._templated.discard(topic)
         before = set(self.brokers.heartbeat_addresses(with_slaves=True))
         if self.brokers.learn(topic, route):
             for address in self._away.keys() - before:
@@ -439,9 +453,13 @@ class ClientInstance:
 
     async def heartbeat_all(self) -> None:
         """Heartbeat to every broker of the routes: masters, for consumers the slaves too."""
+        await self.heartbeat_to(self.brokers.heartbeat_addresses(with_slaves=bool(self._consumers)))
+
+    async def heartbeat_to(self, addresses: Iterable[str]) -> None:
+        """Heartbeat to these; what fails is logged, and the broker spared for a while."""
         if not self._producers and not self._consumers:
             return
-        body = self._heartbeat_body()
+        body, groups = self._heartbeat_body(), frozenset(self._producers)
 
         async def beat(address: str) -> None:
             try:
@@ -452,9 +470,23 @@ class ClientInstance:
                 log.warning("heartbeat failed address=%s why=%s", address, problem)
             else:
                 self._away.pop(address, None)
+                self._told[address] = (self.connections.peek(address), groups)
 
-        addresses = self.brokers.heartbeat_addresses(with_slaves=bool(self._consumers))
         await asyncio.gather(*(beat(address) for address in addresses))
+
+    def strangers(self, silent_too: bool = False) -> list[str]:
+        """Masters that do not know our producers by the connection that is open now, and so cannot push to us.
+
+        silent_too  also those that are spared because they did not answer
+        """
+        groups, now_s = frozenset(self._producers), asyncio.get_running_loop().time()
+        return [
+            address
+            for address in self.brokers.heartbeat_addresses(with_slaves=False)
+            if silent_too or self._away.get(address, 0.0) <= now_s
+            if (wire := self.connections.peek(address)) is None
+            or self._told.get(address) != (wire, groups)
+        ]
 
     def _heartbeat_body(self) -> bytes:
         return calls.to_json(
@@ -494,13 +526,15 @@ class ClientInstance:
             wire = await dial(address)
             if isinstance(wire, Channel):
                 wire.on_close(self._lost)
-            groups = bool(self._producers or self._consumers)
-            if groups and address in self.brokers.heartbeat_addresses(with_slaves=True):
+            carried = bool(self._producers or self._consumers)
+            if carried and address in self.brokers.heartbeat_addresses(with_slaves=True):
                 hello = Command(RequestCode.HEART_BEAT, body=self._heartbeat_body())
                 if self.config.credentials is not None:
                     self.config.credentials.sign(hello)
+                groups = frozenset(self._producers)
                 try:
                     await wire.request(hello, self.config.call_timeout_ms)
+                    self._told[address] = (wire, groups)
                 except RemotingError as problem:
                     log.info("first heartbeat failed address=%s why=%s", address, problem)
                 except asyncio.CancelledError:

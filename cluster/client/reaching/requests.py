@@ -1,6 +1,7 @@
 """What brokers and tools ask of a client: one handler per request code.
 
-40 rebalance now, 220 set offsets, 221 tell offsets, 307 tell the state, 309 consume one message.
+39 tell how a transaction ended, 40 rebalance now, 220 set offsets, 221 tell offsets, 307 tell the state, 309 consume
+one message, 326 take the reply to a request.
 Source: RocketMQ's ClientRemotingProcessor.
 """
 
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tandemmq.cluster.client.errors import BrokerAnswerBroken, ClientError
-from tandemmq.cluster.client.message import MessageQueue
+from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
+from tandemmq.cluster.client.producing.replies import AwaitedReplies
 from tandemmq.cluster.client.reaching.calls import to_json
 from tandemmq.cluster.client.records import read_records
 from tandemmq.cluster.remoting import Command, Connection, Handler, RequestCode, ResponseCode
@@ -58,10 +60,20 @@ class DirectResult:
         )
 
 
-def requests_table(consumers: Callable[[], Mapping[str, ConsumerRole]]) -> dict[int, Handler]:
-    """Request code -> handler. consumers: those of the instance, by group."""
-    asked = Requests(consumers)
+#: takes a broker's question how a transaction ended, its half message, and the address where it came from
+Checked = Callable[[Command, ReceivedMessage, str], None]
+
+
+def requests_table(
+    consumers: Callable[[], Mapping[str, ConsumerRole]],
+    replies: AwaitedReplies,
+    checks: Callable[[], Mapping[str, Checked]],
+) -> dict[int, Handler]:
+    """Request code -> handler. consumers: those of the instance, by group. checks: its producers that answer for
+    transactions, by group."""
+    asked = Requests(consumers, replies, checks)
     return {
+        int(RequestCode.CHECK_TRANSACTION_STATE): asked.handle_check_transaction_state,
         int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED): asked.handle_notify_consumer_ids_changed,
         int(RequestCode.RESET_CONSUMER_CLIENT_OFFSET): asked.handle_reset_consumer_client_offset,
         int(
@@ -69,14 +81,37 @@ def requests_table(consumers: Callable[[], Mapping[str, ConsumerRole]]) -> dict[
         ): asked.handle_get_consumer_status_from_client,
         int(RequestCode.GET_CONSUMER_RUNNING_INFO): asked.handle_get_consumer_running_info,
         int(RequestCode.CONSUME_MESSAGE_DIRECTLY): asked.handle_consume_message_directly,
+        int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): asked.handle_push_reply_message_to_client,
     }
 
 
 class Requests:
     """The handlers. A oneway request gets no answer, whatever happens."""
 
-    def __init__(self, consumers: Callable[[], Mapping[str, ConsumerRole]]) -> None:
+    def __init__(
+        self,
+        consumers: Callable[[], Mapping[str, ConsumerRole]],
+        replies: AwaitedReplies,
+        checks: Callable[[], Mapping[str, Checked]],
+    ) -> None:
         self._consumers = consumers
+        self._replies = replies
+        self._checks = checks
+
+    def handle_check_transaction_state(self, request: Command, connection: Connection) -> None:
+        """Ask the application. Oneway: the answer is a request of its own, and what is wrong only the log says."""
+        address = connection.address
+        try:
+            messages = read_records(request.body or b"", (request.ext or {}).get("bname", ""), 0)
+        except BrokerAnswerBroken as problem:
+            log.warning("transaction check does not decode address=%s why=%s", address, problem)
+            return
+        group = messages[0].properties.get("PGROUP", "") if len(messages) == 1 else ""
+        checked = self._checks().get(group)
+        if checked is None:
+            log.warning("transaction check for a group that is not here group=%r", group)
+            return
+        checked(request, messages[0], address)
 
     def handle_notify_consumer_ids_changed(self, request: Command, connection: Connection) -> None:
         """Members came or went: every consumer here rebalances, whatever group the header names."""
@@ -147,6 +182,17 @@ class Requests:
         if consumer is None:
             return _no_such_group(request, ext.get("consumerGroup"))
         return self._consume(request, consumer)
+
+    def handle_push_reply_message_to_client(
+        self, request: Command, connection: Connection
+    ) -> Command:
+        """Give a reply to the request that waits for it."""
+        try:
+            self._replies.take(request)
+        except ValueError as problem:
+            log.warning("reply cannot be read peer=%s why=%s", connection.address, problem)
+            return request.reply(ResponseCode.SYSTEM_ERROR, "process reply message fail")
+        return request.reply()
 
 
 def _no_such_group(request: Command, group: str | None) -> Command:

@@ -36,6 +36,7 @@ class TopicRoute:
     order_conf: tuple[
         tuple[str, int], ...
     ] = ()  # (broker name, queues), from the name server's order table
+    clusters: tuple[str, ...] = ()  # of its brokers, sorted
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues a producer may choose: writable, on a broker name whose master (id 0) is there."""
@@ -76,6 +77,7 @@ class TopicRoute:
                 for counts in self.queue_counts
             ),
             self.addresses,
+            clusters=self.clusters,
         )
 
 
@@ -92,12 +94,14 @@ def parse_route(body: bytes | memoryview) -> TopicRoute:
     addresses = {
         each.broker_name: dict(sorted(each.broker_addrs.items())) for each in found.broker_datas
     }
-    return TopicRoute(tuple(sorted(found.queue_datas)), addresses, order)
+    clusters = sorted({each.cluster for each in found.broker_datas if each.cluster})
+    return TopicRoute(tuple(sorted(found.queue_datas)), addresses, order, tuple(clusters))
 
 
 class _BrokerData(msgspec.Struct, rename="camel"):
     broker_name: str
     broker_addrs: dict[int, str]
+    cluster: str = ""
 
 
 class _RouteData(msgspec.Struct, rename="camel"):

@@ -26,7 +26,8 @@ public final class Driver {
     private static PrintStream out;
 
     private final Producers producers = new Producers();
-    private final PushConsumers pushes = new PushConsumers();
+    private final Transactions transactions = new Transactions();
+    private final PushConsumers pushes = new PushConsumers(producers);
     private final Pulls pulls = new Pulls();
 
     public static void main(String[] args) throws Exception {
@@ -94,6 +95,12 @@ public final class Driver {
             case "send.batch": return producers.sendBatch(c);
             case "send.selector": return producers.sendSelector(c);
             case "send.queue": return producers.sendToQueue(c);
+            case "request.sync": return producers.requestSync(c);
+            case "request.async": return producers.requestAsync(c);
+            case "tx.start": return transactions.start(c);
+            case "tx.stop": return transactions.stop(c);
+            case "tx.send": return transactions.send(c);
+            case "send.recall": return producers.recall(c);
             case "push.start": return pushes.start(c);
             case "push.stop": return pushes.stop(c);
             case "push.suspend": return pushes.suspend(c);

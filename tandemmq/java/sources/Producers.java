@@ -1,18 +1,21 @@
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Stock producers by name. */
@@ -20,7 +23,12 @@ final class Producers {
     private final Map<String, DefaultMQProducer> byName = new ConcurrentHashMap<>();
 
     Object start(JSONObject c) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(c.getString("group"));
+        DefaultMQProducer producer = c.containsKey("traceTopic")
+            ? new DefaultMQProducer(c.getString("group"), Texts.signing(c), true, c.getString("traceTopic"))
+            : new DefaultMQProducer(c.getString("group"), Texts.signing(c));
+        if (c.containsKey("accessKey")) {
+            producer.setInstanceName(Texts.instance(c));
+        }
         producer.setNamesrvAddr(c.getString("namesrv"));
         producer.setSendMsgTimeout(c.containsKey("timeoutMs") ? c.getIntValue("timeoutMs") : 10000);
         if (c.containsKey("compressOver")) {
@@ -101,9 +109,7 @@ final class Producers {
                 }
 
                 @Override public void onException(Throwable failure) {
-                    Map<String, Object> map = new LinkedHashMap<>();
-                    map.put("error", String.valueOf(failure));
-                    results[at] = map;
+                    results[at] = failed(failure);
                     open.countDown();
                 }
             });
@@ -112,6 +118,64 @@ final class Producers {
             throw new IllegalStateException(open.getCount() + " async sends got no callback");
         }
         return Arrays.asList(results);
+    }
+
+    /** Requests one after the other; of each its reply, or what the client threw. */
+    Object requestSync(JSONObject c) {
+        List<Object> replies = new ArrayList<>();
+        for (Message message : Texts.messages(c)) {
+            try {
+                replies.add(Texts.received((MessageExt) producer(c).request(message, c.getLongValue("timeoutMs"))));
+            } catch (Exception failure) {
+                replies.add(failed(failure));
+            }
+        }
+        return replies;
+    }
+
+    /** Requests all at once, with a callback each. */
+    Object requestAsync(JSONObject c) throws Exception {
+        List<Message> messages = Texts.messages(c);
+        Object[] replies = new Object[messages.size()];
+        CountDownLatch open = new CountDownLatch(messages.size());
+        for (int i = 0; i < messages.size(); i++) {
+            int at = i;
+            producer(c).request(messages.get(i), new RequestCallback() {
+                @Override public void onSuccess(Message reply) {
+                    replies[at] = Texts.received((MessageExt) reply);
+                    open.countDown();
+                }
+
+                @Override public void onException(Throwable failure) {
+                    replies[at] = failed(failure);
+                    open.countDown();
+                }
+            }, c.getLongValue("timeoutMs"));
+        }
+        if (!open.await(c.getLongValue("timeoutMs") + 5000, TimeUnit.MILLISECONDS)) {
+            throw new IllegalStateException(open.getCount() + " requests got no callback");
+        }
+        return Arrays.asList(replies);
+    }
+
+    private static Map<String, Object> failed(Throwable failure) {
+        return Collections.singletonMap("error", String.valueOf(failure));
+    }
+
+    /** Answers a request with its body in capitals. */
+    void reply(String producer, MessageExt request) {
+        try {
+            String body = new String(request.getBody(), StandardCharsets.UTF_8).toUpperCase();
+            Message reply = MessageUtil.createReplyMessage(request, body.getBytes(StandardCharsets.UTF_8));
+            byName.get(producer).send(reply);
+        } catch (Exception failure) {
+            failure.printStackTrace();
+        }
+    }
+
+    Object recall(JSONObject c) {
+        return Texts.invoke(producer(c), "recallMessage", new Class<?>[] {String.class, String.class},
+            c.getString("topic"), c.getString("handle"));
     }
 
     private DefaultMQProducer producer(JSONObject c) {

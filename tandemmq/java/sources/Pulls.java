@@ -8,6 +8,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -23,7 +24,10 @@ final class Pulls {
     private DefaultMQAdminExt admin;
 
     Object start(JSONObject c) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(c.getString("group"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(c.getString("group"), Texts.signing(c));
+        if (c.containsKey("accessKey")) {
+            consumer.setInstanceName(Texts.instance(c));
+        }
         consumer.setNamesrvAddr(c.getString("namesrv"));
         consumer.start();
         byName.put(c.getString("name"), consumer);
@@ -47,7 +51,7 @@ final class Pulls {
         String expression = c.containsKey("expression") ? c.getString("expression") : "*";
         int max = c.containsKey("max") ? c.getIntValue("max") : 32;
         long offset = c.getLongValue("offset");
-        PullResult result = c.getBooleanValue("block")
+        PullResult result = c.containsKey("sql") ? pullBySql(c, offset, max) : c.getBooleanValue("block")
             ? consumer(c).pullBlockIfNotFound(Texts.queue(c), expression, offset, max)
             : consumer(c).pull(Texts.queue(c), expression, offset, max);
         Map<String, Object> map = new LinkedHashMap<>();
@@ -57,6 +61,14 @@ final class Pulls {
         map.put("max", result.getMaxOffset());
         map.put("messages", Texts.received(result.getMsgFoundList()));
         return map;
+    }
+
+    /** Before it knows the broker's version, by a heartbeat's answer, a client refuses to pull by SQL92. */
+    private PullResult pullBySql(JSONObject c, long offset, int max) throws Exception {
+        consumer(c).fetchSubscribeMessageQueues(c.getString("topic"));
+        consumer(c).getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory()
+            .sendHeartbeatToAllBrokerWithLock();
+        return consumer(c).pull(Texts.queue(c), MessageSelector.bySql(c.getString("sql")), offset, max);
     }
 
     /** Every message of one queue from "offset" (0) on, until the broker has no more. */
@@ -137,6 +149,9 @@ final class Pulls {
         if (c.getBooleanValue("assign")) {
             consumer.start();
             consumer.assign(consumer.fetchMessageQueues(topic));
+        } else if (c.containsKey("sql")) {
+            consumer.subscribe(topic, MessageSelector.bySql(c.getString("sql")));
+            consumer.start();
         } else {
             consumer.subscribe(topic, c.containsKey("expression") ? c.getString("expression") : "*");
             consumer.start();

@@ -11,16 +11,27 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Stock push consumers by name; each delivered message becomes an event "message". */
 final class PushConsumers {
     private final Map<String, DefaultMQPushConsumer> byName = new ConcurrentHashMap<>();
+    private final Producers producers;
+
+    PushConsumers(Producers producers) {
+        this.producers = producers;
+    }
 
     Object start(JSONObject c) throws Exception {
         String name = c.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(c.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            c.getString("group"), Texts.signing(c), new AllocateMessageQueueAveragely(),
+            c.containsKey("traceTopic"), c.containsKey("traceTopic") ? c.getString("traceTopic") : null);
+        if (c.containsKey("accessKey")) {
+            consumer.setInstanceName(Texts.instance(c));
+        }
         consumer.setNamesrvAddr(c.getString("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             c.containsKey("from") ? c.getString("from") : "CONSUME_FROM_FIRST_OFFSET"));
@@ -53,6 +64,9 @@ final class PushConsumers {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 boolean failed = report(name, messages, failUntil);
+                if (c.containsKey("replier")) {
+                    messages.forEach(request -> producers.reply(c.getString("replier"), request));
+                }
                 if (failed && c.containsKey("retryLevel")) {
                     context.setDelayLevelWhenNextConsume(c.getIntValue("retryLevel"));
                 }

@@ -9,13 +9,28 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Turns client objects into plain maps for the wire to Python, and back. */
 final class Texts {
+    /** What signs the requests of a client with an access key; clients that share an instance share it. */
+    static RPCHook signing(JSONObject c) {
+        if (!c.containsKey("accessKey")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(c.getString("accessKey"), c.getString("secretKey")));
+    }
+
+    static String instance(JSONObject c) {
+        return "of-" + c.getString("accessKey") + "-" + c.getString("name") + "-" + System.nanoTime();
+    }
+
     /** Bodies up to this many bytes are shown whole; every body is shown by its SHA-256. */
     private static final int BODY_SHOWN_BYTES = 2048;
 
@@ -39,6 +54,11 @@ final class Texts {
         if (m.containsKey("delay")) {
             message.setDelayTimeLevel(m.getIntValue("delay"));
         }
+        for (String setter : new String[] {"setDelayTimeSec", "setDelayTimeMs", "setDeliverTimeMs"}) { // of 5.x
+            if (m.containsKey(setter)) {
+                invoke(message, setter, new Class<?>[] {long.class}, m.getLongValue(setter));
+            }
+        }
         if (m.containsKey("wait")) {
             message.setWaitStoreMsgOK(m.getBooleanValue("wait"));
         }
@@ -48,6 +68,22 @@ final class Texts {
             }
         }
         return message;
+    }
+
+    /** Calls what only some releases have. */
+    static Object invoke(Object on, String name, Class<?>[] types, Object... arguments) {
+        try {
+            return on.getClass().getMethod(name, types).invoke(on, arguments);
+        } catch (java.lang.reflect.InvocationTargetException failure) {
+            throw Texts.<RuntimeException>asIs(failure.getCause());
+        } catch (ReflectiveOperationException absent) {
+            throw new IllegalArgumentException("not in this release: " + name, absent);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <T extends Throwable> T asIs(Throwable failure) throws T {
+        throw (T) failure;
     }
 
     static List<Message> messages(JSONObject c) {
@@ -67,6 +103,11 @@ final class Texts {
         map.put("broker", result.getMessageQueue().getBrokerName());
         map.put("queueId", result.getMessageQueue().getQueueId());
         map.put("queueOffset", result.getQueueOffset());
+        try {
+            map.put("recallHandle", result.getClass().getMethod("getRecallHandle").invoke(result));
+        } catch (ReflectiveOperationException old) {
+            map.put("recallHandle", null);
+        }
         return map;
     }
 

@@ -20,7 +20,14 @@ from tandemmq.cluster.remoting import (
 )
 from tandemmq.cluster.remoting.codes import VERSION
 from tandemmq.cluster.remoting.frame import FrameSplitter
-from tandemmq.storage import Draft, encode, encode_properties, pack_host, split_batch
+from tandemmq.storage import (
+    Draft,
+    decode_properties,
+    encode,
+    encode_properties,
+    pack_host,
+    split_batch,
+)
 
 NAME_SERVER = "127.0.0.1:9876"
 Result = TypeVar("Result")
@@ -71,6 +78,7 @@ class FakeBroker:
         self.members: dict[str, dict[FakeWire, str]] = defaultdict(dict)
         self.forgets: set[str] = set()  # client ids whose heartbeats it answers and does not keep
         self.heartbeats: list[dict[str, Any]] = []
+        self.producers: dict[str, FakeWire] = {}  # by client id
         self.requests: list[Command] = []
         self.sent_back: list[dict[str, str]] = []
         self.trouble: Callable[[Command], Command | Exception | None] = lambda command: None
@@ -100,6 +108,8 @@ class FakeBroker:
     async def handle_heart_beat(self, command: Command, wire: FakeWire) -> Command:
         body = json.loads(bytes(command.body or b""))
         self.heartbeats.append(body)
+        if body["producerDataSet"]:
+            self.producers[body["clientID"]] = wire
         for entry in body["consumerDataSet"]:
             group = self.members[entry["groupName"]]
             if body["clientID"] in self.forgets:
@@ -142,6 +152,27 @@ class FakeBroker:
         return command.reply(
             ext={"msgId": f"OFF{offset}", "queueId": str(queue_id), "queueOffset": str(offset)}
         )
+
+    async def handle_send_reply_message_v2(self, command: Command, wire: FakeWire) -> Command:
+        """As the broker does: to the client that told it of producers."""
+        fields = ext(command)
+        properties = decode_properties(fields["i"].encode())
+        requester = self.producers.get(properties["REPLY_TO_CLIENT"])
+        if requester is None or requester.closed:
+            return command.reply(ResponseCode.SYSTEM_ERROR, "channel not found")
+        push = {
+            "topic": fields["b"],
+            "properties": fields["i"],
+            "sysFlag": fields["f"],
+            "bornTimestamp": fields["g"],
+            "flag": fields["h"],
+            "storeTimestamp": "9",
+            "bornHost": "10.0.0.1:1",
+            "storeHost": self.address,
+        }
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        requester.push(Command(code, push, bytes(command.body or b"")))
+        return command.reply(ext={"msgId": "0", "queueId": fields["e"], "queueOffset": "0"})
 
     async def handle_send_batch_message(self, command: Command, wire: FakeWire) -> Command:
         fields = ext(command)

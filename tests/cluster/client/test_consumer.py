@@ -12,14 +12,17 @@ from clientkit import NAME_SERVER, FakeBroker, FakeCluster, FakeWire, MemoryTran
 from timekit import run
 
 from tandemmq.cluster.client import (
+    BrokerRefused,
     CacheLimits,
     ConsumeResult,
     MessageModel,
     MessageQueue,
     MessageRefused,
     NoNameServer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Sql92,
     StartFrom,
 )
 from tandemmq.cluster.client.consuming.rebalance import Allocation
@@ -788,6 +791,61 @@ def test_group_and_subscription_are_checked_when_the_consumer_is_made() -> None:
         consumer(Inbox(), subscribe={"T": "||"})
     with pytest.raises(ValueError, match="concurrency"):
         consumer(Inbox(), concurrency=0)
+
+
+def test_a_filter_is_checked_here_and_by_the_brokers_before_the_first_pull(
+    cluster: FakeCluster,
+) -> None:
+    broker = cluster.add("broker-a", "T", 1)
+    with pytest.raises(MessageRefused, match="refused at character 8: expected a property"):
+        Sql92("price >")
+
+    def refuse(command: Command) -> Command | None:
+        if command.code != RequestCode.CHECK_CLIENT_CONFIG:
+            return None
+        wanted = json.loads(bytes(command.body or b""))["subscriptionData"]
+        assert (wanted["subString"], wanted["expressionType"]) == ("price > 5", "SQL92")
+        assert (wanted["tagsSet"], wanted["codeSet"]) == ([], [])
+        return command.reply(1, "The broker does not support consumer to filter message by SQL92")
+
+    broker.trouble = refuse
+
+    async def main() -> None:
+        with pytest.raises(BrokerRefused, match="Set enablePropertyFilter=true"):
+            await consumer(Inbox(), subscribe={"T": Sql92("price > 5")}).start()
+        with pytest.raises(BrokerRefused, match="filter message by SQL92"):
+            await PullConsumer(
+                "G", namesrv=NAME_SERVER, subscribe={"T": Sql92("price > 5")}
+            ).start()
+        async with PullConsumer("G", namesrv=NAME_SERVER) as running:
+            with pytest.raises(BrokerRefused, match="filter message by SQL92"):
+                await running.assign(await running.queues("T"), Sql92("price > 5"))
+
+    run(main())
+    assert RequestCode.PULL_MESSAGE not in broker.codes()
+
+
+def test_pulls_and_heartbeats_carry_the_filter(cluster: FakeCluster) -> None:
+    broker = cluster.add("broker-a", "T", 1)
+    broker.trouble = lambda command: (
+        command.reply() if command.code == RequestCode.CHECK_CLIENT_CONFIG else None
+    )
+
+    async def main() -> None:
+        async with consumer(Inbox(), subscribe={"T": Sql92("price > 5")}) as running:
+            await asyncio.sleep(1)
+            running.subscribe("T", Sql92("price > 7"))
+            await asyncio.sleep(40)
+
+    run(main())
+    pulls = [c.ext or {} for c in broker.requests if c.code == RequestCode.PULL_MESSAGE]
+    told = [(pull["subscription"], pull["expressionType"], pull["sysFlag"]) for pull in pulls]
+    assert {(text, kind, int(flags) & 4) for text, kind, flags in told if "price" in text} == {
+        ("price > 5", "SQL92", 4),
+        ("price > 7", "SQL92", 4),
+    }
+    assert {kind for text, kind, _ in told if "price" not in text} <= {"TAG"}
+    assert '"expressionType":"SQL92"' in json.dumps(broker.heartbeats, separators=(",", ":"))
 
 
 def test_consumer_without_a_subscription_does_not_start(cluster: FakeCluster) -> None:

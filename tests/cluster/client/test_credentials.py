@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from clientkit import NAME_SERVER, FakeCluster, ext
@@ -117,3 +118,28 @@ def test_refused_signature_says_what_to_check(cluster: FakeCluster) -> None:
             assert caught.value.remark == remark
 
     run(main())
+
+
+def test_keys_come_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    given = {
+        "TANDEM_ACCESS_KEY": "shop",
+        "TANDEM_SECRET_KEY": "12345678",
+        "TANDEM_SECURITY_TOKEN": "t",
+    }
+    assert Credentials.from_environment(given) == Credentials("shop", "12345678", "t")
+    assert Credentials.from_environment({}) is None
+    with pytest.raises(ValueError, match="TANDEM_SECRET_KEY"):
+        Credentials.from_environment({"TANDEM_ACCESS_KEY": "shop"})
+    path = tmp_path / "tools.yml"
+    for text in (
+        "# keys\naccessKey: shop\nsecretKey: 'a=b:c'\n",
+        "AccessKey=shop\nSecretKey=a=b:c\n",
+    ):
+        path.write_text(text)
+        assert Credentials.from_file(path) == Credentials("shop", "a=b:c")
+    path.write_text("secretKey: hidden77\n")
+    with pytest.raises(ValueError, match="must hold accessKey") as caught:
+        Credentials.from_file(path)
+    assert "hidden77" not in str(caught.value)
+    with pytest.raises(OSError):
+        Credentials.from_file(tmp_path / "absent")

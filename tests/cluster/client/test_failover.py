@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster
 from timekit import run
 
-from tandemmq.cluster.client import Message, Producer
+from tandemmq.cluster.client import ClientError, Message, Producer
+from tandemmq.cluster.remoting import Command, RequestCode
 
 HEIR = "127.0.0.1:10961"
 
@@ -66,3 +69,50 @@ def test_master_that_stays_away_costs_name_servers_one_question_a_second(
             return len(cluster.route_requests) - before
 
     assert 8 <= run(main()) <= 20  # in ten seconds
+
+
+def test_a_new_master_is_found_before_the_topic_exists(cluster: FakeCluster) -> None:
+    """The first send of a topic that no broker has created yet: where it may go changes with the template's route."""
+    dying = cluster.add("broker-a", "TBW102")
+
+    async def main() -> None:
+        async with Producer("PG", namesrv=NAME_SERVER, retries=0) as producer:
+            await producer.queues("New")
+            dying.down = True
+            with pytest.raises(ClientError):
+                await producer.send(Message("New", b"x"))
+            move(cluster, dying)
+            await asyncio.sleep(2)
+            await producer.send(Message("New", b"x"))
+
+    run(main())
+    assert sum(map(len, dying.queues.values())) == 1
+
+
+def test_sends_fail_and_the_producer_stops_while_a_topic_has_no_master(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master goes right after the first send: its route has no queue to send to, and nothing stays under way."""
+    broker = cluster.add("broker-a", "T")
+    route, answer = cluster.route_body, broker.answer
+
+    async def main() -> None:
+        async with Producer("PG", namesrv=NAME_SERVER, retries=0) as producer:
+
+            async def last_answer(command: Command, wire: Any) -> Command:
+                found = await answer(command, wire)
+                if command.code == RequestCode.SEND_MESSAGE_V2 and producer._instance is not None:
+                    monkeypatch.setattr(
+                        cluster,
+                        "route_body",
+                        lambda counts: route(counts).replace(b'{"0":', b'{"1":'),
+                    )
+                    await producer._instance.fetch_route("T")
+                return found
+
+            monkeypatch.setattr(broker, "answer", last_answer)
+            await producer.send(Message("T", b"x"))
+            with pytest.raises(ClientError):
+                await producer.send(Message("T", b"x"))
+
+    run(main())
