@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
 import ipaddress
 import logging
 import re
@@ -187,9 +188,14 @@ def _escaped(character: str) -> str:
 # -- typed settings --------------------------------------------------------------------
 
 
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
 def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
     """RocketMQ's key -> the field's name inside, for every field of a settings struct."""
-    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: field.name for field in _fields(kind)}
 
 
 def parse_settings(
@@ -209,7 +215,7 @@ def parse_settings(
     """
     values: dict[str, Any] = dict(fixed)
     known = set(also_known)
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         if field.name in fixed:
             continue
         known.add(field.encode_name)

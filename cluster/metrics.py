@@ -50,6 +50,11 @@ METRICS: Final = (
     Metric("rocketmq_topic_number", "gauge", "", "topics of this broker, system topics included"),
     Metric("rocketmq_consumer_group_number", "gauge", "", "subscription groups of this broker"),
     Metric("rocketmq_messages_in_total", "counter", "", "messages stored", _TOPIC),
+    Metric("rocketmq_half_messages", "gauge", "", "transactions not ended yet", ("topic",)),
+    Metric("rocketmq_commit_messages_total", "counter", "", "transactions committed", ("topic",)),
+    Metric(
+        "rocketmq_rollback_messages_total", "counter", "", "transactions rolled back", ("topic",)
+    ),
     Metric("rocketmq_messages_out_total", "counter", "", "messages handed to pulls", _GROUP_TOPIC),
     Metric("rocketmq_throughput_out_total", "counter", "", "bytes handed to pulls", _GROUP_TOPIC),
     Metric(
@@ -114,6 +119,13 @@ METRICS: Final = (
         "",
         "heartbeats, pulls, sends and their like that were refused; the log names the clients",
         ("request", "code"),
+    ),
+    Metric(
+        "tandem_access_refused_total",
+        "counter",
+        "",
+        "requests that access control refused; the log names the clients",
+        ("reason",),
     ),
     Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
     Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),

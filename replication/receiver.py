@@ -73,7 +73,7 @@ class ReplicaStore(Protocol):
         """Log offset of the next byte."""
 
     def append_raw(self, data: Buffer, offset: int) -> int:
-        """Write bytes that continue the log, count them and have them dispatched; its new end.
+        """Write bytes that continue the log, and count them; its new end.
 
         Raises StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
         """

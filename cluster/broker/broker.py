@@ -8,21 +8,27 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from tandemmq.cluster.broker.access.guarding import Guarding
 from tandemmq.cluster.broker.duplicates import Claim
+from tandemmq.cluster.broker.handlers.admin_accounts import AccountHandlers
 from tandemmq.cluster.broker.handlers.admin_config import ConfigAdminHandlers
 from tandemmq.cluster.broker.handlers.admin_groups import GroupAdminHandlers
 from tandemmq.cluster.broker.handlers.admin_offsets import OffsetAdminHandlers
 from tandemmq.cluster.broker.handlers.admin_state import StateAdminHandlers
 from tandemmq.cluster.broker.handlers.admin_topics import TopicAdminHandlers
+from tandemmq.cluster.broker.handlers.admin_users import UserHandlers
 from tandemmq.cluster.broker.handlers.client import ClientHandlers
 from tandemmq.cluster.broker.handlers.locks import LockHandlers
 from tandemmq.cluster.broker.handlers.masteronly import guarded
 from tandemmq.cluster.broker.handlers.offsets import OffsetHandlers
 from tandemmq.cluster.broker.handlers.pull import PullHandler
 from tandemmq.cluster.broker.handlers.query import QueryHandler
+from tandemmq.cluster.broker.handlers.reply import ReplyHandler
 from tandemmq.cluster.broker.handlers.send import SendHandler
 from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
 from tandemmq.cluster.broker.handlers.tables import TableHandlers
+from tandemmq.cluster.broker.handlers.timers import TimerHandlers
+from tandemmq.cluster.broker.handlers.transaction import TransactionHandler
 from tandemmq.cluster.broker.jobs import (
     AckExpiry,
     Dispatch,
@@ -40,10 +46,11 @@ from tandemmq.cluster.broker.reading.longpoll import Arrival
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
 from tandemmq.cluster.broker.registration import Registration
 from tandemmq.cluster.broker.sending.acks import Acks
-from tandemmq.cluster.broker.sending.admission import Admission, Anybody
+from tandemmq.cluster.broker.sending.admission import Admission
 from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.fastpath import SendPath
 from tandemmq.cluster.broker.sending.messages import UniqueIds
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_host
 from tandemmq.cluster.broker.settings.startable import exposure
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
@@ -61,6 +68,9 @@ from tandemmq.cluster.broker.tables.resting import Resting
 from tandemmq.cluster.broker.tables.savedfile import SavedFile
 from tandemmq.cluster.broker.tables.tablereaders import TableReaders
 from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.broker.timers.door import TimerDoor
+from tandemmq.cluster.broker.timers.schedule import timers_of
+from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.broker.watching.putsizes import PutSizes
 from tandemmq.cluster.broker.watching.refusals import Refusals
 from tandemmq.cluster.broker.watching.stats import BrokerStats
@@ -71,7 +81,7 @@ from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context
-from tandemmq.storage import Clock, MessageStore
+from tandemmq.storage import Clock, FlushMode, MessageStore, Owner
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +102,7 @@ PORTS: Final = 2
 class Broker:
     """Every part of a broker over one open store.
 
-    Transactions, POP, timers, filters and access control have their codes and no handlers yet: the
+    POP has its codes and no handlers yet: the
     server answers REQUEST_CODE_NOT_SUPPORTED until their tables are added here.
     """
 
@@ -113,6 +123,13 @@ class Broker:
         self.output_budget = OutputBudget(config.unread_output_bytes_max)  # of both ports
         self.topics = TopicTable(config, config.config_path / "topics.json", clock)
         self.groups = GroupTable(config, config.config_path / "subscriptionGroup.json", clock)
+        self.guarding = Guarding(
+            config,
+            store,
+            clock,
+            lambda: self.groups.file.changed(""),  # slaves learn of users with the groups
+            lambda code: code in self.table,
+        )
         self.offsets = OffsetTable(config.config_path / "consumerOffset.json", clock)
         self.deletions = SavedFile(store.tombstones.path, store.tombstones.to_json)
         if store.tombstones.unsaved:
@@ -128,11 +145,16 @@ class Broker:
         )
         store.tombstones.listen(self._deletions_changed, self._topic_deleted)
         self.locks = QueueLocks()
-        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
+        self.locks.reign_began(clock.monotonic_ms())
+        synchronous = config.storage.flush_mode is FlushMode.SYNC
+        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms, disk_too=synchronous)
         self.dispatch = Dispatch(store)
         self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
         self.standing = self._stand(membership, rng)
-        self.acks.overdue = self.standing.overdue
+        self.release = Release(
+            store, self.acks, self.standing,
+            wake=self.dispatch.wake, flush=self.log_flush.hurry, later=_call_soon,
+        )  # fmt: skip
         self.stats = BrokerStats(
             config.cluster,
             self.put_counts,
@@ -143,9 +165,13 @@ class Broker:
         self.put_sizes = PutSizes(store, lambda: self.acks.waited)
         self.schedule = DelaySchedule(
             store,
+            self.release.put,
             DelayLevels(config.storage.delay_levels),
             config.config_path / "delayOffset.json",
             clock,
+        )
+        self.timers = timers_of(
+            config, store, self.release.put, self.schedule.time, clock, packed_host(config)
         )
         self.resting = Resting(store, self.standing, self.log_flush.reach)
         self.offsets.file.rests = self.schedule.file.rests = self.resting
@@ -167,6 +193,7 @@ class Broker:
                 store,
                 lambda: (self.standing.broker_id, self.standing.incarnation),
                 self.resting.holds,
+                self.guarding,
             ),
             clock,
             QueueStarts(self.topics, store),
@@ -183,11 +210,28 @@ class Broker:
         # masters do before it says what it is.
         self.standing.changes.watch(self.table_sync.role_changed)
         self.standing.changes.watch(self._role_changed)
-        self.on_master = OnMaster(self.standing, {"schedule": self.schedule.run})
+        self._store_host = packed_host(config)
+        self.transactions = Transactions(
+            config,
+            store,
+            self.release,
+            self.topics,
+            self.offsets,
+            self.producers,
+            self.standing,
+            clock,
+            store_host=self._store_host,
+        )
+        reigning: dict[str, Job] = {
+            "schedule": self.schedule.run,
+            "transactions": self.transactions.run,
+        }
+        if config.timer_wheel_enabled:
+            reigning["timers"] = self.timers.deliver
+        self.on_master = OnMaster(self.standing, reigning)
         self.registration = Registration(config, self.topics, self.standing, rng)
         self.claim = claim
         self._rng = rng
-        self._store_host = packed_host(config)
         self.slave_reads = SlaveReads(config, store, self.standing, clock)
         self.pulls = PullHandler(
             config,
@@ -206,20 +250,18 @@ class Broker:
         self.send_path = SendPath(
             config,
             store,
-            Admission(config, store, self.topics, self.acks, self.standing, clock, Anybody()),
-            self.acks,
-            held=self.standing.holds_answers,
+            Admission(config, store, self.topics, self.acks, self.standing, clock, self.guarding),
+            self.release,
             store_host=self._store_host,
             rng=rng,
-            later=_call_soon,
         )
+        self._chunk = self.guarding.in_front_of(self.send_path.process)
         self.listening = self.servers()
-        store.confirm_limit = self.standing.confirmed
-        store.on_append = self._appended
-        store.on_cut = self._cut
-        store.before_put = self.send_path.release
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
-        store.follow_dispatch(self._arrived, self.standing.dispatch_broken)
+        standing = self.standing
+        store.belong_to(
+            Owner(standing.confirmed, self._arrived, standing.dispatch_broken, self._cut)
+        )
         if not store.flags.queue_writable:  # recovery has met it already
             self.standing.dispatch_broken(store.flags.why())
 
@@ -242,6 +284,7 @@ class Broker:
                 store,
                 clock,
                 register_again=self._register_again,
+                wake=self.dispatch.wake,
                 flush=self.log_flush.want,
                 brokers=channels_to_master(config),
             )
@@ -251,7 +294,7 @@ class Broker:
             self.acks,
             clock,
             wake=self.dispatch.wake,
-            names=ChannelPool(),
+            names=ChannelPool(sign=config.access.signer),
             brokers=channels_to_master(config),
         )
 
@@ -261,6 +304,7 @@ class Broker:
             self.cuts.end()
             return
         self.topics.reign_began(self.standing.epoch)
+        self.locks.reign_began(self.clock.monotonic_ms())
         if isinstance(self.standing, ControlledReplica) and self.standing.may_have_lost:
             why = "an election that may have lost what readers had"
             self.lost(why, self.standing.agreed)
@@ -283,25 +327,29 @@ class Broker:
         topics, groups, offsets = self.topics, self.groups, self.offsets
         consumers, producers = self.consumers, self.producers
         host, rng = self._store_host, self._rng
+        timers = self.timers
+        door = TimerDoor(config, timers.pending, timers.now_ms, rng.random)
         sends = SendHandler(
             config,
             store,
             topics,
             groups,
             self.locks,
-            self.acks,
+            self.release,
             self.standing,
             UniqueIds(host, clock, rng),
+            self.transactions,
             store_host=host,
             clock=clock,
             rng=rng,
+            timers=door,
         )
         sendbacks = SendBackHandler(
             config,
             store,
             topics,
             groups,
-            self.acks,
+            self.release,
             self.standing,
             self.stats,
             store_host=host,
@@ -312,35 +360,74 @@ class Broker:
         parts = (
             *replica,
             sends,
+            ReplyHandler(config, sends, producers, standing, store_host=host, clock=clock),
             sendbacks,
+            TransactionHandler(self.transactions, self.release, self.standing),
             self.pulls,
             QueryHandler(config, store),
             ClientHandlers(config, clock, topics, groups, consumers, producers),
-            LockHandlers(self.locks, clock),
+            LockHandlers(self.locks, consumers, standing, config.name, clock),
             OffsetHandlers(store, topics, groups, offsets, self.cuts),
             TopicAdminHandlers(
-                config, store, topics, offsets, self.stats, self.deletions, self.table_readers
+                config,
+                store,
+                self.release,
+                topics,
+                offsets,
+                self.stats,
+                self.deletions,
+                self.table_readers,
             ),
             GroupAdminHandlers(
                 config, store, groups, offsets, consumers, producers, self.table_readers
             ),
             OffsetAdminHandlers(
-                config, clock, store, topics, groups, offsets, consumers, self.stats
+                config,
+                clock,
+                store,
+                topics,
+                groups,
+                offsets,
+                consumers,
+                self.stats,
+                self.pulls.held.sent_elsewhere,
             ),
             StateAdminHandlers(
                 config,
                 clock,
                 store,
+                self.release,
                 topics,
                 self.stats,
                 self.schedule,
                 self.retention,
                 self.standing,
+                self.timers,
             ),
             ConfigAdminHandlers(config, clock, self.permission_changed),
-            TableHandlers(
-                topics, groups, offsets, self.schedule, store, self.table_readers, self.resting
+            TimerHandlers(
+                config,
+                clock,
+                store,
+                topics,
+                self.release,
+                self.standing,
+                door,
+                timers.pending,
+                store_host=host,
             ),
+            TableHandlers(
+                topics,
+                groups,
+                offsets,
+                self.schedule,
+                store,
+                self.table_readers,
+                self.resting,
+                self.guarding.shared_tree,
+            ),
+            UserHandlers(config, self.guarding, standing, self.table_readers),
+            *self._account_handlers(),
         )
         table: dict[int, Handler] = {}
         for part in parts:
@@ -352,10 +439,11 @@ class Broker:
             table[asked] = self.claim.answering(table[asked])
         return guarded(table, self.standing)
 
-    def _appended(self) -> None:
-        if not self.standing.holds_answers:
-            self.dispatch.wake()
-        self.standing.appended()
+    def _account_handlers(self) -> list[AccountHandlers]:
+        """Where accounts of ACL 1.0 are not asked for, requests about them are not known."""
+        files = self.guarding.plain_files
+        served = self.config.rights.plain and files is not None
+        return [AccountHandlers(self.config, files)] if served and files is not None else []
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         if self.topics.following:
@@ -365,6 +453,7 @@ class Broker:
     def _cut(self, log_end: int) -> None:
         """The log was cut: nothing that follows from it may speak for more than is left (INV-41)."""
         self.schedule.cut(log_end)
+        self.timers.pending.cut(log_end)
         for file in (self.schedule.file, self.offsets.file):
             file.cut(log_end)
         # What comes behind the cut is another master's, which may know nothing of a deletion there.
@@ -374,15 +463,17 @@ class Broker:
             log.warning("progress beyond the cut taken back queues=%d end=%d", beyond, log_end)
 
     def _flushed(self, end: int) -> None:
-        self.standing.flushed(end)
-        self.dispatch.wake()
+        self.release.flushed(end)
 
     def load(self) -> None:
-        """Read topics, groups and progress. Raises storage.CorruptFile, OSError."""
+        """Read topics, groups, progress and users. Raises storage.CorruptFile, OSError, ConfigError."""
         self.topics.load()
         self.groups.load()
         self.offsets.load()
         self.schedule.load()
+        self.guarding.load()
+        if self.config.timer_wheel_enabled:
+            self.timers.pending.load()
         self.table_sync.start(self.standing.role)
         self.cuts.load()
         self.cuts.following = self.standing.role is Role.SLAVE
@@ -406,6 +497,9 @@ class Broker:
     def save(self) -> None:
         """Write every table that is newer than its file. Raises OSError."""
         self.deletions.save()
+        self.guarding.file.save()
+        self.transactions.metrics.save()
+        self.timers.pending.flush_now()
         for table in (self.topics, self.groups, self.offsets, self.schedule, self.cuts):
             table.file.save()
             if table.file.unsaved:  # INV-41: some messages will come twice
@@ -415,11 +509,11 @@ class Broker:
         """What runs from before the first request until after the last."""
         config, clock = self.config, self.clock
         loaded = (self.offsets, self.groups, self.topics, self.schedule, self.cuts)
-        tables = [self.deletions, *(each.file for each in loaded)]
+        tables = [self.deletions, self.guarding.file, *(each.file for each in loaded)]
         jobs: dict[str, Job] = {
             "dispatch": self.dispatch.run,
             "log_flush": self.log_flush.run,
-            "ack_expiry": AckExpiry(self.acks, clock).run,
+            "ack_expiry": AckExpiry(self.acks, self.standing.overdue, clock).run,
             "queue_flush": QueueFlush(self.store, clock).run,
             "next_segment": NextSegment(self.store).run,
             "retention": self.retention.run,
@@ -431,7 +525,10 @@ class Broker:
             "clock": self.schedule.time.run,
             "stats": StatsSampling(self.stats, self.put_sizes, clock).run,
             **self.standing.jobs(),
+            **self.guarding.jobs(),
         }
+        if config.timer_wheel_enabled:
+            jobs["timers"] = self.timers.run
         if config.is_exposed:
             jobs["insecure"] = InsecureReminder(exposure(config), said=not config.insecure).run
         return jobs
@@ -455,11 +552,12 @@ class Broker:
         return RemotingServer(
             listen.limited(*connections_affordable(PORTS)),
             table,
-            chunk=self.send_path.process,
+            chunk=self._chunk,
             on_close=self.connection_closed,
             clock=self.clock,
             budget=self.output_budget,
             on_unsupported=self.refusals.unsupported,
+            gate=self.guarding.keeper,
         )
 
     def connection_closed(self, connection: Connection) -> None:
@@ -513,10 +611,11 @@ def channels_to_master(config: BrokerConfig) -> ChannelPool:
 
     The master's certificate is checked where roots are configured. Raises TlsUnusable.
     """
+    sign = config.access.signer
     if config.tls_mode is not TlsMode.ENFORCING:
-        return ChannelPool()
+        return ChannelPool(sign=sign)
     roots = config.tls_trust_path
-    return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)))
+    return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)), sign=sign)
 
 
 def _call_soon(call: Callable[[], None]) -> None:

@@ -43,7 +43,15 @@ class NotPermitted(BrokerError):
 
 
 class TransactionsNotServed(NotPermitted):
-    """A half message came; this broker does not keep transactions."""
+    """A half message came; this broker is configured to take none."""
+
+
+class TransactionOver(BrokerError):
+    """An end for a transaction that ended otherwise, or so long ago that nobody remembers: nothing was done."""
+
+
+class TransactionLate(BrokerError):
+    """An end that comes too late, or too early, to count: the producer is asked."""
 
 
 class NoSuchTopic(BrokerError):
@@ -63,7 +71,18 @@ class RequestMalformed(BrokerError):
 
 
 class TimerNotEnabled(BrokerError):
-    """A message asks for delivery at an arbitrary time; the broker has delay levels only."""
+    """A message asks for delivery at an arbitrary time; timerWheelEnable is false."""
+
+
+class TimerFlowControl(BrokerError):
+    """Too many messages wait for the same moment: timerCongestNumEachSlot.
+
+    free_ms  the first moment after it for which there is room; None: not soon
+    """
+
+    def __init__(self, text: str, free_ms: int | None) -> None:
+        super().__init__(text)
+        self.free_ms = free_ms
 
 
 class NoMessageThere(BrokerError):
@@ -75,7 +94,7 @@ class NothingFound(BrokerError):
 
 
 class SubscriptionUnparsable(BrokerError):
-    """The expression of a pull selects nothing that could ever match."""
+    """The expression of a pull or a subscription selects nothing that could ever match, or is no expression."""
 
 
 class SubscriptionMissing(BrokerError):
@@ -84,6 +103,10 @@ class SubscriptionMissing(BrokerError):
 
 class SubscriptionOutdated(BrokerError):
     """The pull relies on a newer subscription than the broker has; the next heartbeat brings it."""
+
+
+class FilterMissing(BrokerError):
+    """The pull relies on a heartbeat's filter that does not compile."""
 
 
 class FilterNotServed(BrokerError):

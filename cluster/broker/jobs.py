@@ -10,7 +10,7 @@ from typing import Final
 
 from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
-from tandemmq.cluster.broker.sending.acks import Acks
+from tandemmq.cluster.broker.sending.acks import Acks, Late
 from tandemmq.cluster.broker.tables.savedfile import SavedFile
 from tandemmq.cluster.broker.watching.putsizes import PutSizes
 from tandemmq.cluster.broker.watching.stats import MINUTE_SAMPLE_S, BrokerStats
@@ -51,11 +51,10 @@ class LogFlush:
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
         self._told = self._wanted_end = 0
-        if store.config.flush_mode is FlushMode.SYNC:
-            acks.on_hold = self._wanted.set
+        self._synchronous = store.config.flush_mode is FlushMode.SYNC
 
     async def run(self) -> None:
-        if self._store.config.flush_mode is FlushMode.SYNC:
+        if self._synchronous:
             await self._run_sync()
         else:
             await self._run_async()
@@ -82,6 +81,11 @@ class LogFlush:
                 except TimeoutError:
                     pass  # nobody waits, but what came one-way must not lie in memory for ever
             await self._flush(0)
+
+    def hurry(self) -> None:
+        """In SYNC_FLUSH mode: flush soon if answers wait for that."""
+        if self._synchronous and self._told < self._acks.wanted_end:
+            self._wanted.set()
 
     def want(self, end: int) -> None:
         """In SYNC_FLUSH mode: flush soon, for somebody else than a sender waits for it."""
@@ -110,10 +114,14 @@ class LogFlush:
 
 
 class AckExpiry:
-    """Answers senders that wait too long for the disk or for a slave, right when it is too long."""
+    """Answers senders that wait too long for the disk or for a slave, right when it is too long.
 
-    def __init__(self, acks: Acks, clock: Clock) -> None:
+    late   what they are told then
+    """
+
+    def __init__(self, acks: Acks, late: Late, clock: Clock) -> None:
         self._acks = acks
+        self._late = late
         self._clock = clock
 
     async def run(self) -> None:
@@ -128,7 +136,7 @@ class AckExpiry:
             if (
                 not stood_still
             ):  # else what came in meanwhile is read first: it may be what is waited for
-                self._acks.expire(now_ms)
+                self._acks.expire(now_ms, self._late)
 
 
 class QueueFlush:

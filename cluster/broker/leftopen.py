@@ -37,8 +37,9 @@ from tandemmq.storage import (
 log = logging.getLogger(__name__)
 
 MOVING: Final = "docs/howto/from-rocketmq.md"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TIMER_TOPIC: Final = names.TIMER_TOPIC
 _WAITING_TOPICS: Final = (TIMER_TOPIC, names.HALF_TOPIC, names.OP_TOPIC)
+TIMERS: Final = "timers"  # the word of startDespite
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 NAMED_MAX: Final = 5  # topics in one line
 
@@ -90,7 +91,7 @@ def check_before_opening(config: BrokerConfig) -> None:
     if not moved_away and not any((queues / topic).is_dir() for topic in _WAITING_TOPICS):
         return
     try:
-        found = _look_at_messages(config.storage)
+        found = _look_at_messages(config.storage, timers=not config.timer_wheel_enabled)
     except (StorageError, OSError) as problem:
         log.warning("what waits in the store is told after its recovery why=%s", problem)
         return
@@ -99,7 +100,10 @@ def check_before_opening(config: BrokerConfig) -> None:
 
 def check_messages(config: BrokerConfig, store: MessageStore) -> None:
     """Of a store that is open and recovered. Raises LeftOpen, CorruptFile."""
-    _settle(in_messages(Path(config.storage.root), store.log, store.queues), config)
+    timers = (
+        not config.timer_wheel_enabled
+    )  # else they are gone on with, and nobody reads each of them here
+    _settle(in_messages(Path(config.storage.root), store.log, store.queues, timers=timers), config)
     if text := other_address(config, store):
         log.warning("%s", text)
 
@@ -153,15 +157,17 @@ def _refuse(found: list[Found]) -> None:
 def check_store(config: BrokerConfig) -> None:
     """Of a store that is not open: both of the above, nothing is written. Raises StorageError, OSError."""
     check_files(config)
-    _settle(_look_at_messages(config.storage), config)
+    _settle(_look_at_messages(config.storage, timers=not config.timer_wheel_enabled), config)
 
 
 def look(config: StorageConfig) -> list[Found]:
     """Everything that RocketMQ left in a store, served or not; reads only. Raises StorageError, OSError."""
-    return [*in_files(Path(config.root)), *_look_at_messages(config)]
+    found = _look_at_messages(config, timers=True)
+    served = [each._replace(mend="") if each.word == TIMERS else each for each in found]
+    return [*in_files(Path(config.root)), *served]
 
 
-def _look_at_messages(config: StorageConfig) -> list[Found]:
+def _look_at_messages(config: StorageConfig, *, timers: bool) -> list[Found]:
     root = Path(config.root)
     log_ = CommitLog(config, read_only=True)
     queues = ConsumeQueues(config, read_only=True)
@@ -169,12 +175,12 @@ def _look_at_messages(config: StorageConfig) -> list[Found]:
         log_.load()
         queues.load()
         if not any(True for _ in queues):  # moved away: the start derives them
-            return list(in_messages(root, log_, _derived(log_)))
+            return list(in_messages(root, log_, _derived(log_), timers=timers))
         queues.start_at(log_.start)
         for queue in queues:
             if queue.topic in _WAITING_TOPICS or _tiered(root):
                 queue.look()
-        return list(in_messages(root, log_, queues))
+        return list(in_messages(root, log_, queues, timers=timers))
     finally:
         queues.close()
         log_.close()
@@ -371,25 +377,26 @@ def _named(topics: Iterable[str]) -> str:
 # -- messages -------------------------------------------------------------------------------
 
 
-def in_messages(root: Path, log_: CommitLog, queues: WaitingQueues) -> Iterator[Found]:
-    """Timers and transactions that wait, and readers of a tiered store. Reads every record of the former's topics.
+def in_messages(
+    root: Path, log_: CommitLog, queues: WaitingQueues, *, timers: bool = True
+) -> Iterator[Found]:
+    """Timers, unless they are left out, and transactions that wait, and readers of a tiered store. Reads every record
+    of the former's topics.
 
     Raises CorruptFile, OSError.
     """
-    timers = waiting_timers(root, log_, queues.get(TIMER_TOPIC, 0))
-    if timers:
-        first = _instant(min(due_ms for _, due_ms in timers))
+    waiting = waiting_timers(root, log_, queues.get(TIMER_TOPIC, 0)) if timers else []
+    if waiting:
+        first = _instant(min(due_ms for _, due_ms in waiting))
         yield Found(
-            f"messages that wait for their delivery time ({_counted(topic for topic, _ in timers)}; the first is due "
-            f"{first}): nobody here delivers them",
-            "let RocketMQ deliver them",
-            "timers",
+            f"messages that wait for their delivery time ({_counted(topic for topic, _ in waiting)}; the first is due "
+            f"{first}): they are delivered with timerWheelEnable=true only",
+            "set it, or let RocketMQ deliver them",
+            TIMERS,
         )
     if halves := list(waiting_halves(root, log_, queues)):
         yield Found(
-            f"half messages that wait for commit or rollback ({_counted(halves)}): transactions are not served here",
-            "stop their producers and let RocketMQ settle them",
-            "halves",
+            f"half messages that wait for commit or rollback ({_counted(halves)}): their producers are asked here"
         )
     if _tiered(root) and (behind := list(readers_of_tiered(root, queues))):
         yield Found(

@@ -288,7 +288,7 @@ class Registration:
     ) -> None:
         self._topics = topics
         self._standing = standing
-        self._pool = ChannelPool()
+        self._pool = ChannelPool(sign=config.access.signer)
         self.links = [
             NameServerLink(
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}",

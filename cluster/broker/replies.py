@@ -22,16 +22,20 @@ CODES: Final[dict[type[Exception], ResponseCode]] = {
     broker.TooFewReplicas: ResponseCode.SYSTEM_ERROR,
     broker.NotPermitted: ResponseCode.NO_PERMISSION,
     broker.TransactionsNotServed: ResponseCode.NO_PERMISSION,
+    broker.TransactionOver: ResponseCode.SYSTEM_ERROR,
+    broker.TransactionLate: ResponseCode.ILLEGAL_OPERATION,
     broker.NoSuchTopic: ResponseCode.TOPIC_NOT_EXIST,
     broker.NoSuchGroup: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     broker.InvalidParameter: ResponseCode.INVALID_PARAMETER,
     broker.RequestMalformed: ResponseCode.SYSTEM_ERROR,
     broker.TimerNotEnabled: ResponseCode.SYSTEM_ERROR,
+    broker.TimerFlowControl: ResponseCode.SYSTEM_ERROR,
     broker.NoMessageThere: ResponseCode.SYSTEM_ERROR,
     broker.NothingFound: ResponseCode.QUERY_NOT_FOUND,
     broker.SubscriptionUnparsable: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     broker.SubscriptionMissing: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     broker.SubscriptionOutdated: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    broker.FilterMissing: ResponseCode.FILTER_DATA_NOT_EXIST,
     broker.FilterNotServed: ResponseCode.SYSTEM_ERROR,
     HeaderProblem: ResponseCode.SYSTEM_ERROR,
     storage.StorageError: ResponseCode.SYSTEM_ERROR,
@@ -69,6 +73,8 @@ def refusal(request: Command, error: Exception, ext: Mapping[str, str] | None = 
     fields = None if ext is None else dict(ext)
     if isinstance(error, broker.NotPermitted) and error.forbidden_type is not None:
         fields = {**(fields or {}), "forbiddenType": str(error.forbidden_type)}
+    if isinstance(error, broker.TimerFlowControl) and error.free_ms is not None:
+        fields = {**(fields or {}), "timerFreeMs": str(error.free_ms)}
     return request.reply(code_of(error), str(error), fields)
 
 

@@ -170,7 +170,8 @@ async def _serve_opened(
             return
     claim = None
     if membership is None:
-        claim = Claim(config, ChannelPool(connect_timeout_ms=ASK_MS), channels_to_rivals(config))
+        names = ChannelPool(connect_timeout_ms=ASK_MS, sign=config.access.signer)
+        claim = Claim(config, names, channels_to_rivals(config))
     try:
         if claim is not None:
             await unless(stop, claim.first_look())
@@ -210,6 +211,7 @@ async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str
             if claim is not None:
                 await unless(stop, claim.settle(broker.registration))
             log.info("stop requested signal=%s", await stop)
+            await broker.timers.settle()
             if isinstance(broker.standing, ControlledReplica):
                 await broker.standing.hand_over()
     except NameTaken as problem:
@@ -242,7 +244,7 @@ def channels_to_rivals(config: BrokerConfig) -> ChannelPool:
     """How a broker is asked that may have our name: as its clients have to. Nothing secret is said,
     and it may be we ourselves under a former address, so its certificate is not checked."""
     tls = client_context(verify=False) if config.tls_mode is TlsMode.ENFORCING else None
-    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS)
+    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS, sign=config.access.signer)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

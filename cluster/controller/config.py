@@ -11,6 +11,7 @@ from typing import Annotated, Final, NamedTuple, Self
 import msgspec
 from msgspec import Meta
 
+from tandemmq.cluster.access.startup import SECRETS, AccessConfig
 from tandemmq.cluster.config import (
     ConfigError,
     Properties,
@@ -88,7 +89,7 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-_NOT_IN_FILES: Final = frozenset({"times", "insecure"})
+_NOT_IN_FILES: Final = frozenset({"times", "access", "insecure"})
 _SECRETS: Final = frozenset({"etcd_password", "tls_key_password"})
 _TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
 _PEER: Final = re.compile(r"([A-Za-z0-9_]{1,64})-(.{1,255})")
@@ -137,6 +138,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
                   networks. "": brokers from everywhere, operators from hosts of registered replicas
     replica_host_check  who proves nothing (a stock replica) must come from the host that it registered
     etcd_prefix   our keys begin with it and the group's name
+    access        whether requests must be signed, and by whom; how we sign what we send to brokers
     insecure      --insecure: serve other machines without TLS
     """
 
@@ -172,6 +174,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     tls_trust_path: str = ""
     tls_test_mode: bool = True
     times: LeaseTimes = LeaseTimes()
+    access: AccessConfig = AccessConfig()
     insecure: bool = False
 
     @classmethod
@@ -199,8 +202,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
             given["configStorePath"] = str(path)
         given.setdefault("configStorePath", str(below / "controller" / "controller.properties"))
         times = parse_settings(LeaseTimes, given, also_known=given.keys())
-        known = also_known | WITHOUT_EFFECT | keys_of(LeaseTimes).keys()
-        config = parse_settings(cls, given, also_known=known, times=times, insecure=insecure)
+        access = parse_settings(AccessConfig, given, also_known=given.keys())
+        known = (
+            also_known | WITHOUT_EFFECT | keys_of(LeaseTimes).keys() | keys_of(AccessConfig).keys()
+        )
+        config = parse_settings(
+            cls, given, also_known=known, times=times, access=access, insecure=insecure
+        )
         config._check()
         return config
 
@@ -282,24 +290,29 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for struct in (self, self.times):
+        for struct in (self, self.times, self.access):
             for field in msgspec.structs.fields(struct):
                 if field.name in _NOT_IN_FILES:
                     continue
                 text = setting_text(getattr(struct, field.name))
-                found[field.encode_name] = "******" if text and field.name in _SECRETS else text
+                secret = field.name in _SECRETS or field.encode_name in SECRETS
+                found[field.encode_name] = "******" if text and secret else text
         return found
 
 
 KEYS: Final = frozenset(
-    keys_of(ControllerConfig).keys() - _NOT_IN_FILES | keys_of(LeaseTimes).keys() | WITHOUT_EFFECT
+    keys_of(ControllerConfig).keys() - _NOT_IN_FILES
+    | keys_of(LeaseTimes).keys()
+    | keys_of(AccessConfig).keys()
+    | WITHOUT_EFFECT
 )
 """Every key that a controller reads: a name server that embeds one must not call them unknown."""
 
 
 def check_startable(config: ControllerConfig) -> None:
     """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
-    if config.is_exposed and not config.insecure:
+    config.access.check()
+    if config.is_exposed and not config.insecure and not config.access.authentication:
         raise ConfigError(
             "bindAddress" if config.bind_address else "controllerDLegerPeers",
             config.bind_host,

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from tandemmq.cluster.access.doorkeeper import super_keeper
+from tandemmq.cluster.access.needs import CONTROLLER_OPEN, CONTROLLER_SUPER, super_rows
 from tandemmq.cluster.controller.config import (
     ControllerConfig,
     Exporter,
@@ -75,9 +77,13 @@ async def serving_controller(
         store = make_store(config)
         stack.push_async_callback(store.close)
         await store.open()
-        notices = Notices()
+        notices = Notices(config.access.signer)
         stack.push_async_callback(notices.close)
         controller = Controller(config, store, clock, notify=notices.send)
+        gate = None
+        if config.access.authentication:
+            rows = super_rows(CONTROLLER_SUPER)
+            gate = super_keeper(config.access, rows, CONTROLLER_OPEN, clock.monotonic_ms)
         server = RemotingServer(
             Listen(
                 config.bind_host,
@@ -92,6 +98,7 @@ async def serving_controller(
             on_close=controller.connection_closed,
             error_reply=reply_to,
             clock=clock,
+            gate=gate,
         )
         controller.connections = server.connections
         if config.metrics_exporter is Exporter.PROM:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Self
 import msgspec
 from msgspec import Meta
 
+from tandemmq.cluster.access.startup import SECRETS, AccessConfig
 from tandemmq.cluster.addresses import ANY, LOOPBACK, reached_at
 from tandemmq.cluster.config import (
     ConfigError,
@@ -97,7 +98,7 @@ NOT_SUPPORTED: Final = {
 }
 """Switches whose function is missing here, and what to do instead: they may be off, not on."""
 
-_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq"})
+_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access"})
 _TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -109,6 +110,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     bind_address        loopback unless configured
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
     controller_embedded a controller runs in this process, with settings from the same file and a port of its own
+    access              whether requests that change anything must be signed, and by whom
     insecure            --insecure: serve other machines without TLS
     as_rocketmq         a settings file was given: without bindAddress every address is listened on, as at RocketMQ
     """
@@ -134,6 +136,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     tls_trust_path: str = ""
     tls_test_mode: bool = True
     controller_embedded: bool = False
+    access: AccessConfig = AccessConfig()
     insecure: bool = False
     as_rocketmq: bool = False
 
@@ -169,10 +172,12 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         given.pop("insecure", None)
         if as_rocketmq and not given.get("bindAddress", "").strip():
             given["bindAddress"] = ANY
+        access = parse_settings(AccessConfig, given, also_known=given.keys())
         return parse_settings(
             cls,
             given,
-            also_known={*WITHOUT_EFFECT, *also_known},
+            also_known={*WITHOUT_EFFECT, *keys_of(AccessConfig), *also_known},
+            access=access,
             insecure=insecure,
             as_rocketmq=as_rocketmq,
         )
@@ -180,11 +185,13 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for field in msgspec.structs.fields(self):
-            if field.name in _NOT_IN_FILES:
-                continue
-            text = setting_text(getattr(self, field.name))
-            found[field.encode_name] = "******" if text and "password" in field.name else text
+        for struct in (self, self.access):
+            for field in msgspec.structs.fields(struct):
+                if field.name in _NOT_IN_FILES:
+                    continue
+                text = setting_text(getattr(struct, field.name))
+                secret = "password" in field.name or field.encode_name in SECRETS
+                found[field.encode_name] = "******" if text and secret else text
         return found
 
     @property
@@ -203,7 +210,10 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
 
 
 KEYS: Final = frozenset(
-    keys_of(NameServerConfig).keys() - _NOT_IN_FILES | WITHOUT_EFFECT | set(NOT_SUPPORTED)
+    keys_of(NameServerConfig).keys() - _NOT_IN_FILES
+    | keys_of(AccessConfig).keys()
+    | WITHOUT_EFFECT
+    | set(NOT_SUPPORTED)
 )
 """Every key that a name server reads: a controller in the same process must not call them unknown."""
 
@@ -213,7 +223,11 @@ def check_startable(config: NameServerConfig) -> None:
 
     Raises ConfigError.
     """
-    if config.is_exposed and config.as_rocketmq and not config.insecure:
+    config.access.check()
+    for warning in config.access.warnings():
+        log.warning("insecure: %s", warning)
+    guarded = config.access.authentication
+    if config.is_exposed and (config.as_rocketmq or guarded) and not config.insecure:
         log.warning("insecure: %s", exposure(config))
     elif config.is_exposed and not config.insecure:
         raise ConfigError(
@@ -230,6 +244,11 @@ def exposure(config: NameServerConfig) -> str:
     host = config.bind_address
     if host in (ANY, "::"):
         host = f"any address of this machine ({', '.join(reached_at()) or LOOPBACK})"
+    if config.access.authentication:
+        return (
+            f"who hears what is sent to {host} at port {config.listen_port} may send a signed request again: "
+            "signatures know no time. Set tls.server.mode=enforcing, or keep strangers from the network"
+        )
     return (
         f"whoever reaches {host} at port {config.listen_port} may change every route without credentials. To keep "
         "strangers out set bindAddress=127.0.0.1, set tls.server.mode=enforcing, or let the network do it"

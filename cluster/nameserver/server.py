@@ -11,6 +11,8 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from tandemmq.cluster.access.doorkeeper import super_keeper
+from tandemmq.cluster.access.needs import NAME_SERVER_OPEN, NAME_SERVER_SUPER, super_rows
 from tandemmq.cluster.config import (
     ConfigError,
     convert_setting,
@@ -528,12 +530,17 @@ async def serve_nameserver(
         tls_test_mode=config.tls_test_mode,
         limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
     )
+    gate = None
+    if config.access.authentication:
+        rows = super_rows(NAME_SERVER_SUPER)
+        gate = super_keeper(config.access, rows, NAME_SERVER_OPEN, clock.monotonic_ms)
     server = RemotingServer(
         listen.limited(*connections_affordable(2 if controller else 1)),
         names.table(),
         on_close=names.connection_closed,
         error_reply=reply_to,
         clock=clock,
+        gate=gate,
     )
 
     async def scan() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -114,7 +114,10 @@ class OffsetAdminHandlers:
         offsets: OffsetTable,
         consumers: ConsumerMembers,
         stats: BrokerStats,
+        sent_elsewhere: Callable[[str, str, Iterable[int]], None],
     ) -> None:
+        """sent_elsewhere: called with group, topic and queue ids once a group is to go on somewhere else."""
+        self._sent_elsewhere = sent_elsewhere
         self._config = config
         self._clock = clock
         self._store = store
@@ -298,10 +301,15 @@ class OffsetAdminHandlers:
             )
         queues = range(topic.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
         targets = {queue_id: self._target(header, queue_id) for queue_id in queues}
-        for queue_id, offset in targets.items():
-            self._offsets.assign_reset(header.group, header.topic, queue_id, offset)
+        self._send_elsewhere(header.group, header.topic, targets)
         await self._offsets.file.saved()
         return command.reply(body=self._offset_table(header.topic, targets))
+
+    def _send_elsewhere(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
+        """Members are told by their next pull; one that waits here is answered for it."""
+        for queue_id, offset in targets.items():
+            self._offsets.assign_reset(group, topic, queue_id, offset)
+        self._sent_elsewhere(group, topic, targets)
 
     def _target(self, header: ResetHeader, queue_id: int) -> int:
         lowest = self._store.min_offset(header.topic, queue_id)
@@ -415,11 +423,18 @@ class OffsetAdminHandlers:
         wanted: Iterable[str] = (
             [header.topic] if header.topic.strip() else self._offsets.topics_of(header.src_group)
         )
+        # RocketMQ leaves members alone that consume meanwhile, and their next commit undoes the clone.
+        running = self._config.server_side_reset and bool(
+            self._consumers.client_ids(header.dest_group)
+        )
         for name in wanted:
             if name in self._topics and (
                 header.offline or not self._not_subscribed(header.src_group, name)
             ):
                 self._offsets.clone(header.src_group, header.dest_group, name)
+                if running:
+                    source = self._offsets.queues(header.src_group, name)
+                    self._send_elsewhere(header.dest_group, name, source)
         await self._offsets.file.saved()
         return command.reply()
 

@@ -9,9 +9,12 @@ from tandemmq.cluster.broker.handlers.requests import Refused, check_topic, dump
 from tandemmq.cluster.broker.jobs import Retention
 from tandemmq.cluster.broker.reading.members import Peer
 from tandemmq.cluster.broker.sending.delay import DelaySchedule
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.tables.topics import TopicTable
+from tandemmq.cluster.broker.timers.schedule import TimerSchedule
 from tandemmq.cluster.broker.watching.runtime import runtime_table
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -45,15 +48,19 @@ class StateAdminHandlers:
         config: BrokerConfig,
         clock: Clock,
         store: MessageStore,
+        release: Release,
         topics: TopicTable,
         stats: BrokerStats,
         schedule: DelaySchedule,
         retention: Retention,
         standing: Standing,
+        timers: TimerSchedule,
     ) -> None:
+        self._timers = timers
         self._config = config
         self._clock = clock
         self._store = store
+        self._release = release
         self._topics = topics
         self._stats = stats
         self._schedule = schedule
@@ -81,6 +88,7 @@ class StateAdminHandlers:
             self._schedule,
             self._standing,
             self._clock.now_ms(),
+            self._timers.runtime(),
         )
         return command.reply(body=dumps({"table": table}))
 
@@ -109,7 +117,9 @@ class StateAdminHandlers:
         if self._topics.following:
             # a slave knows topics later than their messages
             return command.reply(remark=LEFT_TO_MASTER)
-        self._store.clean_unused_topics(set(self._topics) | self._topics.system_topics)
+        self._release.settle()
+        ours = {names.TIMER_MARKS_TOPIC}  # nobody reads it but brokers, so no table has it
+        self._store.clean_unused_topics(set(self._topics) | self._topics.system_topics | ours)
         return command.reply()
 
     def handle_delete_expired_commitlog(self, command: Command, connection: Peer) -> Command:

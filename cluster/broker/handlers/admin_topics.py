@@ -18,6 +18,7 @@ from tandemmq.cluster.broker.handlers.requests import (
     refusing,
 )
 from tandemmq.cluster.broker.reading.members import Peer
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.savedfile import SavedFile
@@ -67,6 +68,7 @@ class TopicAdminHandlers:
         self,
         config: BrokerConfig,
         store: MessageStore,
+        release: Release,
         topics: TopicTable,
         offsets: OffsetTable,
         stats: BrokerStats,
@@ -75,6 +77,7 @@ class TopicAdminHandlers:
     ) -> None:
         self._config = config
         self._store = store
+        self._release = release
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
@@ -182,6 +185,7 @@ class TopicAdminHandlers:
             return command.reply(remark=LEFT_TO_MASTER)  # tools tell every member
         # In one step: what is sent from now on belongs to the topic's next life.
         self._topics.forget(topic)
+        self._release.settle()
         self._store.delete_topic(topic)
         self._offsets.forget_topic(topic)
         self._stats.forget_topic(topic)

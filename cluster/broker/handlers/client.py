@@ -18,6 +18,7 @@ from tandemmq.cluster.broker.handlers.requests import (
     read_body,
     refusing,
 )
+from tandemmq.cluster.broker.reading.filters import parse_filter
 from tandemmq.cluster.broker.reading.members import (
     CONSUME_ACTIVELY,
     GROUPS_MAX,
@@ -289,11 +290,8 @@ class ClientHandlers:
         check = await read_body(ClientCheck, command)
         if check.subscription_data is None:
             return command.reply()
-        subscription = Subscription.from_wire(check.subscription_data)
-        if not subscription.is_tag:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                "The broker does not support consumer to filter message by "
-                f"{subscription.expression_type}",
-            )
+        wanted = Subscription.from_wire(check.subscription_data)
+        if not wanted.is_tag:
+            served = self._config.property_filter_enabled
+            parse_filter(wanted.expression_type, wanted.expression, served=served)
         return command.reply()

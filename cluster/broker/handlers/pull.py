@@ -9,15 +9,16 @@ from typing import Final
 
 from tandemmq.cluster.broker.errors import (
     BrokerBusy,
-    FilterNotServed,
+    FilterMissing,
     InvalidParameter,
     NoSuchGroup,
     NoSuchTopic,
     NotPermitted,
     SubscriptionMissing,
     SubscriptionOutdated,
+    SubscriptionUnparsable,
 )
-from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_tags
+from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_filter, parse_tags
 from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
 from tandemmq.cluster.broker.reading.members import ConsumerMembers
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, refusal
@@ -33,7 +34,15 @@ from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.headers import PullHeader
-from tandemmq.storage import EVERYTHING, Clock, GetResult, GetStatus, MessageStore, Selector
+from tandemmq.storage import (
+    EVERYTHING,
+    Clock,
+    GetResult,
+    GetStatus,
+    MessageStore,
+    Selector,
+    get_property,
+)
 
 COMMIT_OFFSET: Final = 1  # bits of a pull's sysFlag
 SUSPEND: Final = 2
@@ -94,7 +103,7 @@ class PullHandler:
         self._slave_reads = slave_reads
         self._cuts = cuts
         self._clock = clock
-        self.held = HeldPulls(self._answer_held, store.max_offset, clock, held_max)
+        self.held = HeldPulls(self._answer_held, store.max_offset, self._look_on, clock, held_max)
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -120,6 +129,15 @@ class PullHandler:
             answer = refusal(pull.request, error, {})
         if answer is not None:
             pull.connection.send(answer)
+
+    def _look_on(self, pull: HeldPull) -> bool:
+        """Whether a held pull with a filter has something to be answered with by now; else it is known up to where."""
+        topic, queue_id = pull.queue
+        found = self._store.get(topic, queue_id, pull.judged, 1, BYTES_MAX, pull.selector)
+        if found.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return True
+        pull.judged = found.next_offset
+        return False
 
     def _pull(
         self, request: Command, header: PullHeader, connection: Connection, *, first: bool
@@ -225,18 +243,17 @@ class PullHandler:
 
     def _selector(self, header: PullHeader, group: GroupConfig, connection: Connection) -> Selector:
         """What the pull selects by: its own expression, or what its group registered."""
-        if header.sys_flag & SUBSCRIPTION:
-            by_tag = is_tag_expression(header.expression_type)
-            selector = parse_tags(header.subscription) if by_tag else EVERYTHING
+        if not header.sys_flag & SUBSCRIPTION:
+            selector = self._registered(header, group)
+        elif is_tag_expression(header.expression_type):
+            selector = parse_tags(header.subscription)
         else:
-            by_tag, selector = self._registered(header, group)
-        if not by_tag:
-            raise FilterNotServed("The broker does not support consumer to filter message by SQL92")
+            selector = self._filter(header, header.expression_type or "", header.subscription)
         if self._config.pull_consumers_rejected:
             self._check_registered(header.consumer_group, connection)
         return selector
 
-    def _registered(self, header: PullHeader, group: GroupConfig) -> tuple[bool, Selector]:
+    def _registered(self, header: PullHeader, group: GroupConfig) -> Selector:
         members = self._members.group(header.consumer_group)
         if members is None:
             raise SubscriptionMissing(f"the consumer's group info not exist\n{FAQ}")
@@ -259,8 +276,36 @@ class PullHandler:
             # too, so nothing is withheld meanwhile and nothing unwanted is consumed.
             if not (subscription.is_tag and is_tag_expression(header.expression_type)):
                 raise SubscriptionOutdated("the consumer's subscription not latest")
-            return True, EVERYTHING
-        return subscription.is_tag, subscription.selector
+            return EVERYTHING
+        if subscription.is_tag:
+            return subscription.selector
+        try:
+            return self._filter(header, subscription.expression_type, subscription.expression)
+        except SubscriptionUnparsable as problem:
+            raise FilterMissing(
+                f"The broker's consumer filter data is not exist!Your expression may be wrong! {problem}"
+            ) from problem
+
+    def _filter(self, header: PullHeader, kind: str, expression: str | None) -> Selector:
+        served = self._config.property_filter_enabled
+        selector = parse_filter(kind, expression, served=served)
+        if self._config.retries_filtered and header.topic.startswith(names.RETRY_PREFIX):
+            group = header.topic.removeprefix(names.RETRY_PREFIX)
+            return Selector(matches=lambda properties: self._wanted_again(group, properties))
+        return selector
+
+    def _wanted_again(self, group: str, properties: bytes) -> bool:
+        """Whether a message that comes again is one that its group's filter of the topic it came from takes."""
+        topic = (get_property(properties, b"RETRY_TOPIC") or b"").decode(errors="replace")
+        members = self._members.group(group)
+        wanted = members.subscriptions.get(topic) if members is not None else None
+        if wanted is None or wanted.is_tag:
+            return True
+        try:
+            matches = parse_filter(wanted.expression_type, wanted.expression, served=True).matches
+        except SubscriptionUnparsable:
+            return True  # as in RocketMQ, which has no filter then
+        return matches is None or matches(properties)
 
     def _check_registered(self, group: str, connection: Connection) -> None:
         """With rejectPullConsumerEnable, only members may pull that do not push."""

@@ -22,19 +22,22 @@ from tandemmq.cluster.broker.errors import (
     NotPermitted,
     NotYetServing,
     RequestMalformed,
-    TimerNotEnabled,
     TransactionsNotServed,
 )
 from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
 from tandemmq.cluster.broker.sending import messages
-from tandemmq.cluster.broker.sending.acks import UNSETTLED, Acks, at_once
+from tandemmq.cluster.broker.sending.acks import UNSETTLED, at_once
 from tandemmq.cluster.broker.sending.delay import DelayLevels, delay_level
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.tables.groups import GroupTable
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.timers.door import TimerDoor
+from tandemmq.cluster.broker.transactions import records
+from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.remoting.codes import VERSION_V3_4_9, RequestCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
@@ -77,22 +80,26 @@ class SendHandler:
         topics: TopicTable,
         groups: GroupTable,
         locks: QueueLocks,
-        acks: Acks,
+        release: Release,
         standing: Standing,
         ids: messages.UniqueIds,
+        transactions: Transactions,
         *,
         store_host: bytes,
         clock: Clock,
         rng: random.Random,
+        timers: TimerDoor,
     ) -> None:
+        self._timers = timers
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._locks = locks
-        self._acks = acks
+        self._release = release
         self._standing = standing
         self._ids = ids
+        self._transactions = transactions
         self._levels = DelayLevels(config.storage.delay_levels)
         self._store_host = store_host
         self._clock = clock
@@ -141,14 +148,8 @@ class SendHandler:
         except REFUSALS as error:
             return refusal(request, error)
         try:
-            self._check_serving(connection, paused)
             made = self._topics.get(header.topic) is None
-            topic = self._topic(header)
-            if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-                raise InvalidParameter(
-                    f"request queueId[{header.queue_id}] is illegal, {described(topic)}"
-                    f" Producer: {connection.peer[0]}:{connection.peer[1]}"
-                )
+            topic = self.checked_topic(header, connection, paused=paused)
             send = self._send_batch if header.batch else self._send_one
             answer = send(request, header, topic, connection)
             told = self._topics.announced() if made and answer is not None else None
@@ -169,6 +170,19 @@ class SendHandler:
     # -- whether and where
     # ----------------------------------------------------------------------------------
 
+    def checked_topic(
+        self, header: SendHeader, connection: Connection, *, paused: bool
+    ) -> TopicConfig:
+        """The topic of a message that may be taken now, made if need be. Raises what replies.REFUSALS holds."""
+        self._check_serving(connection, paused)
+        topic = self._topic(header)
+        if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise InvalidParameter(
+                f"request queueId[{header.queue_id}] is illegal, {described(topic)}"
+                f" Producer: {connection.peer[0]}:{connection.peer[1]}"
+            )
+        return topic
+
     def _check_serving(self, connection: Connection, paused: bool) -> None:
         refused = self._standing.refusal()
         if refused is not None:
@@ -181,7 +195,7 @@ class SendHandler:
                 "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
                 f" period in queue: {waited_ms}ms, size of queue: 0"
             )
-        if self._acks.full:
+        if self._release.acks.full:
             raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
         opens_ms = self._config.accept_sends_from_ms
         if opens_ms > self._clock.now_ms():
@@ -241,8 +255,16 @@ class SendHandler:
             )
         draft.properties = join_properties(draft.properties, self._added)
         waits = waits_for_safety(draft.properties)
-        self._settle_kind(draft)
-        placed = self._store.put(draft)
+        real_topic = draft.topic
+        half, out_ms = self._settle_kind(draft, header.producer_group)
+        placed = self._release.put(draft)
+        if half:
+            self._transactions.began(placed.offset, placed.queue_offset)
+        recall = None
+        if out_ms is not None:
+            recall = self._timers.recall_handle(
+                real_topic, out_ms, unique_id.decode("utf-8", "replace")
+            )
         return self._acknowledge(
             request,
             connection,
@@ -253,6 +275,7 @@ class SendHandler:
                 **self.marks,
                 **self._safety(waits),
                 "queueOffset": str(placed.queue_offset),
+                **({} if recall is None else {"recallHandle": recall}),
             },
             placed.end,
             waits,
@@ -309,8 +332,9 @@ class SendHandler:
             draft.properties, messages.property_bytes(messages.DELAY, "-1")
         )
 
-    def _settle_kind(self, draft: Draft) -> None:
-        """Tell ordinary messages from half, delayed and timed ones, and park the delayed."""
+    def _settle_kind(self, draft: Draft, producer_group: str) -> tuple[bool, int | None]:
+        """Tell ordinary messages from half, delayed and timed ones, and park the last two; whether it is a half, and a
+        timed one's slot."""
         level = delay_level(draft.properties)
         half = (get_property(draft.properties, b"TRAN_MSG") or b"").lower() == b"true"
         if half and draft.reconsume_times > 0 and level > 0:
@@ -318,10 +342,8 @@ class SendHandler:
                 ~SysFlag.TRANSACTION_MASK
             )  # a retried message: its transaction is long over
         elif half:
-            raise TransactionsNotServed(
-                f"the broker[{self._config.advertised_host}] sending transaction message"
-                " is forbidden"
-            )
+            self._make_half(draft, producer_group, level)
+            return True, None
         elif not takes_queue_offset(draft.sys_flag):
             # Stored like this it would be acknowledged and never delivered.
             raise MessageIllegal(
@@ -329,12 +351,22 @@ class SendHandler:
             )
         if level > 0:
             self._levels.park(draft, level)
-        elif any(
-            get_property(draft.properties, name.encode()) for name in messages.TIMER_PROPERTIES
-        ):
-            raise TimerNotEnabled(
-                "messages with a delivery time are not enabled on this broker, delay levels are"
+            return False, None
+        return False, self._timers.park(draft)
+
+    def _make_half(self, draft: Draft, producer_group: str, level: int) -> None:
+        if self._config.transactions_rejected:
+            raise TransactionsNotServed(
+                f"the broker[{self._config.advertised_host}] sending transaction message"
+                " is forbidden"
             )
+        if level > 0 or any(
+            get_property(draft.properties, name.encode()) for name in messages.TIMER_PROPERTIES
+        ):  # RocketMQ parks the half message, and throws it away when it is due
+            raise MessageIllegal("a transactional message can be neither delayed nor timed")
+        if self._transactions.full:
+            raise BrokerBusy("[OVERLOAD]too many transactions are pending, try later")
+        records.make_half(draft, producer_group)
 
     # -- batches
     # --------------------------------------------------------------------------------------------
@@ -352,7 +384,7 @@ class SendHandler:
             request, header, topic, queue_id, join_properties(own, self._added), connection
         )
         items = self._items(envelope)
-        placed = self._store.put_batch(envelope, items)
+        placed = self._release.put_batch(envelope, items)
         ext = {"queueId": str(queue_id)}
         unique_id = get_property(own, b"UNIQ_KEY")
         if unique_id is not None:
@@ -367,7 +399,11 @@ class SendHandler:
         return self._acknowledge(request, connection, ext, placed.end, waits)
 
     def _items(self, envelope: Draft) -> list[BatchItem]:
-        if envelope.sys_flag & SysFlag.TRANSACTION_MASK or delay_level(envelope.properties) > 0:
+        if (
+            envelope.sys_flag & SysFlag.TRANSACTION_MASK
+            or delay_level(envelope.properties) > 0
+            or any(get_property(envelope.properties, n.encode()) for n in messages.TIMER_PROPERTIES)
+        ):
             raise MessageIllegal("a batch can be neither transactional nor delayed")
         try:
             return split_batch(envelope.body)
@@ -391,7 +427,7 @@ class SendHandler:
             return None
         answer = request.reply(ext=ext)
         if self._standing.holds_answers and waits:
-            self._acks.hold(end, connection, answer)
+            self._release.hold(end, connection, answer)
             return None
         return answer
 

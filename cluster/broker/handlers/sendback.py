@@ -11,8 +11,8 @@ from typing import Final
 from tandemmq.cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, no_such_topic, refusal
 from tandemmq.cluster.broker.sending import messages
-from tandemmq.cluster.broker.sending.acks import Acks
 from tandemmq.cluster.broker.sending.delay import DelayLevels
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables import names
@@ -47,7 +47,7 @@ class SendBackHandler:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        acks: Acks,
+        release: Release,
         standing: Standing,
         stats: BrokerStats,
         *,
@@ -58,7 +58,7 @@ class SendBackHandler:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._acks = acks
+        self._release = release
         self._standing = standing
         self._stats = stats
         self._levels = DelayLevels(config.storage.delay_levels)
@@ -96,7 +96,7 @@ class SendBackHandler:
         except REFUSALS as error:
             return refusal(request, error)
         try:
-            placed = self._store.put(draft)
+            placed = self._release.put(draft)
         except FlushFailed:
             return None  # what the log has of it is not known; the process ends now
         except StorageError as error:  # whatever it is, RocketMQ says SYSTEM_ERROR here
@@ -108,7 +108,7 @@ class SendBackHandler:
         if self._standing.holds_answers and not request.oneway:
             # RocketMQ answers at once. The consumer commits its progress on this answer, so we wait
             # for the disk.
-            self._acks.hold(placed.end, connection, answer)
+            self._release.hold(placed.end, connection, answer)
             return None
         return answer
 

@@ -51,7 +51,10 @@ class TableHandlers:
         store: MessageStore,
         readers: TableReaders,
         resting: Resting,
+        users: Callable[[], dict[str, Any] | None],
     ) -> None:
+        """users: with all rules, for slaves of ours, which prove who they are; None where nobody does"""
+        self._users = users
         self._store = store
         self._readers = readers
         self._topics = topics
@@ -116,8 +119,12 @@ class TableHandlers:
 
     def _group_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
         if names is None:
-            return self._groups.to_json()
-        return self._groups.some_json(names)
+            tree = self._groups.to_json()
+        else:
+            tree = self._groups.some_json(names - {""})
+        told = STAMP in (command.ext or {}) and (names is None or "" in names)
+        users = self._users() if told else None
+        return tree if users is None else {**tree, "access": users}
 
     def handle_get_all_message_request_mode(self, command: Command, connection: Peer) -> Command:
         """Every group pulls: there is no POP to be switched to."""

@@ -24,12 +24,16 @@ Arrival = tuple[str, int, int, int]
 K = TypeVar("K")
 
 TICK_MS: Final = 500  # how late a pull's time may be noticed
+JUDGING_MS: Final = 3  # in one go, of new messages by the filters of held pulls
 SWEEP_MS: Final = 5_000  # how often every held pull is compared with its queue's end
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that found nothing and may wait."""
+    """A pull that found nothing and may wait.
+
+    judged  queue offset behind the last message that its filter of properties did not take while it waits
+    """
 
     connection: Connection
     request: Command
@@ -37,6 +41,10 @@ class HeldPull:
     selector: Selector
     deadline_ms: int
     due_tick: int = field(init=False, default=0)
+    judged: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.judged = self.offset
 
     @property
     def queue(self) -> QueueKey:
@@ -55,6 +63,7 @@ class HeldPulls:
                  whatever it finds.
                  Not called for a pull whose connection closed.
     queue_end    (topic, queue id) -> the queue's end
+    look_on      judges some messages from pull.judged on; False when none is wanted, and pull.judged is behind them
     Deadlines are of clock.monotonic_ms.
     """
 
@@ -62,11 +71,13 @@ class HeldPulls:
         self,
         answer: Callable[[HeldPull], None],
         queue_end: Callable[[str, int], int],
+        look_on: Callable[[HeldPull], bool],
         clock: Clock,
         count_max: int,
     ) -> None:
         self._answer = answer
         self._queue_end = queue_end
+        self._look_on = look_on
         self._clock = clock
         self.count_max = count_max
         self.count = 0
@@ -75,6 +86,8 @@ class HeldPulls:
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._unjudged: dict[HeldPull, None] = {}  # messages came that their filters did not see
+        self._judges_later = False
         self._deleted: set[str] = set()
         self._tick = clock.monotonic_ms() // TICK_MS
         self._swept_ms = clock.monotonic_ms()
@@ -113,8 +126,28 @@ class HeldPulls:
         for key, end in ends.items():
             found = codes[key]
             for pull in [p for p in held[key] if end > p.offset]:
-                if pull.selector.may_want(found):
+                if pull.selector.matches is not None:
+                    self._unjudged[pull] = None
+                elif pull.selector.may_want(found):
                     self._leave(pull)
+        if self._unjudged and not self._judges_later:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Wake the pulls whose filter takes one of the new messages; after JUDGING_MS others have their turn first."""
+        self._judges_later = False
+        until_ms = self._clock.monotonic_ms() + JUDGING_MS
+        while self._unjudged:
+            pull = next(iter(self._unjudged))
+            del self._unjudged[pull]
+            if self._look_on(pull):
+                self._leave(pull)
+            elif self._queue_end(*pull.queue) > pull.judged:
+                self._unjudged[pull] = None
+            if self._clock.monotonic_ms() > until_ms and self._unjudged:
+                self._judges_later = True
+                asyncio.get_running_loop().call_soon(self._judge)
+                return
 
     def queue_grew(self, topic: str, queue_id: int, queue_end: int) -> None:
         """Wake every pull of one queue that lies before its end, whatever it filters by."""
@@ -131,6 +164,13 @@ class HeldPulls:
     def deleted(self, topic: str) -> None:
         """Its queues begin anew: with the next tick every pull of it is answered, wherever it lies."""
         self._deleted.add(topic)
+
+    def sent_elsewhere(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+        """An administrator sends a group elsewhere in these queues: its pulls there are told now."""
+        for queue_id in queue_ids:
+            pulls = self._by_queue.get((topic, queue_id), {})
+            for pull in [p for p in pulls if p.header.consumer_group == group]:
+                self._leave(pull)
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls whose time is up, or whose queue is another one now."""
@@ -184,6 +224,7 @@ class HeldPulls:
     def _forget(self, pull: HeldPull) -> None:
         _drop(self._by_queue, pull.queue, pull)
         _drop(self._by_tick, pull.due_tick, pull)
+        self._unjudged.pop(pull, None)
         self.count -= 1
 
 

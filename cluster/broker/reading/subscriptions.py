@@ -29,7 +29,7 @@ class SubscriptionData(msgspec.Struct, rename="camel"):
 class Subscription:
     """One topic that a group subscribes to.
 
-    selector    what the broker filters by
+    selector    what the broker filters by, if that is by tag; else parse_filter says it
     sub_version the member's clock when it last changed its subscription, ms
     """
 
@@ -59,8 +59,10 @@ class Subscription:
 
     @staticmethod
     def from_wire(data: SubscriptionData) -> Subscription:
-        expression = (data.sub_string or "").strip() or ALL
         kind = (data.expression_type or "TAG").upper()
+        expression = data.sub_string or ""
+        if kind == "TAG":
+            expression = expression.strip() or ALL
         tags: tuple[str, ...] = ()
         codes: tuple[int, ...] = ()
         selector = EVERYTHING

@@ -442,26 +442,21 @@ cdef class SendPath:
     cdef Py_ssize_t _out_size
     cdef Py_ssize_t _out_room
     cdef readonly long long messages
-    cdef object _later
-    cdef list _staged           # (connection, answers, said) of chunks not released yet
-    cdef long long _staged_count
-    cdef long long _staged_bytes
+    cdef object _release
+    cdef list _staged           # its list: (connection, answers, said) of chunks not released yet
 
     def __cinit__(self):
         self._scratch = self._out = NULL
 
-    def __init__(
-        self, config, store, admission, acks, *, bint held, bytes store_host, rng, limits=None, later=None
-    ):
-        self._later = later
-        self._staged = []
-        self._staged_count = self._staged_bytes = 0
+    def __init__(self, config, store, admission, release, *, bytes store_host, rng, limits=None):
+        self._release = release
+        self._staged = release.staged
         limits = limits or FrameLimits()
         self._store = store
         self._flags = store.flags
         self._admission = admission
         self._asked_at = -1
-        self._acks = acks
+        self._acks = release.acks
         self._tail = store.log_tail
         self._store_host = store_host
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
@@ -469,12 +464,12 @@ cdef class SendPath:
         self._frame_max = limits.frame_bytes_max
         self._body_max = config.storage.body_bytes_max
         self._sys_flags_taken = SYS_FLAGS_TAKEN
-        self._held = held
+        self._held = release.holds
         self._random = rng.getrandbits(64) | 1
         self._topics = {}
         self._generation = None
         self._config = config
-        self._expect(acks.expected)
+        self._expect(self._acks.expected)
         self._scratch_room = self._header_max
         self._scratch = <unsigned char*>PyMem_Malloc(self._scratch_room)
         self._out_room = 1 << 16
@@ -505,7 +500,6 @@ cdef class SendPath:
         """As sendpath.SendPath.process."""
         cdef Py_buffer buffer
         cdef Py_ssize_t at = start
-        cdef long long end_before
         cdef long long taken = self.messages
         cdef bytes born_host
         if end - start < 8 or not self._is_open(start, connection):
@@ -519,7 +513,6 @@ cdef class SendPath:
             self._expect(self._acks.expected)
         born_host = connection.peer_host
         now_ms = self._store.clock.now_ms()
-        end_before = self._tail.segment_start + self._tail.position
         self._out_size = 0
         PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
         try:
@@ -528,42 +521,13 @@ cdef class SendPath:
             at = self._walk(<Bytes>buffer.buf, start, end, born_host, now_ms)
         finally:  # also when it failed half-way: what is staged must become part of the log
             PyBuffer_Release(&buffer)
-            taken = self.messages - taken
-            if taken:
-                self._staged_count += taken
-                self._staged_bytes += self._tail.segment_start + self._tail.position - end_before
+            if self.messages > taken:
                 self._staged.append(
                     (connection, PyBytes_FromStringAndSize(<char*>self._out, self._out_size), self._said)
                 )
-                if self._later is None:
-                    self.release()
-                elif len(self._staged) == 1:
-                    self._later(self.release)
+                if len(self._staged) == 1:
+                    self._release.due()
         return at
-
-    def release(self):
-        """As sendpath.SendPath.release."""
-        cdef list staged = self._staged
-        if not staged:
-            return
-        cdef long long count = self._staged_count, size = self._staged_bytes
-        self._staged = []
-        self._staged_count = self._staged_bytes = 0
-        self._store.commit(count, size)
-        if not self._held:
-            for connection, answers, _ in staged:
-                if answers:
-                    connection.write_now(answers)
-            return
-        cdef tuple chunk
-        cdef list waiting = []
-        size = 0
-        for chunk in staged:
-            if chunk[1]:
-                waiting.append(chunk)
-                size += len(<bytes>chunk[1])
-        if waiting:
-            self._acks.hold_all(self._tail.segment_start + self._tail.committed, waiting, size)
 
     cdef bint _is_open(self, Py_ssize_t start, connection) except -1:
         """Admission.open, but asked in full only where its answer can have changed.

@@ -73,6 +73,9 @@ class Overdue(NamedTuple):
     remark: str = ""
 
 
+Late = Callable[[int, int], "Overdue | None"]
+"""What to tell who has waited for the log up to an end for so many ms; None: let it wait on."""
+
 #: the reign ended before the set was known to have the message: it stays if the next master has it
 FATE_UNKNOWN: Final = Overdue(
     ResponseCode.FLUSH_SLAVE_TIMEOUT, 1, 0,
@@ -111,13 +114,10 @@ class Acks:
     falls from one hold to the next, so safety is reached in order and one queue is enough. INV-7:
     an answer that leaves through `reached` says nothing that the disk and the slaves do not hold.
 
-    overdue     asked, once its timeout has passed, what an answer then says; None lets it wait on
-    lost        asked when an answer comes: the code it gets because there is no slave to wait for.
-                It leaves at once, or, where `disk_too`, as soon as on_disk() says
+    disk_too    what has no slave to wait for waits for on_disk()
     bytes_max   of held answers; beyond it `full` is true and senders are told to try elsewhere
     timeout_ms  after that long an answer may leave with another code in the place of SUCCESS: the
                 message is stored, its safety unknown. Measured with clock.monotonic_ms
-    on_hold     called when answers begin to wait: there is something to flush, or to ship
     expected    what most answers say when they leave. Who encodes many says that at once: then
                 nothing is left to be changed in them
     """
@@ -127,15 +127,13 @@ class Acks:
         clock: Clock,
         timeout_ms: int,
         bytes_max: int = 64 << 20,
-        on_hold: Callable[[], None] | None = None,
+        *,
+        disk_too: bool = True,
     ) -> None:
         self._clock = clock
         self.timeout_ms = timeout_ms
         self._bytes_max = bytes_max
-        self.on_hold = on_hold
-        self.overdue: Callable[[int, int], Overdue | None] = _flush_is_late
-        self.lost: Callable[[], ResponseCode | None] | None = None
-        self.disk_too = True
+        self._disk_too = disk_too
         self.expected = UNKNOWN
         self._epoch = 0
         self._learned_ms = -LEARNING_MS
@@ -181,34 +179,35 @@ class Acks:
         return min(held.since_ms for held in first) + self.timeout_ms if first else None
 
     def hold(
-        self, end: int, connection: Connection, answer: bytes | Command, said: Safety = UNKNOWN
-    ) -> None:
+        self, end: int, connection: Connection, answer: bytes | Command, said: Safety = UNKNOWN,
+        lost: ResponseCode | None = None,
+    ) -> None:  # fmt: skip
         """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`.
 
         said   the safety that stands in them; they leave with the true one
         """
         answers = answer.encode() if isinstance(answer, Command) else answer
-        self.hold_all(end, [(connection, answers, said)], len(answers))
+        self.hold_all(end, [(connection, answers, said)], len(answers), lost)
 
-    def hold_all(self, end: int, chunks: list[Chunk], size: int) -> None:
+    def hold_all(
+        self, end: int, chunks: list[Chunk], size: int, lost: ResponseCode | None = None
+    ) -> None:
         """As hold(), for the answers of everything that one commit made part of the log.
 
         size   of all of them, in bytes
+        lost   the code that they get because there is no slave to wait for
         """
         held = _Held(end, chunks, size, self._clock.monotonic_ms())
-        lost = self.lost() if self.lost is not None else None
         if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
             self._held.append(held)
-        elif self.disk_too:
+        elif self._disk_too:
             held.code = lost
             self._for_disk.append(held)
         else:
             self._leave(held, Overdue(lost, copies=1, durable=0))
             return
         self.held_bytes += size
-        if self.on_hold is not None:
-            self.on_hold()
 
     def reached(self, end: int, copies: int, durable: int) -> None:
         """The log is safe up to `end`: let the answers go that waited for no more than that.
@@ -266,12 +265,15 @@ class Acks:
             first = self._pop(waiting)
             self._leave(first, Overdue(first.code, copies=1, durable=1))
 
-    def expire(self, now_ms: int) -> None:
-        """Answer what waited too long: stored, but not known to be safe."""
+    def expire(self, now_ms: int, late: Late | None = None) -> None:
+        """Answer what waited too long: stored, but not known to be safe.
+
+        late   what an answer says then; without it, that the disk is late
+        """
         held, for_disk = self._held, self._for_disk
         expired: Counter[ResponseCode] = Counter()
         while held and now_ms - held[0].since_ms >= self.timeout_ms:
-            overdue = self.overdue(held[0].end, now_ms - held[0].since_ms)
+            overdue = (late or _flush_is_late)(held[0].end, now_ms - held[0].since_ms)
             if overdue is None:
                 break
             expired[overdue.code] += self._leave(self._pop(held), overdue)

@@ -39,17 +39,10 @@ class Identities(Protocol):
         """Whether sends of this connection may be taken without looking at who signed each of them."""
 
 
-class Anybody:
-    """Nobody's credentials are checked: the settings that would ask for it stop the start (docs/config.md)."""
-
-    def vouches(self, connection: Connection) -> bool:
-        return True
-
-
 class Admission:
     """Judge of the short path.
 
-    identities  asked before a chunk is taken: the short path reads no signature
+    identities  asked before a chunk is taken: the short path reads no signature (access/signedsends.py does)
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,12 +83,22 @@ class DelaySchedule:
     properties of a delivered record keep DELAY, REAL_TOPIC and REAL_QID byte by byte: nothing here
     looks at them again, so nothing is delayed twice.
 
+    put  appends a message: Release.put
+
     When a message is due: tandemmq.cluster.broker.sending.steadytime. No step of the wall clock shortens or lengthens
     the delay of what came during our reign; what came before waits no longer than its whole delay.
     """
 
-    def __init__(self, store: MessageStore, levels: DelayLevels, path: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        put: Callable[[Draft], object],
+        levels: DelayLevels,
+        path: Path,
+        clock: Clock,
+    ) -> None:
         self._store = store
+        self._put = put
         self._levels = levels
         self._clock = clock
         self._store_host = b""
@@ -227,7 +237,7 @@ class DelaySchedule:
         if draft is None:
             log.error("scheduled message has no place to go, dropped offset=%d", physical)
         elif draft.topic != names.HALF_TOPIC:
-            self._store.put(draft)
+            self._put(draft)
 
     def _corrected(self, level: int, offset: int) -> int:
         lowest = self._store.min_offset(names.SCHEDULE_TOPIC, level - 1)

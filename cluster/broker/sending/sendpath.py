@@ -13,15 +13,15 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from tandemmq.cluster.broker.handlers.send import waits_for_safety
-from tandemmq.cluster.broker.sending.acks import Acks, Safety, at_once
+from tandemmq.cluster.broker.sending.acks import Safety, at_once
 from tandemmq.cluster.broker.sending.admission import Admission, AdmittedTopic
 from tandemmq.cluster.broker.sending.messages import broker_properties
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
@@ -104,13 +104,8 @@ _convert: Final = msgspec.convert
 class SendPath:
     """A ChunkHandler: takes ordinary sends off the front of a chunk and stores them.
 
-    A chunk is stored in the log's staging buffer, and released: committed, dispatch woken, its
-    answers written at once and in order. Nothing of the chunk itself is kept.
-
-    held   whether answers wait in acks until the disk, or a slave, has their messages
-    later  calls a function soon, before the loop waits again (call_soon): what came in on all
-           connections in one iteration of the loop is then released together. Without it each
-           chunk is released before process() returns.
+    A chunk is stored in the log's staging buffer, and released with what else came in: release.py.
+    Nothing of the chunk itself is kept.
     """
 
     def __init__(
@@ -118,25 +113,22 @@ class SendPath:
         config: BrokerConfig,
         store: MessageStore,
         admission: Admission,
-        acks: Acks,
+        release: Release,
         *,
-        held: bool,
         store_host: bytes,
         rng: random.Random,
         limits: FrameLimits | None = None,
-        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._store = store
-        self._later = later
-        self._staged: list[tuple[Connection, bytes, Safety]] = []  # answers, by chunk
-        self._staged_count = self._staged_bytes = 0
+        self._release = release
+        self._staged = release.staged
         self._admission = admission
-        self._acks = acks
+        self._acks = acks = release.acks
         self._store_host = store_host
         self._rng = rng
         self._limits = limits or FrameLimits()
         self._body_bytes_max = config.storage.body_bytes_max
-        self._held = held
+        self._held = held = release.holds
         self._added = broker_properties(config.region, config.cluster, config.trace_on)
         self._config = config
         self._said = acks.expected
@@ -156,36 +148,14 @@ class SendPath:
             self._answers = AnswerTemplates(self._config, self._store_host, self._said)
         now_ms = self._store.clock.now_ms()
         answers: list[bytes] = []
-        counted = self._staged_count
+        taken = self.messages
         try:
             return self._walk(view, start, end, connection, now_ms, answers)
         finally:  # also when it failed half-way: what is staged must become part of the log
-            if self._staged_count > counted:
+            if self.messages > taken:
                 self._staged.append((connection, b"".join(answers), self._said))
-                if self._later is None:
-                    self.release()
-                elif len(self._staged) == 1:
-                    self._later(self.release)
-
-    def release(self) -> None:
-        """Commit what was staged, and let the answers go. Raises FlushFailed; then none goes.
-
-        Also called by who is about to commit something else: what lies before that is committed with
-        it, and might be acknowledged before its answers are held.
-        """
-        staged, self._staged = self._staged, []
-        if not staged:
-            return
-        count, size = self._staged_count, self._staged_bytes
-        self._staged_count = self._staged_bytes = 0
-        self._store.commit(count, size)
-        staged = [chunk for chunk in staged if chunk[1]]  # others were one-way
-        if not self._held:
-            for connection, answers, _ in staged:
-                connection.write_now(answers)
-        elif staged:
-            size = sum([len(answers) for _, answers, _ in staged])
-            self._acks.hold_all(self._store.end, staged, size)
+                if len(self._staged) == 1:
+                    self._release.due()
 
     def _walk(
         self,
@@ -216,14 +186,11 @@ class SendPath:
                 break
             if head is None:
                 break
-            size = self._store_one(
+            if not self._store_one(
                 head, view[header_end:frame_end], connection, now_ms, serialization == 1, answers
-            )
-            if size == 0:
+            ):
                 break
             self.messages += 1
-            self._staged_count += 1
-            self._staged_bytes += size
             at = frame_end
         return at
 
@@ -235,22 +202,22 @@ class SendPath:
         now_ms: int,
         binary: bool,
         answers: list[bytes],
-    ) -> int:
-        """Bytes of the record; 0 when the message is not for us, and then nothing was written."""
+    ) -> bool:
+        """False when the message is not for us, and then nothing was written."""
         fields = head.extFields
         known = self._topics.get(fields.b) or self._learn(fields.b)
         topic = known.topic
         if topic is None or not _plain(head) or len(body) > self._body_bytes_max:
-            return 0
+            return False
         queue_id = fields.e
         if queue_id >= topic.queues or topic.write_queues <= 0:
-            return 0
+            return False
         properties = fields.i.encode("utf-8", "replace")
         unique_id = _unique_id(properties)
         if not unique_id.isalnum() or _special(properties):
-            return 0
+            return False
         if self._held and not waits_for_safety(properties):
-            return 0
+            return False
         if queue_id < 0:
             queue_id = self._rng.randrange(topic.write_queues)
         queue = known.tails.get(queue_id)
@@ -271,17 +238,17 @@ class SendPath:
         try:
             offset = tail.append(draft, queue_offset, now_ms)
         except StorageError:
-            return 0
+            return False
         finally:
             draft.body = b""  # the receive buffer must not stay exported
         if offset < 0:  # the long way rolls the log
-            return 0
+            return False
         queue.next_offset = queue_offset + 1
         if not head.flag:
             answers.append(
                 self._answers.encode(binary, head.opaque, queue_id, unique_id, offset, queue_offset)
             )
-        return tail.end - offset
+        return True
 
     def _learn(self, name: str) -> _Known:
         found = self._topics[name] = _Known(

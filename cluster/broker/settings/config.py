@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tandemmq.cluster.access.startup import SECRETS, AccessConfig
 from tandemmq.cluster.addresses import ANY, LOOPBACK, is_here, local_address
+from tandemmq.cluster.broker.settings.access import RightsConfig, with_plain_file
 from tandemmq.cluster.broker.settings.known_keys import COUNTED_ON, WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.config import (
@@ -61,9 +63,27 @@ ROCKETMQ_NAMES = {
     "trace_on": "traceOn",
     "region": "regionId",
     "property_filter_enabled": "enablePropertyFilter",
+    "retries_filtered": "filterSupportRetry",
     "transactions_rejected": "rejectTransactionMessage",
+    "transaction_timeout_ms": "transactionTimeOut",
+    "transaction_checks_max": "transactionCheckMax",
+    "transaction_check_interval_ms": "transactionCheckInterval",
+    "transaction_op_bytes_max": "transactionOpMsgMaxSize",
+    "transaction_op_interval_ms": "transactionOpBatchInterval",
+    "transaction_metrics_interval_ms": "transactionMetricFlushInterval",
     "single_topics_registered": "enableSingleTopicRegister",
+    "replies_stored": "storeReplyMessageEnable",
     "timer_wheel_enabled": "timerWheelEnable",
+    "timer_precision_ms": "timerPrecisionMs",
+    "timer_roll_window_slots": "timerRollWindowSlot",
+    "timer_max_delay_s": "timerMaxDelaySec",
+    "timer_flush_interval_ms": "timerFlushIntervalMs",
+    "timer_congest_count_max": "timerCongestNumEachSlot",
+    "timer_enqueue_stopped": "timerStopEnqueue",
+    "timer_dequeue_stopped": "timerStopDequeue",
+    "timer_log_file_bytes": "mappedFileSizeTimerLog",
+    "recall_enabled": "recallMessageEnable",
+    "recall_when_not_writable": "allowRecallWhenBrokerNotWriteable",
     "slave_read_enabled": "slaveReadEnable",
     "offset_checked_in_slave": "offsetCheckInSlave",
     "long_polling_enabled": "longPollingEnable",
@@ -112,7 +132,18 @@ _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
 
 #: set by the command line or by nobody: never read from a file, never shown
 _NOT_IN_FILES = frozenset(
-    {"storage", "rules", "lease", "waits_for_slaves", "insecure", "as_rocketmq", "kept", "file"}
+    {
+        "storage",
+        "rules",
+        "lease",
+        "access",
+        "rights",
+        "waits_for_slaves",
+        "insecure",
+        "as_rocketmq",
+        "kept",
+        "file",
+    }
 )
 
 #: the only fields an administrator may change while the broker runs; read whenever needed
@@ -129,7 +160,14 @@ _CHANGEABLE = frozenset(
         "short_polling_ms",
         "lite_pull_enabled",
         "pull_consumers_rejected",
+        "property_filter_enabled",
+        "retries_filtered",
+        "replies_stored",
         "server_side_reset",
+        "transactions_rejected",
+        "transaction_timeout_ms",
+        "transaction_checks_max",
+        "transaction_check_interval_ms",
         "system_topics_protected",
         "reserved_hours",
         "disk_percent_max",
@@ -139,12 +177,16 @@ _CHANGEABLE = frozenset(
         "transfer_count_max_hot",
         "transfer_bytes_max_cold",
         "transfer_count_max_cold",
+        "timer_max_delay_s",
+        "timer_congest_count_max",
+        "timer_enqueue_stopped",
+        "timer_dequeue_stopped",
+        "recall_enabled",
+        "recall_when_not_writable",
     }
 )
 #: handed out to nobody
-_SECRET = frozenset(
-    {"initAuthenticationUser", "innerClientAuthenticationCredentials", "httpToken", "haSecret"}
-)
+_SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS
 
 #: without effect here, and still not for strangers to write into anybody's file
 _NEVER_CHANGEABLE = frozenset(
@@ -152,8 +194,6 @@ _NEVER_CHANGEABLE = frozenset(
         "brokerConfigPath",
         "configBlackList",
         "rocketmqHome",
-        "initAuthenticationUser",
-        "innerClientAuthenticationCredentials",
         "messageStorePlugIn",
         "rmqAddressServerDomain",
         "rmqAddressServerSubGroup",
@@ -208,6 +248,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     storage: StorageConfig
     rules: StreamRules = StreamRules()
     lease: LeaseTimes = LeaseTimes()
+    access: AccessConfig = AccessConfig()
+    rights: RightsConfig = RightsConfig()
     waits_for_slaves: bool = False
     cluster: str = "DefaultCluster"
     name: str = msgspec.field(default_factory=host_name)
@@ -234,9 +276,29 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     trace_on: bool = True
     region: str = "DefaultRegion"
     property_filter_enabled: bool = False
+    retries_filtered: bool = False
     transactions_rejected: bool = False
+    transaction_timeout_ms: Positive = 6_000  # a producer is not asked before
+    transaction_checks_max: Positive = 15  # then a half message goes to TRANS_CHECK_MAX_TIME_TOPIC
+    transaction_check_interval_ms: Positive = 30_000
+    transaction_op_bytes_max: Positive = 4_096  # of one note of which transactions are over
+    transaction_op_interval_ms: Positive = 3_000
+    transaction_metrics_interval_ms: Positive = 10_000
     single_topics_registered: bool = False  # each by request 217, not as a registration of a part
+    replies_stored: bool = True  # replies to requests: in the reply topic too, not only pushed
     timer_wheel_enabled: bool = True
+    timer_precision_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1_000  # a store keeps it
+    timer_roll_window_slots: Positive = 172_800  # longer waits are put back into the log on the way
+    timer_max_delay_s: Positive = 259_200
+    timer_flush_interval_ms: Positive = 1_000
+    timer_congest_count_max: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] = (
+        1 << 31
+    ) - 1  # for one slot; above it more and more are refused
+    timer_enqueue_stopped: bool = False
+    timer_dequeue_stopped: bool = False
+    timer_log_file_bytes: Annotated[int, Meta(ge=4_096)] = 104_857_600
+    recall_enabled: bool = False
+    recall_when_not_writable: bool = True
     slave_read_enabled: bool = True  # RocketMQ: false, and nobody reads while a master is down
     offset_checked_in_slave: bool = False
     long_polling_enabled: bool = True
@@ -367,7 +429,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     @property
     def parts(self) -> tuple[msgspec.Struct, ...]:
         """The structs that hold settings of the one file."""
-        return self.storage, self.rules, self.lease, self
+        return self.storage, self.rules, self.lease, self.access, self.rights, self
+
+    @property
+    def guarded(self) -> bool:
+        """Whether somebody is asked who they are."""
+        return self.access.authentication or self.rights.plain
 
     @property
     def bind_host(self) -> str:
@@ -407,6 +474,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         """Where topics, groups and offsets are kept."""
         return Path(self.storage.root) / "config"
 
+    @property
+    def users_path(self) -> Path:
+        """Where users and rules of access control are kept."""
+        return self.config_path / "access.json"
+
     @staticmethod
     def from_properties(
         properties: Mapping[str, str],
@@ -438,8 +510,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         rules = parse_settings(StreamRules, given, also_known=given.keys())
         waits, rules = _waits_for_slaves(given, rules)
         lease = parse_settings(LeaseTimes, _beating_in_time(given), also_known=given.keys())
+        access = parse_settings(AccessConfig, given, also_known=given.keys())
+        placed = with_plain_file(given, file, environment)
+        rights = parse_settings(RightsConfig, placed, also_known=placed.keys())
         known = set(keys_of(BrokerConfig)) - _NOT_IN_FILES
-        for kind in (StorageConfig, StreamRules, LeaseTimes):
+        for kind in (StorageConfig, StreamRules, LeaseTimes, AccessConfig, RightsConfig):
             known |= keys_of(kind).keys()
         return parse_settings(
             BrokerConfig,
@@ -448,6 +523,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             storage=storage,
             rules=rules,
             lease=lease,
+            access=access,
+            rights=rights,
             waits_for_slaves=waits,
             insecure=insecure,
             as_rocketmq=as_rocketmq,
@@ -486,11 +563,13 @@ def http_token(config: BrokerConfig) -> str:
 
 
 def ha_secret(config: BrokerConfig) -> bytes:
-    """What replicas of a group prove to each other: haSecret, or the content of haSecretFile; empty
-    for none. Raises ConfigError."""
+    """What replicas of a group prove to each other: haSecret, the content of haSecretFile, or what the inner
+    credentials of access control make; empty for none. Raises ConfigError."""
     secret = _or_from_file("haSecret", config.ha_secret, config.ha_secret_file)
     if config.ha_secret_file and not secret:
         raise ConfigError("haSecretFile", config.ha_secret_file, "is empty")
+    if not secret and config.controller_mode and config.ha_extension:
+        return config.access.replica_secret
     return secret.encode("ascii")
 
 
@@ -536,7 +615,7 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
             changes.append((struct, field.name, value))
             changed[key] = setting_text(value)
         elif key in WITHOUT_EFFECT and key not in _NEVER_CHANGEABLE:
-            refuse_unserved(key, text, insecure=config.insecure)
+            refuse_unserved(key, text)
             changed[key] = text.strip()
         else:
             raise ConfigError(key, text, "Can not update config in black list, or unknown")

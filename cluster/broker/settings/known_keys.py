@@ -11,7 +11,8 @@ _JAVA_NETTY = "tunes Netty; the remoting server has its own limits"
 _JAVA_MEMORY = "tunes how Java maps, locks or copies files"
 _ROCKSDB = "RocksDB stores are not supported"
 _LATER = "the feature is not built yet"
-_AUTH_CACHES = "belongs to access control, which is not here yet"
+_BIT_MAPS = "filters are judged by the properties themselves here, without bit maps of them"
+_AUTH_CACHES = "sizes caches that are not needed: users and rules are in memory"
 _OBSOLETE = "has no effect in RocketMQ 5 either"
 _ALWAYS = "the behaviour is fixed here"
 
@@ -75,28 +76,27 @@ _BY_REASON: Final[dict[str, str]] = {
         statRocksDBCQIntervalSec storeType configManagerVersion
     """,
     _LATER: """
-        aclEnable authenticationEnabled authorizationEnabled initAuthenticationUser
-        innerClientAuthenticationCredentials allowRecallWhenBrokerNotWriteable appendAckAsync
-        appendCkAsync bitMapLengthConsumeQueueExt broadcastOffsetExpireMaxSecond
+        appendAckAsync
+        appendCkAsync broadcastOffsetExpireMaxSecond
         broadcastOffsetExpireSecond brokerNotActiveTimeoutMillis cgColdReadThreshold
         coldCtrStrategyEnable coldDataFlowControlEnable coldDataScanEnable
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
         consumerFallbehindThreshold
         defaultMessageRequestMode defaultPopShareQueueNum disableConsumeIfConsumerReadSlowly
         disappearTimeAfterStart duplicationEnable enableBroadcastOffsetStore
-        enableCalcFilterBitMap enableCompaction enableConsumeQueueExt
+        enableCompaction enableConsumeQueueExt
         dLegerGroup dLegerPeers dLegerSelfId enableDLegerCommitLog
         enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch
         enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
         enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
         enablePopMessageThreshold enableRemoteEscape enableRetryTopicV2 enableScheduleAsyncDeliver
         enableSkipLongAwaitingAck enableSlaveActingMaster enabledAppendPropCRC
-        estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
+        estimateAccumulation fetchControllerAddrByDnsLookup
         fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
-        filterDataCleanTimeSpan filterSupportRetry forceVerifyPropCRC forwardTimeout
+        forceVerifyPropCRC forwardTimeout
         globalColdReadThreshold initPopOffsetByCheckMsgInMem isBrokerContainer isInBrokerContainer brokerConfigPaths
-        lockInStrictMode mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog
-        mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter maxLmqConsumeQueueNum
+        lockInStrictMode
+        mapperFileSizeBatchConsumeQueue maxLmqConsumeQueueNum
         maxOffsetMapSize maxPopPollingSize messageStorePlugIn
         readOnlyCommitLogStorePaths storePathDLedgerCommitLog metricGrpcExporterIntervalInMills
         metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
@@ -107,25 +107,23 @@ _BY_REASON: Final[dict[str, str]] = {
         popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
         popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
         popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead pullBatchMaxMessageCount
-        recallMessageEnable retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
+        retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
         reviveMaxSlow reviveQueueNum reviveScanTime rmqAddressServerDomain
         rmqAddressServerSubGroup scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked skipPreOnline skipWhenCKRePutReachMaxTimes
         syncBrokerMemberGroupPeriod
-        syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
-        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
-        timerEnableRetryUntilSuccess timerFlushIntervalMs timerInterceptDelayLevel
-        timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-        timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
-        timerWarmEnable transactionMetricFlushInterval usePIDColdCtrStrategy useStaticSubscription
+        syncMasterFlushOffsetWhenStartup
+        usePIDColdCtrStrategy useStaticSubscription
         maxChecksumRange haFlowControlEnable
         maxHaTransferByteInSecond maxSlaveResendLength
-        transactionTimeOut transactionCheckMax
-        transactionCheckInterval transactionOpBatchInterval transactionOpMsgMaxSize
-        storeReplyMessageEnable clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
+        clearRetryTopicWhenDeleteTopic subscriptionExpiredTimeout
+    """,
+    _BIT_MAPS: """
+        bitMapLengthConsumeQueueExt enableCalcFilterBitMap expectConsumerNumUseFilter filterDataCleanTimeSpan
+        mappedFileSizeConsumeQueueExt maxErrorRateOfBloomFilter
     """,
     _AUTH_CACHES: """
-        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond migrateAuthFromV1Enabled
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
         statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
         statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
         userCacheMaxNum userCacheRefreshSecond
@@ -139,6 +137,9 @@ _BY_REASON: Final[dict[str, str]] = {
         maxDelayTime maxStatsIdleTimeInMinutes
     """,
     _ALWAYS: """
+        timerCheckMetricsWhen timerColdDataCheckIntervalMs timerEnableCheckMetrics
+        timerEnableDisruptor timerEnableRetryUntilSuccess timerInterceptDelayLevel
+        timerMetricSmallThreshold timerProgressLogIntervalMs timerSkipUnknownError timerWarmEnable
         compatibleWithOldNameSrv consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
         enableCleanExpiredOffset enableRegisterProducer enableSplitRegistration
         flushConsumerOffsetHistoryInterval flushDelayOffsetInterval
@@ -153,7 +154,6 @@ _BY_REASON: Final[dict[str, str]] = {
 COUNTED_ON: Final = frozenset(
     {
         "duplicationEnable",
-        "enableConsumeQueueExt",
         "enableSlaveActingMaster",
         "enabledAppendPropCRC",
         "forceVerifyPropCRC",

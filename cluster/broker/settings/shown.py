@@ -13,14 +13,14 @@ from tandemmq.cluster.remoting.stream import ConnectionLimits
 from tandemmq.cluster.remoting.tls import TlsMode
 
 _OFF: Final = """
-    aclEnable authenticationEnabled authorizationEnabled brokerFastFailureEnable coldCtrStrategyEnable
+    brokerFastFailureEnable coldCtrStrategyEnable
     coldDataFlowControlEnable coldDataScanEnable disableConsumeIfConsumerReadSlowly duplicationEnable
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCompaction
     enableConsumeQueueExt enableDLegerCommitLog enableLmq enableLmqStats enableMultiDispatch enableNetWorkFlowControl
     enableRemoteEscape enableScheduleAsyncDeliver enableSlaveActingMaster enabledAppendPropCRC
-    fetchNamesrvAddrByAddressServer filterSupportRetry forceVerifyPropCRC haFlowControlEnable isBrokerContainer
-    isInBrokerContainer popConsumerKVServiceEnable recallMessageEnable recoverConcurrently rocksdbCQDoubleWriteEnable
-    storeReplyMessageEnable timerWheelEnable transientStorePoolEnable useStaticSubscription warmMapedFileEnable
+    fetchNamesrvAddrByAddressServer forceVerifyPropCRC haFlowControlEnable isBrokerContainer
+    isInBrokerContainer popConsumerKVServiceEnable recoverConcurrently rocksdbCQDoubleWriteEnable
+    transientStorePoolEnable useStaticSubscription warmMapedFileEnable
 """
 
 #: RocketMQ's settings that have one value here, whatever a file says; a feature that is not here is off
@@ -32,7 +32,6 @@ FIXED: Final[Properties] = {
     "enableRegisterProducer": "true",
     "maxTopicLength": str(TOPIC_CHARACTERS_MAX),
     "messageStorePlugIn": "",
-    "rejectTransactionMessage": "true",
     "serverChannelMaxIdleTimeSeconds": str(ConnectionLimits().idle_ms // 1000),
     "storeType": "default",
 }

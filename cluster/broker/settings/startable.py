@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tandemmq.cluster.addresses import ANY, LOOPBACK, reached_at
+from tandemmq.cluster.broker.settings.access import check_access
 from tandemmq.cluster.broker.settings.config import (
     BrokerConfig,
     MetricsExporter,
@@ -12,7 +13,7 @@ from tandemmq.cluster.broker.settings.config import (
     ha_secret,
     http_token,
 )
-from tandemmq.cluster.broker.settings.unserved import access_control, refuse_unserved
+from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.broker.standing.haport import opened_to_all
 from tandemmq.cluster.config import ConfigError, is_loopback
 from tandemmq.cluster.remoting.tls import TlsMode
@@ -26,12 +27,11 @@ def check_startable(config: BrokerConfig) -> None:
     Raises ConfigError.
     """
     for key, value in config.kept.items():
-        refuse_unserved(key, value, insecure=config.insecure)
-    if switched := access_control(config.kept):
-        log.warning(
-            "insecure: %s has no effect: nobody's credentials or rights are checked",
-            " and ".join(switched),
-        )
+        refuse_unserved(key, value)
+    replicated = config.controller_mode or config.role is Role.SLAVE
+    check_access(config.access, config.rights, replicated=replicated)
+    if not config.rights.migrated and not config.users_path.exists():
+        config.access.check()
     if config.controller_mode:
         rules = config.rules
         if config.waits_for_slaves and not rules.all_in_set:
@@ -63,14 +63,18 @@ def check_startable(config: BrokerConfig) -> None:
         )
     if config.http_port:
         _check_http(config)
-    if ha_secret(config) and not (config.controller_mode and config.ha_extension):
+    if (
+        ha_secret(config)
+        and (config.ha_secret or config.ha_secret_file)
+        and not (config.controller_mode and config.ha_extension)
+    ):
         raise ConfigError(
             "haSecret" if config.ha_secret else "haSecretFile",
             config.ha_secret_file,
             "needs enableControllerMode=true and haExtensionEnable=true: RocketMQ's own streams "
             "know no secret",
         )
-    if config.is_exposed and config.as_rocketmq and not config.insecure:
+    if config.is_exposed and (config.as_rocketmq or config.guarded) and not config.insecure:
         log.warning("insecure: %s", exposure(config))
     elif config.is_exposed and not config.insecure:
         raise ConfigError(
@@ -87,6 +91,12 @@ def exposure(config: BrokerConfig) -> str:
     where = host
     if host in (ANY, "::"):
         where = f"any address of this machine ({', '.join(reached_at()) or LOOPBACK})"
+    if config.guarded:
+        return (
+            f"who hears what is sent to {where} at port {config.listen_port} or {config.listen_port - 2} reads it, and "
+            "may send a signed request again: signatures know no time. Set tls.server.mode=enforcing, or keep "
+            "strangers from the network"
+        )
     text = (
         f"whoever reaches {where} at port {config.listen_port} or {config.listen_port - 2} may read and write "
         "everything without credentials"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from tandemmq.cluster.config import ConfigError
@@ -50,6 +50,11 @@ _NOT_HERE: Final[dict[str, tuple[Callable[[str], bool], str]]] = {
         "must be empty: there are no containers here, and the brokers of these files would be missing. Start each with "
         "its own file, and with this one's name servers: tandem broker -c FILE -n HOST:PORT",
     ),
+    "enableConsumeQueueExt": (
+        is_on,
+        "must be false: entries of queues have no extension here. Filters of properties do without, and consumers that "
+        f"choose by tag need entries that have none: {MOVING} says what to remove",
+    ),
     "enableLmq": (is_on, "must be false: light queues are not here, what is sent to them would reach nobody"),
     "enableMultiDispatch": (
         is_on,
@@ -57,25 +62,9 @@ _NOT_HERE: Final[dict[str, tuple[Callable[[str], bool], str]]] = {
     ),
 }  # fmt: skip
 
-#: switches of RocketMQ's access control, which is not here yet
-ACCESS_CONTROL: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 
-
-def access_control(kept: Mapping[str, str]) -> list[str]:
-    """The switches of RocketMQ's access control that are on among these settings."""
-    return [key for key in ACCESS_CONTROL if is_on(kept.get(key, ""))]
-
-
-def refuse_unserved(key: str, value: str, *, insecure: bool) -> None:
+def refuse_unserved(key: str, value: str) -> None:
     """Raises ConfigError where a value of RocketMQ's asks for what is not here."""
     is_asked, allowed = _NOT_HERE.get(key, (None, ""))
     if is_asked is not None and is_asked(value.strip()):
         raise ConfigError(key, value, allowed)
-    if key in ACCESS_CONTROL and is_on(value) and not insecure:
-        raise ConfigError(
-            key,
-            value,
-            "must be false: access control is not here yet, so whoever reaches this broker may read and write "
-            "everything. Keep strangers away from its ports (listenPort, the one two below it, haListenPort) by the "
-            "network and start with --insecure, or stay with RocketMQ",
-        )

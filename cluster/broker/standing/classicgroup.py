@@ -46,7 +46,7 @@ from tandemmq.replication.master import NEVER, Slave, anybody
 from tandemmq.replication.masterevents import Acknowledge, Appended, Flushed, StreamFrom
 from tandemmq.replication.receiver import Receiver, parse_address
 from tandemmq.replication.sender import Sender, SlaveStatus, open_listener
-from tandemmq.replication.slave import Alarm, DispatchBroken
+from tandemmq.replication.slave import Alarm, Append, DispatchBroken
 from tandemmq.storage import Clock, FlushMode, MessageStore
 
 log = logging.getLogger(__name__)
@@ -125,9 +125,6 @@ class ClassicMaster:
         self._unmoved: tuple[int, int] | None = None  # our end at a time; not acknowledged since
         self._passages = Passages()
         self._serving = False
-        if mode.waits_for_slaves:
-            acks.lost = self._lost
-            acks.disk_too = mode.waits_for_disk
         acks.timeout_ms = min(self._timeouts())
 
     def _timeouts(self) -> list[int]:
@@ -165,7 +162,7 @@ class ClassicMaster:
         return self._confirmed
 
     def _safe(self) -> int:
-        if self._lost() is None:
+        if self.lost() is None:
             return self.core.acknowledged
         return self._store.flushed if self.core.mode.waits_for_disk else self._store.end
 
@@ -238,9 +235,9 @@ class ClassicMaster:
 
     # --- slaves that are waited for ---
 
-    def _lost(self) -> ResponseCode | None:
-        """The code of answers while fewer slaves can be waited for than are wanted."""
-        if self._available() >= self._slaves_wanted:
+    def lost(self) -> ResponseCode | None:
+        """While fewer slaves can be waited for than are wanted."""
+        if not self.core.mode.waits_for_slaves or self._available() >= self._slaves_wanted:
             return None
         return ResponseCode.SLAVE_NOT_AVAILABLE
 
@@ -301,13 +298,9 @@ class ClassicMaster:
 
     # --- what happens to our log ---
 
-    def appended(self) -> None:
-        if self.core.mode is Mode.S0:
-            self.sender.ship_now()  # no answer leaves before a report, and by then they are held
-            if self._lost() is not None:
-                self._wake()  # nobody is waited for
-        elif self.holds_answers or self.core.followed:
-            self.sender.wake()
+    def ship(self) -> None:
+        if self.holds_answers or self.core.followed:
+            self.sender.ship_now()
 
     def _note(self) -> None:
         """Let the core know of all of our log. A sender tells it, but not where a slave's report will."""
@@ -319,9 +312,6 @@ class ClassicMaster:
             return
         self._note()
         self.feed.feed(Flushed(end))
-        self._acks.on_disk(end)
-        if self.core.mode.waits_for_slaves:
-            self._wake()
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         self._acks.reached(effect.end, effect.copies, effect.durable)
@@ -389,6 +379,7 @@ class ClassicSlave:
 
     It shows consumers what it has, takes no message, and goes on trying for as long as it lives.
     register_again  ask name servers again where the master is
+    wake            have what is confirmed by now dispatched
     flush           have the log flushed up to an offset: in SYNC_FLUSH mode this slave reports only
                     what its disk has
     brokers         how the master is asked whether its log is ours: before anything is reported
@@ -407,6 +398,7 @@ class ClassicSlave:
         clock: Clock,
         *,
         register_again: Callable[[], None],
+        wake: Callable[[], None],
         flush: Callable[[int], None],
         brokers: Requests,
     ) -> None:
@@ -419,6 +411,7 @@ class ClassicSlave:
         self._store = store
         self._clock = clock
         self._register_again = register_again
+        self._wake = wake
         self._flush = flush
         self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._address = config.ha_master_address
@@ -440,6 +433,7 @@ class ClassicSlave:
             dial=dial_of(config),
             compare=self._compare,
         )
+        self.feed.register(Append, self._taken)  # behind the receiver, which appends
 
     # --- what others ask ---
 
@@ -500,7 +494,14 @@ class ClassicSlave:
 
     # --- what happens to our log ---
 
-    def appended(self) -> None:
+    def ship(self) -> None:
+        """Nobody follows a slave."""
+
+    def lost(self) -> ResponseCode | None:
+        return None
+
+    def _taken(self, effect: Append) -> None:
+        self._wake()
         if self._synchronous:
             self._flush(self._store.end)
 

@@ -371,7 +371,13 @@ class ControllerLink:
         """A connection to a controller that leads; None where there is none."""
         host, port = split_address(address)
         try:
-            channel = await open_channel(host, port, timeout_ms=CONNECT_MS, table=self.table())
+            channel = await open_channel(
+                host,
+                port,
+                timeout_ms=CONNECT_MS,
+                table=self.table(),
+                sign=self._config.access.signer,
+            )
         except RemotingError as problem:
             self._odd.warning(log, "no controller address=%s why=%s", address, problem)
             return None

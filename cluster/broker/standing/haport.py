@@ -10,7 +10,6 @@ import asyncio
 import ssl
 
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.settings.unserved import access_control
 from tandemmq.cluster.config import is_loopback
 from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context, server_context
 from tandemmq.replication.door import LOOPBACK, Door, networks
@@ -20,8 +19,8 @@ from tandemmq.replication.tlswire import tls_dial
 
 def door_of(config: BrokerConfig) -> Door:
     """Who may connect. In classic HA nothing says who a slave is but its address: on a port that other machines reach,
-    and that nobody opened to all with --insecure, it must be named. An --insecure that settings of access control ask
-    for opens nothing: at RocketMQ they kept strangers from the messages."""
+    and that nobody opened to all with --insecure, it must be named. With access control --insecure opens nothing: who
+    is kept from the messages may not read them here. Replicas of a controller's group prove a secret besides."""
     plain = networks(config.ha_plain)
     allowed = networks(config.ha_allowed) if config.ha_allowed.strip() else None
     if allowed is None and not (
@@ -33,7 +32,8 @@ def door_of(config: BrokerConfig) -> Door:
 
 def opened_to_all(config: BrokerConfig) -> bool:
     """Whether --insecure lets everybody read the log at a classic HA port, because no list says otherwise."""
-    return config.insecure and not config.ha_allowed.strip() and not access_control(config.kept)
+    asked_for = config.guarded or config.rights.authorization
+    return config.insecure and not config.ha_allowed.strip() and not asked_for
 
 
 async def ha_context(config: BrokerConfig) -> ssl.SSLContext | None:

@@ -101,7 +101,9 @@ async def obtain_identity(config: BrokerConfig, clock: Clock, rng: random.Random
     while True:
         for host, port in config.controller_addresses:
             try:
-                channel = await open_channel(host, port, timeout_ms=CONNECT_MS)
+                channel = await open_channel(
+                    host, port, timeout_ms=CONNECT_MS, sign=config.access.signer
+                )
                 try:
                     identity = await _apply(channel, files, config, clock)
                 finally:

@@ -101,7 +101,6 @@ class ControlledReplica:
         self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._open = False  # for puts
         self.agreed = 0  # so far our log was confirmed before our reign
-        self._noting = False
         self._set_aside = setaside.listed(Path(config.storage.root))
         self._passages = Passages()
         self._rate = Rate()
@@ -141,8 +140,6 @@ class ControlledReplica:
         self._sender = Sender(
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )
-        if config.mode.waits_for_slaves and not config.mode.waits_for_disk:
-            acks.on_hold = self._sender.ship_now
         self._receiver = Receiver(self.feed, store, clock, party=party, dial=dial_of(config))
         LogKeeping(self.feed, store, membership.epochs)
         self._wire()
@@ -195,6 +192,7 @@ class ControlledReplica:
         feed.register(m.Superseded, self._superseded)
         feed.register(m.Resigned, self._resigned)
         feed.register(m.SwitchAbandoned, self._switch_abandoned)
+        feed.register(s.Append, self._taken)  # behind the receiver, which appends
         feed.register(s.ReportProgress, self._streaming)
         feed.register(s.Alarm, self._alarm)
         feed.failed.append(self._failed)
@@ -398,7 +396,7 @@ class ControlledReplica:
         if self._open:
             self._store.flags.set(Problem.FENCED)  # delayed messages stay where they are
         self._switched = False
-        self._note()
+        self.ship()
         self.feed.feed(event)
         self._unfence()
 
@@ -422,29 +420,24 @@ class ControlledReplica:
 
     # --- what happens to our log ---
 
-    def appended(self) -> None:
-        if self.core.master is None:
-            self._wake()
-            if self._synchronous:
-                self._flush(self._store.end)  # the master waits for what our disk has
-        elif not self._noting and self._loop is not None:
-            self._noting = True
-            self._loop.call_soon(self._note)
-
-    def _note(self) -> None:
-        """Tell the core once per turn of the loop how far the log has grown, and ship it.
-
-        Shipped in the same go: answers that the core lets go leave in the next turn, and by then
-        the kernel has the bytes for the slaves. So not even an asynchronous master that is killed
-        takes what it has acknowledged with it, as long as its slaves keep up.
-        """
-        self._noting = False
+    def ship(self) -> None:
+        """Tell the core, too, how far the log has grown: once slaves have been sent it, for the core may let answers
+        go right then. So not even an asynchronous master that is killed takes what it has acknowledged with it, as
+        long as its slaves keep up."""
         master = self.core.master
         if master is not None and self._store.end > master.end:
-            self.feed.guarded(self._sender.pump)
+            self._sender.ship_now()
+
+    def lost(self) -> ResponseCode | None:
+        return None  # the sync-state-set shrinks, or it is waited for
+
+    def _taken(self, effect: s.Append) -> None:
+        self._wake()
+        if self._synchronous:
+            self._flush(self._store.end)  # the master waits for what our disk has
 
     def flushed(self, end: int) -> None:
-        self._note()
+        self.ship()
         self.feed.feed(m.Flushed(end))
 
     # --- effects ---

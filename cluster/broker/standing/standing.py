@@ -11,6 +11,7 @@ from tandemmq.cluster.broker.sending.acks import Overdue
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
 from tandemmq.cluster.process import Job, running
+from tandemmq.cluster.remoting.codes import ResponseCode
 
 MASTER_ID: Final = 0  # under which a master is registered, whoever it is
 
@@ -35,8 +36,8 @@ class Standing(Protocol):
     """A broker's place in its group. Everything is called on the loop's thread.
 
     A classic broker keeps its role for life. Under a controller role, epoch and broker id change
-    while the broker runs, and `changes` tells whoever must follow. The broker hands it every append
-    and flush, serves its jobs, and lets clients see what it confirms.
+    while the broker runs, and `changes` tells whoever must follow. The broker has it ship every append
+    and hands it every flush (sending/release.py), serves its jobs, and lets clients see what it confirms.
 
     follows        set by who knows: whether a slave (its id, its incarnation) has our tables as they are now
     holds_answers  whether the answers of sends wait in Acks until reached() lets them go. Fixed for
@@ -94,10 +95,12 @@ class Standing(Protocol):
     def confirmed(self) -> int:
         """Log offset below which consumers may read, as far as replication decides."""
 
-    def appended(self) -> None:
-        """The log has grown. Called from within the append, before its answers are held: what must
-        come after them is left to a later turn of the loop. Where answers are held the standing
-        itself wakes who derives queues, when more is confirmed."""
+    def ship(self) -> None:
+        """The log has grown, and the answers to that are held: have slaves get it. What their reports let go and
+        confirm is the standing's to say."""
+
+    def lost(self) -> ResponseCode | None:
+        """The code of answers that come while there is no slave to wait for, which this broker promises to."""
 
     def flushed(self, end: int) -> None:
         """Our own log is on the disk up to `end`."""

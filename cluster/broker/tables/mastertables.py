@@ -35,6 +35,7 @@ class Read:
     """One table as the master has it. skipped: why entries were left out, for the log.
 
     deleted    log offsets by deleted topic, and where the log of that master begins; None: it did not say
+    access     users and rules, which come with the groups; None: they are as they were
     gone       None, and entries are the whole table; else they are what changed, and these went
     """
 
@@ -45,6 +46,7 @@ class Read:
     deleted: Mapping[str, int] | None = None
     log_start: int = 0
     gone: Sequence[str] | None = None
+    access: Mapping[str, Any] | None = None
 
 
 def read_topics(body: bytes | memoryview) -> Read:
@@ -92,7 +94,10 @@ def read_groups(body: bytes | memoryview) -> Read:
     if tree.get("forbiddenTable") is not None:
         forbidden, more = _entries(tree["forbiddenTable"], bits)
         skipped += more
-    return Read(groups, _version(tree), skipped, forbidden, gone=_gone(tree))
+    access = tree.get("access")
+    if access is not None and not isinstance(access, dict):
+        raise TableRefused("its users are no table")
+    return Read(groups, _version(tree), skipped, forbidden, gone=_gone(tree), access=access)
 
 
 def read_offsets(body: bytes | memoryview) -> Read:

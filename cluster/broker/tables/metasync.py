@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tandemmq.cluster.broker.sending.delay import DelaySchedule
 from tandemmq.cluster.broker.settings.config import Role
@@ -74,7 +74,18 @@ class Requests(Protocol):
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command: ...
 
+    def drop(self, address: str, why: str) -> None: ...
+
     async def close(self) -> None: ...
+
+
+class AccessCopy(Protocol):
+    """Where users and rules go that come with the groups; Guarding is one."""
+
+    file: SavedFile
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        """Raises ValueError; then nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,7 @@ class Tables:
     store: MessageStore
     reader: Callable[[], tuple[int, int]]
     holds: Callable[[int], bool] = lambda end: True
+    access: AccessCopy | None = None
 
     def file(self, code: RequestCode) -> SavedFile:
         """The file of the table that a request asks for."""
@@ -231,6 +243,9 @@ class TableSync:
         """
         tables = self._tables
         self._waiting.clear()
+        if self._source is not None and self._master() != self._source:
+            # A host that went dark answers never: what is asked of it would keep us from its successor.
+            self._requests.drop(self._source, "it is not our master any more")
         self.start(role)
         if role is not Role.SLAVE:
             tables.schedule.correct()
@@ -464,7 +479,8 @@ class TableSync:
 
     async def _saved(self, file: SavedFile) -> None:
         """Raises OSError."""
-        for each in (file, self._tables.deletions):
+        access = self._tables.access
+        for each in (file, self._tables.deletions, *((access.file,) if access else ())):
             if each.unsaved:
                 await each.saved()
 
@@ -476,6 +492,8 @@ class TableSync:
                 kind.name, len(read.skipped), read.skipped[0],
             )  # fmt: skip
         tables = self._tables
+        if read.access is not None and tables.access is not None:
+            tables.access.adopt(read.access)
         match kind.code:
             case RequestCode.GET_ALL_TOPIC_CONFIG:
                 self._take_topics(read, found.log_end)

@@ -50,9 +50,16 @@ class SavedFile:
             table as it was: under constant change the log would never reach far enough for the newest
     """
 
-    def __init__(self, path: Path, snapshot: Callable[[], dict[str, Any] | bytes]) -> None:
-        """snapshot: the whole table as it is now, or that as JSON already"""
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[], dict[str, Any] | bytes],
+        *,
+        mode: int | None = None,
+    ) -> None:
+        """snapshot: the whole table as it is now, or that as JSON already. mode: permissions, where it has secrets"""
         self.path = path
+        self._mode = mode
         self.generation = 0
         self.rests: Rests | None = None
         self._snapshot = snapshot
@@ -162,5 +169,5 @@ class SavedFile:
     def _write(self, generation: int, content: dict[str, Any] | bytes) -> None:
         with self._lock:
             if generation > self._written:
-                jsonfile.save(self.path, content)
+                jsonfile.save(self.path, content, mode=self._mode)
                 self._written = generation

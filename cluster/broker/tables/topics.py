@@ -158,7 +158,7 @@ class TopicTable:
         if config.trace_topic_enabled:
             made.append((config.trace_topic, 1, every))
         if config.timer_wheel_enabled:
-            made.append(("rmq_sys_wheel_timer", 1, every))
+            made.append((names.TIMER_TOPIC, 1, every))
         return [
             TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
             for name, queues, perm in made

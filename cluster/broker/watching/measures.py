@@ -12,6 +12,7 @@ from tandemmq.cluster.broker.settings.config import Role, split_labels
 from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
 from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.transactions.halves import Outcome
 from tandemmq.cluster.broker.watching.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from tandemmq.cluster.metrics import MetricTable, Reader, exposition
 from tandemmq.cluster.remoting.codes import LANGUAGE_NAMES
@@ -37,6 +38,11 @@ class Measures:
             "rocketmq_topic_number": lambda: [((), len(broker.topics))],
             "rocketmq_consumer_group_number": lambda: [((), len(broker.groups))],
             "rocketmq_messages_in_total": self._messages_in,
+            "rocketmq_half_messages": lambda: [
+                ((topic,), count) for topic, count in broker.transactions.halves.counts.items()
+            ],
+            "rocketmq_commit_messages_total": lambda: self._ended(Outcome.COMMITTED),
+            "rocketmq_rollback_messages_total": lambda: self._ended(Outcome.ROLLED_BACK),
             "rocketmq_messages_out_total": lambda: self._out(GROUP_GET_NUMS),
             "rocketmq_throughput_out_total": lambda: self._out(GROUP_GET_SIZE),
             "rocketmq_producer_connections": self._producers,
@@ -66,6 +72,7 @@ class Measures:
             "tandem_refused_requests_total": lambda: [
                 (found, count) for found, count in broker.refusals.counts.items()
             ],
+            "tandem_access_refused_total": self._turned_away,
             "tandem_protocol_violations_total": self._violations,
             "tandem_name_servers_registered": lambda: [
                 ((), sum(link.registered for link in links))
@@ -73,6 +80,11 @@ class Measures:
             "tandem_name_servers": lambda: [((), len(links))],
             **self._replication(),
         }
+
+    def _turned_away(self) -> Series:
+        keeper = self._broker.guarding.keeper
+        if keeper is not None:
+            yield from (((reason,), count) for reason, count in keeper.gate.turned.items())
 
     def _replication(self) -> Mapping[str, Reader]:
         standing, store = self._broker.standing, self._broker.store
@@ -134,6 +146,11 @@ class Measures:
     def _messages_in(self) -> Series:
         for topic, count in self._broker.put_counts():
             yield (topic, "normal", self._system(topic)), count
+
+    def _ended(self, wanted: Outcome) -> Series:
+        for (topic, outcome), count in self._broker.transactions.ended.items():
+            if outcome is wanted:
+                yield (topic,), count
 
     def _out(self, name: str) -> Series:
         for key, value in self._broker.stats.values(name):

@@ -67,6 +67,7 @@ def runtime_table(
     schedule: DelaySchedule,
     standing: Standing,
     now_ms: int,
+    timers: Mapping[str, str],
 ) -> dict[str, str]:
     """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: RocketMQ's AdminBrokerProcessor."""
     table: dict[str, str] = dict(_DEFAULTS)
@@ -100,6 +101,7 @@ def runtime_table(
         table["alarms"] = "; ".join(alarms)
     if isinstance(standing, ControlledReplica):
         table.update(standing.runtime())
+    table.update(timers)
     table.update(stats.rates())
     table.update(stats.day_totals())
     for level, (delivered, end) in schedule.progress().items():
