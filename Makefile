@@ -4,7 +4,7 @@ PYTHONS ?=
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
-.PHONY: help setup check test compat demo wheels bench kills failover sim clean
+.PHONY: help setup check test compat demo wheels bench kills failover sim whole clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ failover: setup  ## kill -9 the master of a replicated group 100 times under loa
 
 sim: setup  ## replay one simulated cluster: make sim SEED=4711
 	$(BIN)/python -m tandemmq.chaos.sim --seed $(or $(SEED),1)
+
+whole: setup  ## replay one cluster of real servers and clients in simulated time: make whole SEED=44
+	$(BIN)/python -m tandemmq.chaos.whole --seed $(or $(SEED),1)
 
 clean:  ## remove everything that was built; data directories stay
 	rm -rf .venv .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

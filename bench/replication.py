@@ -50,7 +50,7 @@ from tandemmq.replication.replica import (
     SendHeartbeat,
 )
 from tandemmq.replication.sender import Sender, open_listener
-from tandemmq.replication.slave import SlaveCore
+from tandemmq.replication.slave import Append, SlaveCore
 from tandemmq.storage import (
     BatchItem,
     Draft,
@@ -125,8 +125,7 @@ def fill(store: MessageStore, count: int, body_bytes: int) -> None:
             f"topic-{number % 8}", number % 4, b"", b"", born_host=host, store_host=host
         )
         tail = store.queue_tail(envelope.topic, envelope.queue_id)
-        placed = store.log.append_batch(envelope, items, tail, store.clock.now_ms())
-        store.note_appended(0, placed.end - placed.offsets[0])
+        store.log.append_batch(envelope, items, tail, store.clock.now_ms())
         number += 1
 
 
@@ -226,7 +225,6 @@ async def run_master(given: argparse.Namespace) -> None:
         clock = SystemClock()
         feed, sender = master_feed(store, given.dialect, clock)
         feed.ignore(Acknowledge, Confirmed)
-        store.on_append = sender.wake
         target = store.end + (given.bytes if given.live else 0)
         with open_listener(HOST, 0) as listener:
             address = f"{HOST}:{listener.getsockname()[1]}"
@@ -239,6 +237,7 @@ async def run_master(given: argparse.Namespace) -> None:
                     meter = Meter()
                     while store.end < target:
                         fill(store, LIVE_TURN_BYTES, given.body)
+                        sender.wake()
                         await asyncio.sleep(0)
                     await until(lambda: any(each.acked >= target for each in sender.status()))
                 print(json.dumps(asdict(meter.read(given.bytes))), flush=True)
@@ -262,9 +261,10 @@ async def run_slave(given: argparse.Namespace) -> None:
                 due = True
                 loop.call_soon(turn)
 
-        store.on_append = wake if given.dispatch else None
         meter = Meter()
         feed, receiver = slave_feed(store, given.dialect, given.address)
+        if given.dispatch:
+            feed.register(Append, lambda _: wake())
         async with beside(feed.run(), receiver.run(), housekeeping(store)):
             async with asyncio.timeout(DRAIN_S_MAX):
                 await until(lambda: store.end >= given.end)

@@ -18,7 +18,9 @@ import msgspec
 
 from docs import client_reference, missing
 from tandemmq.chaos import survival
+from tandemmq.cluster.access.startup import AccessConfig
 from tandemmq.cluster.broker import replies
+from tandemmq.cluster.broker.settings.access import RightsConfig
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.shown import FIXED
@@ -37,6 +39,8 @@ NOT_IN_FILES = {
     "lease",
     "times",
     "waits_for_slaves",
+    "access",
+    "rights",
     "insecure",
     "as_rocketmq",
     "kept",
@@ -97,6 +101,9 @@ def config_page() -> str:
         + table(heads, list(settings(StorageConfig)))
         + "\n## Replication, in the same file (`replication/config.py`)\n\n"
         + table(heads, [*settings(StreamRules), *settings(LeaseTimes)])
+        + "\n## Access control, in the same file (`cluster/access/startup.py`, `cluster/broker/settings/access.py`)\n\n"
+        + "[How to](howto/access-control.md). Name servers and controllers take the first five, too.\n\n"
+        + table(heads, [*settings(AccessConfig), *settings(RightsConfig)])
         + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tandemmq.cluster.broker import errors, replies
+from tandemmq.cluster.broker import replies
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.handlers.admin_topics import NOT_SERVED
 from tandemmq.cluster.broker.settings.config import BrokerConfig
@@ -29,7 +29,6 @@ BY_REQUEST: Final[Mapping[str, tuple[R, ...]]] = {
         R.POP_MESSAGE, R.ACK_MESSAGE, R.PEEK_MESSAGE, R.CHANGE_MESSAGE_INVISIBLETIME, R.NOTIFICATION, R.POLLING_INFO,
         R.POP_ROLLBACK, R.BATCH_ACK_MESSAGE, R.QUERY_ASSIGNMENT, R.SET_MESSAGE_REQUEST_MODE,
     ),
-    "recall of delayed messages": (R.RECALL_MESSAGE,),
     "static topics": (R.UPDATE_AND_CREATE_STATIC_TOPIC,),
     "stores in RocksDB": (R.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, R.EXPORT_ROCKSDB_CONFIG_TO_JSON),
     "cold-data flow control": (
@@ -41,22 +40,21 @@ BY_REQUEST: Final[Mapping[str, tuple[R, ...]]] = {
 }  # fmt: skip
 
 #: what a refusal of its own stands for
-BY_REFUSAL: Final[Mapping[str, type[Exception]]] = {
-    "transactions": errors.TransactionsNotServed,
-    "arbitrary-delay timers (the 18 delay levels are here)": errors.TimerNotEnabled,
-    "SQL92 filters": errors.FilterNotServed,
-}
+BY_REFUSAL: Final[Mapping[str, type[Exception]]] = {}
 BY_ATTRIBUTE: Final = {"queue.type": "{} queues", "cleanup.policy": "topics with {}"}
 
 #: asked of clients, of replicas of a group, of controllers; or RocketMQ itself has no handler for it
 ELSEWHERE: Final = frozenset(code for code in R if code.name.startswith("CONTROLLER_")) | {
     R.ADD_BROKER, R.ADJUST_CONSUMER_THREAD_POOL, R.ASK_TO_SWITCH, R.CHECK_TRANSACTION_STATE, R.CLEAN_BROKER_DATA,
     R.GET_BROKER_EPOCH_CACHE, R.GET_CLIENT_CONFIG, R.GET_CONSUMER_STATUS_FROM_CLIENT, R.GET_CONTROLLER_CONFIG,
-    R.GET_TIMER_CHECK_POINT, R.GET_TIMER_METRICS, R.GET_TOPIC_CONFIG_LIST, R.GET_TOPIC_NAME_LIST,
+    R.GET_TOPIC_CONFIG_LIST, R.GET_TOPIC_NAME_LIST,
     R.NOTIFY_BROKER_ROLE_CHANGED, R.NOTIFY_CONSUMER_IDS_CHANGED, R.PUSH_REPLY_MESSAGE_TO_CLIENT, R.QUERY_BROKER_OFFSET,
     R.REGISTER_FILTER_SERVER, R.REGISTER_MESSAGE_FILTER_CLASS, R.REMOVE_BROKER, R.RESET_CONSUMER_CLIENT_OFFSET,
     R.RESET_CONSUMER_OFFSET_IN_BROKER, R.RESET_CONSUMER_OFFSET_IN_CONSUMER, R.RESUME_CONSUMER, R.SUSPEND_CONSUMER,
     R.TRIGGER_DELETE_FILES, R.UPDATE_CONTROLLER_CONFIG, R.WHO_CONSUME_THE_MESSAGE,
+    # known where aclEnable is on
+    R.UPDATE_AND_CREATE_ACL_CONFIG, R.DELETE_ACL_CONFIG, R.GET_BROKER_CLUSTER_ACL_INFO,
+    R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, R.GET_BROKER_CLUSTER_ACL_CONFIG,
 }  # fmt: skip
 
 

@@ -5,199 +5,31 @@
     async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
         await producer.send(Message("Orders", b"17"))
 
-The names come from tandemmq.cluster.client, imported when first asked for: `tandem broker` starts without
-them.
+The names are those of tandemmq.cluster.client, which lists them, and come from there when first asked for: `tandem
+broker` starts without them.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tandemmq.cluster.client import (
-        Admin,
-        BrokerAnswerBroken,
-        BrokerMembers,
-        BrokerRefused,
-        BrokerUnreachable,
-        CacheLimits,
-        CallTimedOut,
-        ClientConfig,
-        ClientConnection,
-        ClientError,
-        Compression,
-        ConsumeContext,
-        ConsumeHook,
-        ConsumeRates,
-        ConsumeResult,
-        ConsumeSpan,
-        ControllerState,
-        Credentials,
-        Delivery,
-        DirectResult,
-        Election,
-        EpochHistory,
-        EpochRange,
-        GroupMembers,
-        GroupProgress,
-        GroupSettings,
-        GroupSubscription,
-        HeldQueue,
-        MemberState,
-        Message,
-        MessageModel,
-        MessageQueue,
-        MessageRefused,
-        MessageTrack,
-        NoController,
-        NoNameServer,
-        NoRoute,
-        NoSuccessor,
-        NotRunning,
-        OffsetUnknown,
-        Producer,
-        PullConsumer,
-        PushConsumer,
-        QueueCounts,
-        QueueEntries,
-        QueueEntry,
-        QueueNotAssigned,
-        QueueProgress,
-        QueueRange,
-        RebalanceListener,
-        ReceivedMessage,
-        Replica,
-        ReplicaSet,
-        ReplicaState,
-        RetryLater,
-        SendContext,
-        SendFailed,
-        SendFuture,
-        SendHook,
-        SendResult,
-        SendStatus,
-        SlaveState,
-        StartFrom,
-        StatsWindow,
-        StatsWindows,
-        Subscription,
-        Switchover,
-        TopicRoute,
-        TopicSettings,
-        TopicStats,
-        TrackState,
-        UnknownCluster,
-        WrongLoop,
-        allocate_averagely,
-        allocate_by_circle,
-        allocate_by_hash,
-        allocate_by_machine_room,
-        allocate_fixed,
-        allocate_nearby,
-        at_random,
-        by_key,
-        by_machine_room,
-        with_value,
-    )
+    from tandemmq.cluster.client import *  # noqa: F403 - what __getattr__ gives, for who checks types
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Admin",
-    "BrokerAnswerBroken",
-    "BrokerMembers",
-    "BrokerRefused",
-    "BrokerUnreachable",
-    "CacheLimits",
-    "CallTimedOut",
-    "ClientConfig",
-    "ClientConnection",
-    "ClientError",
-    "Compression",
-    "ConsumeContext",
-    "ConsumeHook",
-    "ConsumeRates",
-    "ConsumeResult",
-    "ConsumeSpan",
-    "ControllerState",
-    "Credentials",
-    "Delivery",
-    "DirectResult",
-    "Election",
-    "EpochHistory",
-    "EpochRange",
-    "GroupMembers",
-    "GroupProgress",
-    "GroupSettings",
-    "GroupSubscription",
-    "HeldQueue",
-    "MemberState",
-    "Message",
-    "MessageModel",
-    "MessageQueue",
-    "MessageRefused",
-    "MessageTrack",
-    "NoController",
-    "NoNameServer",
-    "NoRoute",
-    "NoSuccessor",
-    "NotRunning",
-    "OffsetUnknown",
-    "Producer",
-    "PullConsumer",
-    "PushConsumer",
-    "QueueCounts",
-    "QueueEntries",
-    "QueueEntry",
-    "QueueNotAssigned",
-    "QueueProgress",
-    "QueueRange",
-    "RebalanceListener",
-    "ReceivedMessage",
-    "Replica",
-    "ReplicaSet",
-    "ReplicaState",
-    "RetryLater",
-    "SendContext",
-    "SendFailed",
-    "SendFuture",
-    "SendHook",
-    "SendResult",
-    "SendStatus",
-    "SlaveState",
-    "StartFrom",
-    "StatsWindow",
-    "StatsWindows",
-    "Subscription",
-    "Switchover",
-    "TopicRoute",
-    "TopicSettings",
-    "TopicStats",
-    "TrackState",
-    "UnknownCluster",
-    "WrongLoop",
-    "__version__",
-    "allocate_averagely",
-    "allocate_by_circle",
-    "allocate_by_hash",
-    "allocate_by_machine_room",
-    "allocate_fixed",
-    "allocate_nearby",
-    "at_random",
-    "by_key",
-    "by_machine_room",
-    "with_value",
-]
+_CLIENT: Final = "tandemmq.cluster.client"
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    value: object = __dir__() if name == "__all__" else None
+    if not name.startswith("_") and name in __dir__():
+        value = getattr(importlib.import_module(_CLIENT), name)
+    if value is None:
         raise AttributeError(f"module 'tandemmq' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module("tandemmq.cluster.client"), name)
     globals()[name] = value  # the next access does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*importlib.import_module(_CLIENT).__all__, "__version__"])

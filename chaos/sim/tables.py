@@ -32,7 +32,7 @@ from tandemmq.cluster.broker.tables.savedfile import SavedFile
 from tandemmq.cluster.broker.tables.versions import DataVersion
 from tandemmq.replication import replica as r
 from tandemmq.replication.slave import SlaveState
-from tandemmq.storage import ConsumeQueue, MessageStore, StoreNotWritable, Tombstones
+from tandemmq.storage import ConsumeQueue, Draft, MessageStore, StoreNotWritable, Tombstones
 
 if TYPE_CHECKING:
     from tandemmq.chaos.sim.broker import Broker
@@ -276,6 +276,10 @@ class Schedule(DelaySchedule):
         self.tables.deliver(physical)
 
 
+def _unasked(draft: Draft) -> None:
+    raise AssertionError("what the simulated log gets comes by deliver()")
+
+
 class Pulled(NamedTuple):
     """A pull's answer: moved, or some records (perhaps none), and where to go on.
 
@@ -319,7 +323,7 @@ class Tables:
         self.offsets = OffsetTable(Path("consumerOffset.json"), self.clock)
         self.offsets.file = File("consumerOffset.json", self.offsets.to_json, files)
         self.schedule = self.make_schedule(
-            store, DelayLevels(DELAYS), Path("delayOffset.json"), self.clock
+            store, _unasked, DelayLevels(DELAYS), Path("delayOffset.json"), self.clock
         )
         self.schedule.tables = self
         self.schedule.file = File("delayOffset.json", self.schedule._file_tree, files)

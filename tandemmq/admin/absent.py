@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-_ACCESS: Final = "users and ACL 2.0: TandemMQ's brokers have none; for RocketMQ's use stock mqadmin"
 _COLD: Final = "cold data control: TandemMQ's store reads through the page cache alone"
 _ROCKSDB: Final = "RocksDB: TandemMQ keeps its settings in JSON files, as RocketMQ does by default"
 _STATIC: Final = "static topics are not here"
@@ -23,18 +22,6 @@ ABSENT: Final[dict[str, str]] = {
     "updateColdDataFlowCtrGroupConfig": _COLD,
     "removeColdDataFlowCtrGroupConfig": _COLD,
     "setCommitLogReadAheadMode": _COLD,
-    "createUser": _ACCESS,
-    "updateUser": _ACCESS,
-    "deleteUser": _ACCESS,
-    "getUser": _ACCESS,
-    "listUser": _ACCESS,
-    "copyUser": _ACCESS,
-    "createAcl": _ACCESS,
-    "updateAcl": _ACCESS,
-    "deleteAcl": _ACCESS,
-    "getAcl": _ACCESS,
-    "listAcl": _ACCESS,
-    "copyAcl": _ACCESS,
     "exportMetadataInRocksDB": _ROCKSDB,
     "rocksDBConfigToJson": _ROCKSDB,
     "checkRocksdbCqWriteProgress": _ROCKSDB,

@@ -27,7 +27,13 @@ from tandemmq.admin import (
     sends as admin_sends,
 )
 from tandemmq.admin import (
+    timers as admin_timers,
+)
+from tandemmq.admin import (
     topics as admin_topics,
+)
+from tandemmq.admin import (
+    users as admin_users,
 )
 from tandemmq.admin.absent import ABSENT
 from tandemmq.admin.shape import AdminCommand, Call, Shown
@@ -45,7 +51,8 @@ SECTIONS: Final = (
     ("replicated groups and controllers", admin_replicas.COMMANDS),
     ("topics", admin_topics.COMMANDS),
     ("groups", admin_groups.COMMANDS),
-    ("messages", (*admin_messages.COMMANDS, *admin_sends.COMMANDS)),
+    ("users of access control", admin_users.COMMANDS),
+    ("messages", (*admin_messages.COMMANDS, *admin_sends.COMMANDS, *admin_timers.COMMANDS)),
 )
 COMMANDS: Final = {each.name: each for _, commands in SECTIONS for each in commands}
 RELEASE: Final = "5.3.3"  # whose mqadmin this follows

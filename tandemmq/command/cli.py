@@ -221,6 +221,12 @@ def reach_options(parser: argparse.ArgumentParser) -> None:
         help="name servers; default NAMESRV_ADDR of the environment, else that of the cluster in "
         f"./tandem-data, else {DEFAULT_NAME_SERVER}; an access key comes from TANDEM_ACCESS_KEY and TANDEM_SECRET_KEY",
     )
+    parser.add_argument(
+        "--credentials",
+        metavar="FILE",
+        help="holds accessKey and secretKey, as RocketMQ's tools.yml; default the environment's TANDEM_CREDENTIALS, "
+        "then its keys, then $ROCKETMQ_HOME/conf/tools.yml",
+    )
     parser.add_argument("--tls", action="store_true", help="encrypt, trusting any certificate")
     parser.add_argument("--ca", metavar="FILE", help="encrypt, trusting these certificates (PEM)")
 
@@ -253,6 +259,9 @@ def _send(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delay-level", type=int, default=0, metavar="N", help="deliver later: 1 is 1 s, 3 is 10 s"
     )
+    parser.add_argument(
+        "--delay-s", type=float, default=0.0, metavar="S", help="deliver so many seconds later"
+    )
     parser.add_argument("--queue", metavar="BROKER:ID", help="to this queue, e.g. broker-a:0")
     parser.add_argument("--group", default="TANDEM_SEND", help="producer group")
     reach_options(parser)
@@ -269,7 +278,9 @@ def _tail(parser: argparse.ArgumentParser) -> None:
         help="TIME: 2025-09-19T08:30:00 (local), milliseconds since 1970, or 10m for 10m ago",
     )
     parser.add_argument("--to", dest="end", metavar="TIME", help="stop at what was stored then")
-    parser.add_argument("--tag", default="*", metavar="EXPRESSION", help='e.g. "TagA || TagB"')
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--tag", default="*", metavar="EXPRESSION", help='e.g. "TagA || TagB"')
+    chosen.add_argument("--sql", metavar="EXPRESSION", help="by properties: \"a > 5 AND b = 'x'\"")
     parser.add_argument("--key", action="append", default=[], help="only with this key")
     parser.add_argument(
         "--property", action="append", default=[], metavar="NAME[=VALUE]", help="only with this"

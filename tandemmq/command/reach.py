@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+from pathlib import Path
 from typing import Final
 
 from tandemmq.cluster.client import ClientConfig, Credentials
@@ -13,8 +15,9 @@ from tandemmq.command.cli import DEFAULT_NAME_SERVER, LOCAL_DIRECTORY
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.local.layout import open_layout
 
-ACCESS_KEY: Final = "TANDEM_ACCESS_KEY"  # of the environment: a command line is seen by everybody
-SECRET_KEY: Final = "TANDEM_SECRET_KEY"
+CREDENTIALS_FILE: Final = (
+    "TANDEM_CREDENTIALS"  # of the environment: a command line is seen by everybody
+)
 
 
 def reach(arguments: argparse.Namespace) -> ClientConfig:
@@ -30,14 +33,29 @@ def reach(arguments: argparse.Namespace) -> ClientConfig:
             tls = client_context(ca_path=arguments.ca or "", verify=arguments.ca is not None)
         except TlsUnusable as problem:
             raise CommandFailed(f"--ca: {problem}", ExitCode.USAGE) from problem
-    return ClientConfig(name_server(arguments.namesrv), tls=tls, credentials=_credentials())
+    return ClientConfig(
+        name_server(arguments.namesrv),
+        tls=tls,
+        credentials=_credentials(getattr(arguments, "credentials", None)),
+    )
 
 
-def _credentials() -> Credentials | None:
-    access, secret = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
-    if bool(access) != bool(secret):
-        raise CommandFailed(f"set both {ACCESS_KEY} and {SECRET_KEY}, or neither", ExitCode.USAGE)
-    return Credentials(access, secret) if access else None
+def _credentials(path: str | None) -> Credentials | None:
+    """--credentials, else the environment's file, else its keys, else what mqadmin would sign with: None where that
+    has no keys, as there. Raises CommandFailed, which names no secret."""
+    path = path or os.environ.get(CREDENTIALS_FILE, "")
+    try:
+        if path:
+            return Credentials.from_file(path)
+        if found := Credentials.from_environment():
+            return found
+    except (OSError, ValueError) as problem:
+        raise CommandFailed(str(problem), ExitCode.USAGE) from None
+    home = os.environ.get("ROCKETMQ_HOME", "")
+    if home:
+        with contextlib.suppress(OSError, ValueError):
+            return Credentials.from_file(Path(home, "conf", "tools.yml"))
+    return None
 
 
 def name_server(given: str | None) -> str:

@@ -145,6 +145,7 @@ class _Sending:
             return Message(
                 arguments.topic, body, tags=arguments.tag, keys=arguments.key,
                 properties=self._properties, delay_level=arguments.delay_level,
+                delay_s=arguments.delay_s,
             )  # fmt: skip
         except MessageRefused as problem:
             raise CommandFailed(str(problem)) from problem

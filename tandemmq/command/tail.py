@@ -20,6 +20,7 @@ from tandemmq.cluster.client import (
     NoRoute,
     PullConsumer,
     ReceivedMessage,
+    Sql92,
 )
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.inorder import InOrder
@@ -65,7 +66,7 @@ def start_ms(text: str, now_ms: int) -> int | None:
 
 
 class _Wanted:
-    """What --key and --property let through; the broker looks at tags only."""
+    """What --key and --property let through; the broker looks at --tag or --sql only."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._keys = set(arguments.key)
@@ -103,7 +104,8 @@ async def _tail(
         spans = await _spans(consumer, chosen, start, arguments.until_end, end_ms)
         queues = list(spans)
         positions = {queue: span.start for queue, span in spans.items()}
-        await consumer.assign(queues, arguments.tag, positions=positions)
+        expression = arguments.tag if arguments.sql is None else Sql92(arguments.sql)
+        await consumer.assign(queues, expression, positions=positions)
         ends = {queue: span.end for queue, span in spans.items() if span.end is not None}
         bounded, lost = bool(ends), len(queues) < len(chosen)
         in_order = InOrder({queue: span.now for queue, span in spans.items()})

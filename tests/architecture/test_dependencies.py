@@ -20,13 +20,14 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(en
 FOLDERS = ("tandemmq", "storage", "replication", "cluster")
 DISTRIBUTED = sorted(path for package in FOLDERS for path in (ROOT / package).rglob("*.py*")
                      if path.suffix in {".py", ".pyx"})  # fmt: skip
+CALLED = {"PyYAML": "yaml"}  # a distribution whose module has another name
 REPLACED = {"compression": "backports"}  # in the standard library since 3.14
 
 
 def modules(requirements: list[str]) -> set[str]:
-    """Top-level modules of distributions: here they are called alike."""
+    """Top-level modules of distributions: but for those of CALLED they are called alike."""
     names = (re.split(r"[\[<>=;~! ]", each)[0] for each in requirements)
-    return {name.replace("-", "_").partition(".")[0] for name in names}
+    return {CALLED.get(name, name).replace("-", "_").partition(".")[0] for name in names}
 
 
 BASE = modules(PYPROJECT["project"]["dependencies"])

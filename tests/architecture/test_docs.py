@@ -62,10 +62,8 @@ def test_generated_pages_are_in_step_with_the_code() -> None:
 
 def test_the_list_of_what_is_not_here_follows_the_handlers() -> None:
     here = missing.handled()
-    assert {"transactions", "request-reply", "recall of delayed messages", "BatchCQ queues"} <= set(
-        missing.missing(here)
-    )
-    assert "request-reply" not in missing.missing(here | {RequestCode.SEND_REPLY_MESSAGE})
+    assert {"POP", "static topics", "BatchCQ queues"} <= set(missing.missing(here))
+    assert "POP" not in missing.missing(here | {RequestCode.POP_MESSAGE})
     with pytest.raises(ValueError, match="SEND_MESSAGE_V2"):
         missing.missing(here - {RequestCode.SEND_MESSAGE_V2})
 

@@ -64,6 +64,10 @@ SHOWN = {
     "SLOW": "test_a_switchover_that_takes_too_long_is_slow",
     "FAILED": "test_a_failed_send_of_a_client_is_found",
     "REFUSED": "test_a_switchover_that_is_refused_again_and_again_is_found",
+    "TOGETHER": "test_two_at_once_are_found_whoever_they_are",
+    "OVERTOOK": "test_what_overtakes_is_found",
+    "REPLACED": "test_another_message_at_a_place_is_found",
+    "STOPPED": "test_a_queue_that_does_not_go_on_is_found",
     "EVIDENCE": "test_a_fault_that_nothing_passed_shows_nothing",
     "UNJUDGED": "test_a_store_that_cannot_be_read_is_not_judged",
 }

@@ -49,7 +49,13 @@ def java() -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and one broker: ours, or the stock ones to check the tests themselves."""
     directory = tmp_path_factory.mktemp("cluster")
-    settings = {"messageDelayLevel": DELAY_LEVELS, "mappedFileSizeCommitLog": 64 * 1024 * 1024}
+    settings = {
+        "messageDelayLevel": DELAY_LEVELS,
+        "enablePropertyFilter": "true",
+        "mappedFileSizeCommitLog": 64 * 1024 * 1024,
+        "transactionTimeOut": 1_000,
+        "transactionCheckInterval": 500,
+    }
     with make_name_server(directory) as name_server:
         name_server.start()
         with make_broker(directory, name_server.address, settings=settings) as broker:

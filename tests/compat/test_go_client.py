@@ -118,6 +118,15 @@ def test_tags_choose_and_failed_messages_come_again(
     assert tries == {(body, times): 1 for body in bodies(("batch",)) for times in (0, 1)}
 
 
+def test_properties_choose(go: Go, filled: tuple[str, list[dict[str, Any]]]) -> None:
+    topic, _ = filled
+    sql = "TAGS IN ('sync', 'async') AND from = 'gö' AND NOT (KEYS ENDSWITH '-0')"
+    got = go("push", topic, group=f"Sql{topic}", sql=sql, count=2 * COUNT - 2)
+    assert sorted(m["body"] for m in got) == sorted(
+        body for body in bodies(("sync", "async")) if not body.endswith(" 0")
+    )
+
+
 def test_an_orderly_consumer_sees_each_queue_in_order(
     go: Go, filled: tuple[str, list[dict[str, Any]]]
 ) -> None:
@@ -141,3 +150,14 @@ def test_pull_consumers_poll_and_read_from_an_offset(
         broker=cluster.broker.broker_name,
     )  # fmt: skip
     assert [m["queueOffset"] for m in pulled] == wanted
+
+
+def test_transactions_are_ended_and_asked_for(go: Go, cluster: Cluster) -> None:
+    topic = f"GoTopic_{next(_serial)}"
+    said = go("tx", topic, count=COUNT, group="GoTransactions")
+    assert all(line["ok"] for line in said if line["kind"] != "asked")
+    asked = {(line["topic"], line["body"]) for line in said if line["kind"] == "asked"}
+    assert asked == {(topic, f"later {n}") for n in range(COUNT)}
+    got = go("push", topic, count=2 * COUNT, group="GoReaders")
+    bodies_got = sorted(line["body"] for line in got if "body" in line)
+    assert bodies_got == sorted(f"{kind} {n}" for kind in ("commit", "later") for n in range(COUNT))

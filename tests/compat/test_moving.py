@@ -39,7 +39,10 @@ def test_a_store_in_rocksdb_comes_over_as_the_howto_says(
             newest_driver.mqadmin(*words.split()[1:])
         else:
             subprocess.run(["sh", "-c", words], check=True, cwd=tmp_path)
-    given = {"startDespite": "timers,halves,staticTopics,compaction"}  # the store has some of each
+    given = {
+        "startDespite": "timers,staticTopics,compaction",
+        "timerWheelEnable": "false",
+    }  # it has some of each
     with Broker(tmp_path / "ours", "", store=store, settings=given) as broker:
         broker.start()
         offsets = fastjson.loads(ask(broker.address, GET_ALL_OFFSETS)[2])["offsetTable"]

@@ -23,7 +23,9 @@ from tandemmq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Sql92,
     StartFrom,
+    TransactionState,
     by_key,
 )
 from tandemmq.chaos.java import JavaBroker, JavaNameServer
@@ -50,7 +52,14 @@ def stock(
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("target")
     levels = "1s 1s " + " ".join(["1s"] * 16)
-    settings = {"messageDelayLevel": levels, "mappedFileSizeCommitLog": 16 << 20}
+    settings = {
+        "messageDelayLevel": levels,
+        "enablePropertyFilter": "true",
+        "mappedFileSizeCommitLog": 16 << 20,
+        "transactionTimeOut": 1_000,
+        "transactionCheckInterval": 1_000,
+        "transactionOpBatchInterval": 100,  # else a stock broker asks about what is over
+    }
     servers: list[NameServer | JavaNameServer | Broker | JavaBroker] = []
     home = directory / "namesrv"
     name_server = NameServer(home) if kind == "ours" else JavaNameServer(kind, home)
@@ -83,6 +92,42 @@ async def create(stock: Target, word: str, queue_count: int = 4) -> str:
 
 def group() -> str:
     return f"G_{next(_serial)}"
+
+
+async def test_transactions_end_as_their_application_says(stock: Target) -> None:
+    topic = await create(stock, "Transactions")
+    inbox = Inbox()
+    asked: set[str] = set()
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        assert message.topic == topic
+        asked.add(message.body.decode())
+        return TransactionState.COMMIT if message.keys == ("later",) else TransactionState.ROLLBACK
+
+    producer = Producer("TxPG", namesrv=stock.namesrv, check_transaction=check)
+    consumer = PushConsumer(
+        group(), inbox, namesrv=stock.namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
+    )
+    async with consumer, producer:
+        for number in range(8):
+            async with producer.transaction(Message(topic, b"c%d" % number)) as transaction:
+                pass
+            assert transaction.confirmed
+        async with producer.transaction(Message(topic, b"large " * 5_000)) as transaction:
+            pass
+        with pytest.raises(RuntimeError):
+            async with producer.transaction(Message(topic, b"rolled back")):
+                raise RuntimeError
+        for keys, body in (("later", b"committed later"), ("never", b"rolled back later")):
+            message = Message(topic, body, keys=keys)
+            async with producer.transaction(message) as transaction:
+                transaction.unknown()
+        wanted = sorted([*(b"c%d" % n for n in range(8)), b"large " * 5_000, b"committed later"])
+        await eventually(lambda: len(inbox.messages) >= len(wanted), "what was committed")
+        await eventually(lambda: "rolled back later" in asked, "the other one is asked for")
+        await asyncio.sleep(1.5)
+    assert sorted(message.body for message in inbox.messages) == wanted
+    assert {"committed later", "rolled back later"} <= asked and "rolled back" not in asked
 
 
 async def test_every_way_of_sending_is_stored_and_consumed_once(stock: Target) -> None:
@@ -139,6 +184,41 @@ async def test_failed_message_comes_again_and_tags_filter(stock: Target) -> None
         async with consumer:
             await eventually(lambda: len(tries) == 4, "the second tries")
     assert sorted(tries) == [(tag, times, topic) for tag in (b"A", b"B") for times in (0, 1)]
+
+
+async def test_consumers_choose_by_properties(stock: Target) -> None:
+    topic = await create(stock, "Sql")
+    dear = Sql92("price >= 50 AND region = 'eu' OR TAGS = 'always'")
+    inbox = Inbox()
+    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+
+        async def offer(price: int, region: str, tags: str | None = None) -> None:
+            properties = {"price": str(price), "region": region}
+            body = f"{price} {region}".encode()
+            await producer.send(Message(topic, body, tags=tags, properties=properties))
+
+        for price in range(0, 100, 10):
+            await offer(price, "eu")
+            await offer(price, "us")
+        consumer = PushConsumer(
+            group(), inbox, namesrv=stock.namesrv, subscribe={topic: dear}, start=StartFrom.FIRST
+        )
+        async with consumer:
+            await inbox.count(5)
+            await offer(30, "eu")
+            await offer(0, "us", "always")  # the pulls wait for it
+            await inbox.count(6)
+    expected = sorted([*(b"%d eu" % price for price in range(50, 100, 10)), b"0 us"])
+    assert inbox.bodies == expected
+    puller = PullConsumer(
+        group(), namesrv=stock.namesrv, subscribe={topic: dear}, start=StartFrom.FIRST
+    )
+    async with puller:
+        pulled: list[bytes] = []
+        async with asyncio.timeout(30):
+            while len(pulled) < len(expected):
+                pulled += [message.body for message in await puller.poll(32, 1_000)]
+    assert sorted(pulled) == expected
 
 
 async def test_members_share_queues_with_each_other(stock: Target) -> None:

@@ -33,7 +33,7 @@ from tandemmq.replication.replica import (
 )
 from tandemmq.replication.sender import Sender
 from tandemmq.replication.slave import Alarm, SlaveCore
-from tandemmq.storage import Draft, MessageStore, StorageConfig, open_store
+from tandemmq.storage import Draft, MessageStore, Owner, StorageConfig, open_store
 
 SEGMENT_BYTES = 16384
 
@@ -246,7 +246,7 @@ class Replica:
         self.core = ReplicaCore(
             self.number, self._lives, self._mode, LeaseTimes(), self._rules, slave
         )
-        store.confirm_limit = lambda: self.core.confirmed
+        store.belong_to(Owner(confirmed=lambda: self.core.confirmed))
         self.feed = feed = Feed(self.core, self.clock)
         party = Party(cluster, group, self.number, self._lives, secret, extended, compressed)
         self.sender = Sender(feed, store.log, self.clock, segment_bytes=SEGMENT_BYTES, party=party)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.settings.unserved import ACCESS_CONTROL
 from tandemmq.cluster.broker.standing.haport import door_of
 from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 from tandemmq.replication.door import Door, networks
@@ -67,7 +66,7 @@ def test_loopback_insecure_and_controlled_ports_ask_for_no_address() -> None:
     assert listed.refuse("10.0.0.7") is None and listed.refuse("10.0.1.7") is not None
 
 
-@pytest.mark.parametrize("key", ACCESS_CONTROL)
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
 def test_insecure_that_access_control_asks_for_opens_the_log_to_nobody(key: str) -> None:
     switched = {key: "true"}
     found = door(True, **WIDE, **switched)

@@ -158,7 +158,7 @@ def test_a_store_is_opened_by_one_broker_only(tmp_path: Path) -> None:
         ("mappedFileSizeCommitLog", "-1", "above 0"),
         ("flushDiskType", "SOMETIMES", "ASYNC_FLUSH, SYNC_FLUSH"),
         ("brokerName", "../../x", "letters, digits"),
-        ("aclEnable", "true", "--insecure"),
+        ("authorizationEnabled", "true", "authenticationEnabled"),
     ],
 )
 def test_a_bad_setting_stops_the_start_and_is_named(

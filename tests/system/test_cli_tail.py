@@ -91,3 +91,24 @@ def test_a_topic_that_cannot_be_read_or_is_not_there_is_said(tmp_path: Path) -> 
                 assert done.code == ExitCode.NOT_FOUND, done.err
                 assert "did you mean Orders?" in done.err
             assert "did you mean Orders?" in run("send", "orders", "x", *reached).err
+
+
+def test_messages_are_chosen_by_their_properties_where_brokers_do_that(tmp_path: Path) -> None:
+    with NameServer(tmp_path) as server:
+        server.start()
+        settings = {"enablePropertyFilter": "true"}
+        with Broker(tmp_path, server.address, settings=settings) as broker:
+            broker.start()
+            reached = ("-n", server.address)
+            for price in ("5", "50"):
+                sent = run("send", "T", f"at {price}", "--property", f"price={price}", *reached)
+                assert sent.code == 0, sent.err
+            show = ("tail", "T", "--from", "first", "--until-end", "--sql", "price > 10", *reached)
+            shown = run(*show)
+            change = ("-b", broker.address, "-k", "enablePropertyFilter", "-v", "false")
+            off = run("admin", "updateBrokerConfig", *change, *reached)
+            assert off.code == 0, off.err
+            refused = run(*show)
+    assert (shown.code, "at 50" in shown.out, "at 5\n" in shown.out) == (0, True, False)
+    assert refused.code == ExitCode.FAILED
+    assert "Set enablePropertyFilter=true on the brokers" in refused.err

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 import uvloop
+from appendkit import tell_of_appends
 
 from tandemmq.replication.comparing import Finding, Verdict
 from tandemmq.replication.config import Mode, StreamRules
@@ -120,7 +121,7 @@ class Master:
             segment_bytes=store.config.segment_bytes,
             examine=taken_for_ours,
         )
-        store.on_append = self.sender.wake
+        tell_of_appends(store, self.sender.wake)
         self.address = ""
 
     def _note(self, effect: Acknowledge) -> None:
@@ -191,9 +192,9 @@ class Cuts:
 
 @asynccontextmanager
 async def following(
-    store: MessageStore, address: str, cuts: Cuts | None = None
+    store: MessageStore, address: str, cuts: Cuts | None = None, derived: bool = True
 ) -> AsyncIterator[Receiver]:
-    """A slave's receiver, with its store dispatching as it grows."""
+    """A slave's receiver, with its store dispatching as it grows, if that is wanted."""
     core = SlaveCore(
         StreamRules(stream_silence_ms=1_000_000), start=store.log.start, end=store.end, classic=True
     )
@@ -201,7 +202,8 @@ async def following(
     feed = Feed(core, clock)
     plain = {} if cuts is None else {"dial": cuts.dial}
     receiver = Receiver(feed, store, clock, compare=taken_for_ours, **plain)
-    store.on_append = store.dispatch
+    if derived:
+        tell_of_appends(store, store.dispatch)
     receiver.follow(address)
     async with beside(feed.run()), beside(receiver.run()):
         yield receiver
@@ -281,7 +283,7 @@ def test_a_slave_that_crashes_in_mid_record_goes_on_where_its_log_is_whole(
                         ends.append(theirs.end)
                         async with asyncio.timeout(30), following(theirs, address, cuts):
                             grown = asyncio.Event()
-                            theirs.on_append = lambda s=theirs, g=grown: (s.dispatch(), g.set())
+                            tell_of_appends(theirs, grown.set)
                             while cuts.done == 0:
                                 grown.clear()
                                 await grown.wait()
@@ -450,8 +452,7 @@ def test_throughput_of_a_catch_up_is_printed(
             async with master.serving() as address:
                 with open_store(config_of(tmp_path / "slave", 64 << 20)) as theirs:
                     began = time.perf_counter()
-                    async with following(theirs, address):
-                        theirs.on_append = None
+                    async with following(theirs, address, derived=False):
                         await master.acknowledges(ours.end, within_s=60)
                         took = time.perf_counter() - began
                     figures.append(f"store to store {ours.end / took / 1e6:,.0f} MB/s")

@@ -99,7 +99,7 @@ def test_secrets_are_not_handed_out(tmp_path: Path) -> None:
     names = NameServer(tmp_path / "names", {"tls.server.keyPassword": secret}).start()
     broker = lone_broker(
         tmp_path / "broker",
-        {"tls.server.keyPassword": secret, "innerClientAuthenticationCredentials": secret},
+        {"tls.server.keyPassword": secret, "httpToken": secret},
     )
     with names, broker:
         broker.start()

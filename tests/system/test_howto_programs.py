@@ -117,6 +117,19 @@ async def test_dead_letters_are_sent_again_once_under_their_ids(namesrv: str, li
     assert sorted(shipped) == sorted(shipments)
 
 
+async def test_what_the_database_has_is_sent(namesrv: str, tmp_path: Path) -> None:
+    got: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+
+    text = program("transactions.md", "orders.py").replace(USUAL, namesrv)
+    text = text.replace("orders.db", str(tmp_path / "orders.db"))
+    assert await python("-c", text) == "committed\n"
+    async with consumer(namesrv, "billing", handle):
+        await eventually(lambda: got == [b"order 17"], "the committed message")
+
+
 async def test_messages_of_one_key_lie_behind_each_other_in_one_queue(namesrv: str) -> None:
     text = program("ordering.md", "in_order.py").replace(USUAL, namesrv)
     places = (await python("-c", text)).splitlines()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 import uvloop
+from appendkit import tell_of_appends
 
 import tandemmq.replication.stream
 from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
@@ -127,7 +128,7 @@ async def master(store: MessageStore, kind: str) -> AsyncIterator[tuple[Sender, 
         party = Party("c", "g", 1, 1, **KINDS[kind])
     feed = Feed(core, clock)
     sender = Sender(feed, store.log, clock, segment_bytes=SEGMENT_BYTES, party=party)
-    store.on_append = sender.wake
+    tell_of_appends(store, sender.wake)
     with open_listener(HOST, 0) as listener:
         address = f"{HOST}:{listener.getsockname()[1]}"
         if kind == "classic":
@@ -159,7 +160,7 @@ async def slave(store: MessageStore, kind: str, address: str) -> AsyncIterator[R
 async def grown(store: MessageStore, end: int) -> None:
     """Until a store's log reaches `end`."""
     reached = asyncio.Event()
-    store.on_append = lambda: reached.set() if store.end >= end else None
+    tell_of_appends(store, lambda: reached.set() if store.end >= end else None)
     async with asyncio.timeout(60):
         if store.end < end:
             await reached.wait()

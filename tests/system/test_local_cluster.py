@@ -437,6 +437,7 @@ def test_unknown_topic_and_bad_arguments_are_one_line_and_an_exit_code(
         (["tail", "Nowhere"], ExitCode.NOT_FOUND, "Nowhere"),
         (["tail", "Lines", "--from", "yesterday"], ExitCode.USAGE, "yesterday"),
         (["tail", "Lines", "--tag", "||"], ExitCode.FAILED, "names no tag"),
+        (["tail", "Lines", "--sql", "price >"], ExitCode.FAILED, "refused at character 8"),
         (["tail", "Lines", "--count", "0"], ExitCode.USAGE, "at least 1"),
         (["send", "no.dots", "x"], ExitCode.FAILED, "illegal characters"),
         (["send", "T", "--file", "/nonexistent"], ExitCode.FAILED, "/nonexistent"),

@@ -16,12 +16,15 @@ from tandemmq.cluster.broker.handlers.pull import PullHandler
 from tandemmq.cluster.broker.handlers.query import QueryHandler
 from tandemmq.cluster.broker.handlers.send import SendHandler
 from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
+from tandemmq.cluster.broker.handlers.timers import TimerHandlers
+from tandemmq.cluster.broker.handlers.transaction import TransactionHandler
 from tandemmq.cluster.broker.reading.locks import QueueLocks
-from tandemmq.cluster.broker.reading.members import ConsumerMembers
+from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
 from tandemmq.cluster.broker.sending.acks import Acks
-from tandemmq.cluster.broker.sending.admission import Admission, Anybody, Identities
+from tandemmq.cluster.broker.sending.admission import Admission, Identities
 from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.messages import UniqueIds
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
@@ -31,11 +34,23 @@ from tandemmq.cluster.broker.tables.groups import GroupTable
 from tandemmq.cluster.broker.tables.lives import Lives
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.timers.door import TimerDoor
+from tandemmq.cluster.broker.timers.schedule import timers_of
+from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.cluster.remoting.errors import ConnectFailed
-from tandemmq.storage import MessageStore, Record, StorageConfig, decode, open_store, pack_host
+from tandemmq.storage import (
+    FlushMode,
+    MessageStore,
+    Owner,
+    Record,
+    StorageConfig,
+    decode,
+    open_store,
+    pack_host,
+)
 
 STORE_HOST = pack_host("10.9.9.1", 29911)
 START_MS = 1_795_260_706_282
@@ -58,6 +73,13 @@ class FakeClock:
     def pass_ms(self, duration_ms: int) -> None:
         self.wall_ms += duration_ms
         self.mono_ms += duration_ms
+
+
+class Everybody:
+    """Nobody is asked who they are."""
+
+    def vouches(self, connection: object) -> bool:
+        return True
 
 
 class FakeConnection:
@@ -189,32 +211,63 @@ class Kit:
         self.offsets = OffsetTable(path / "consumerOffset.json", clock)
         self.members = ConsumerMembers()
         self.locks = QueueLocks()
-        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms)
+        synchronous = config.storage.flush_mode is FlushMode.SYNC
+        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms, disk_too=synchronous)
+        self.wakes = 0
         self.standing = self._standing()
-        self.acks.overdue = self.standing.overdue
+        self.later: Callable[[Callable[[], None]], object] = lambda call: call()
+        self.release = Release(
+            store, self.acks, self.standing, wake=self.wake, flush=lambda: None,
+            later=self._soon,
+        )  # fmt: skip
         self.stats = BrokerStats(config.cluster, lambda: [], lambda: 0, clock.now_ms())
         self.rng = random.Random(7)
         self.levels = DelayLevels(config.storage.delay_levels)
-        self.schedule = DelaySchedule(store, self.levels, path / "delayOffset.json", clock)
+        self.schedule = DelaySchedule(
+            store, self.release.put, self.levels, path / "delayOffset.json", clock
+        )
+        self.producers = ProducerMembers()
+        self.transactions = Transactions(
+            config,
+            store,
+            self.release,
+            self.topics,
+            self.offsets,
+            self.producers,
+            self.standing,
+            clock,
+            store_host=STORE_HOST,
+        )
+        self.ends = TransactionHandler(self.transactions, self.release, self.standing)
+        self.timers = timers_of(
+            config, store, self.release.put, self.schedule.time, clock, STORE_HOST
+        )
+        self.door = TimerDoor(config, self.timers.pending, self.timers.now_ms, self.rng.random)
         self.sends = SendHandler(
             config,
             store,
             self.topics,
             self.groups,
             self.locks,
-            self.acks,
+            self.release,
             self.standing,
             UniqueIds(STORE_HOST, clock, self.rng),
+            self.transactions,
             store_host=STORE_HOST,
             clock=clock,
             rng=self.rng,
+            timers=self.door,
         )
+        self.timer_requests = TimerHandlers(
+            config, clock, store, self.topics, self.release, self.standing, self.door,
+            self.timers.pending, store_host=STORE_HOST,
+        )  # fmt: skip
         self.backs = SendBackHandler(
             config,
             store,
             self.topics,
             self.groups,
-            self.acks,
+            self.release,
             self.standing,
             self.stats,
             store_host=STORE_HOST,
@@ -233,17 +286,19 @@ class Kit:
             clock,
         )
         self.queries = QueryHandler(config, store)
-        self.identities: Identities = Anybody()
+        self.identities: Identities = Everybody()
         self.admission = Admission(
             config, store, self.topics, self.acks, self.standing, clock, self
         )
         self.table = {
             **self.sends.table(),
+            **self.ends.table(),
             **self.backs.table(),
             **self.pulls.table(),
             **self.queries.table(),
+            **self.timer_requests.table(),
         }
-        store.dispatcher.on_arrivals = self.pulls.held.arrived
+        store.belong_to(Owner(arrived=self.pulls.held.arrived))
         self.connection = FakeConnection()
 
     def _standing(self) -> Standing:
@@ -253,6 +308,7 @@ class Kit:
                 self.store,
                 self.clock,
                 register_again=lambda: None,
+                wake=self.wake,
                 flush=lambda end: None,
                 brokers=Unreachable(),
             )
@@ -261,7 +317,7 @@ class Kit:
             self.store,
             self.acks,
             self.clock,
-            wake=lambda: None,
+            wake=self.wake,
             names=Unreachable(),
             brokers=Unreachable(),
         )
@@ -269,17 +325,26 @@ class Kit:
         return standing
 
     def send_path(self, kind: Any, later: Callable[..., Any] | None = None) -> Any:
-        """A send path of either kind over this broker's parts."""
+        """A send path of either kind over this broker's parts.
+
+        later   for all that this broker puts; without it everything is released at once
+        """
+        if later is not None:
+            self.later = later
         return kind(
             self.config,
             self.store,
             self.admission,
-            self.acks,
-            held=self.standing.holds_answers,
+            self.release,
             store_host=STORE_HOST,
             rng=random.Random(7),
-            later=later,
         )
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        self.later(call)
 
     def vouches(self, connection: Connection) -> bool:
         """Who the short path asks."""

@@ -17,6 +17,7 @@ from timekit import LoopClock
 
 from tandemmq.cluster import controlanswers, controlplane
 from tandemmq.cluster.broker.sending.acks import UNSETTLED, Acks
+from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing import controllerlink, identity
 from tandemmq.cluster.broker.standing.membership import find_membership
@@ -25,11 +26,11 @@ from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import running
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.connection import Connection, Handler, Sign
 from tandemmq.cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
 from tandemmq.replication import ControllerCore, LeaseTimes
 from tandemmq.replication import election as e
-from tandemmq.storage import Draft, MessageStore, open_store, pack_host
+from tandemmq.storage import Draft, MessageStore, Owner, Placed, open_store, pack_host
 
 Result = TypeVar("Result")
 TIMES = LeaseTimes()
@@ -61,7 +62,13 @@ class Controllers:
         return controller
 
     async def open_channel(
-        self, host: str, port: int, *, timeout_ms: int, table: Mapping[int, Handler] | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_ms: int,
+        table: Mapping[int, Handler] | None = None,
+        sign: Sign | None = None,
     ) -> MemoryChannel:
         address = f"{host}:{port}"
         self.connects.append(address)
@@ -310,11 +317,16 @@ class Kit:
             self.config, self.store, self.acks, self.clock, rng, membership=membership,
             wake=self.dispatch, flush=self.flushes.append,
         )  # fmt: skip
-        self.acks.overdue = self.replica.overdue
-        self.store.confirm_limit = self.replica.confirmed
-        self.store.on_append = self.replica.appended
+        self.release = Release(
+            self.store, self.acks, self.replica, wake=self.dispatch, flush=lambda: None,
+            later=asyncio.get_running_loop().call_soon,
+        )  # fmt: skip
+        self.store.belong_to(Owner(confirmed=self.replica.confirmed))
         self.replica.changes.watch(lambda role: self.told.append(role.value))
         return self.replica
+
+    def put(self, message: Draft) -> Placed:
+        return self.release.put(message)
 
     def dispatch(self) -> None:
         while self.store.dispatch(10_000):

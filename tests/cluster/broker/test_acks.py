@@ -148,16 +148,16 @@ def test_of_a_chunk_of_answers_only_the_stored_ones_take_another_code() -> None:
 
 
 def test_without_a_slave_an_answer_says_so_at_once_or_as_soon_as_the_disk_has_it() -> None:
-    connection, acks = FakeConnection(), Acks(FakeClock(), 5_000)
-    acks.hold(100, connection, STORED)
-    acks.lost, acks.disk_too = lambda: ResponseCode.SLAVE_NOT_AVAILABLE, False
-    acks.hold(200, connection, STORED)
+    connection, lost, stored = FakeConnection(), ResponseCode.SLAVE_NOT_AVAILABLE, STORED.encode()
+    acks = Acks(FakeClock(), 5_000, disk_too=False)
+    acks.hold_all(200, [(connection, stored, UNKNOWN)], len(stored), lost)
     (answer,) = connection.take()
     assert answer.code == 11 and answer.ext is not None
     assert (answer.ext["copies"], answer.ext["durable"]) == ("1", "0")
 
-    acks.disk_too = True
-    acks.hold(300, connection, STORED)
+    acks = Acks(FakeClock(), 5_000)
+    acks.hold(100, connection, STORED)
+    acks.hold_all(300, [(connection, stored, UNKNOWN)], len(stored), lost)
     acks.on_disk(299)
     assert connection.take() == []
     acks.on_disk(300)
@@ -167,7 +167,7 @@ def test_without_a_slave_an_answer_says_so_at_once_or_as_soon_as_the_disk_has_it
     acks.reached(100, 2, 2)  # one that waited for a slave before goes on waiting for it
     assert [a.code for a in connection.take()] == [0]
     assert not acks.waiting and acks.held_bytes == 0
-    assert acks.unsafe == {ResponseCode.SLAVE_NOT_AVAILABLE: 2}
+    assert acks.unsafe == {ResponseCode.SLAVE_NOT_AVAILABLE: 1}
 
 
 def test_who_knows_better_lets_an_answer_wait_on_behind_its_time() -> None:
@@ -180,12 +180,11 @@ def test_who_knows_better_lets_an_answer_wait_on_behind_its_time() -> None:
         late = waited_ms >= 5_000
         return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, 2, 1) if late else None
 
-    acks.overdue = overdue
     acks.hold(100, connection, STORED)
     assert acks.due_ms == clock.monotonic_ms() + 2_000
     for _ in range(2):
         clock.pass_ms(2_500)
-        acks.expire(clock.monotonic_ms())
+        acks.expire(clock.monotonic_ms(), overdue)
     assert asked == [(100, 2_500), (100, 5_000)]
     (answer,) = connection.take()
     assert answer.code == 10 and answer.ext is not None and answer.ext["copies"] == "2"
@@ -222,14 +221,6 @@ def test_what_is_stored_and_dropped_is_called_stored_with_its_place_and_a_reason
         assert (answer.opaque, answer.binary, answer.body) == (-7, binary, body)
     assert (second.code, second.remark) == (17, "no such topic")
     assert acks.unsafe == {why.code: 2}
-
-
-def test_the_flush_job_is_called_whenever_an_answer_begins_to_wait() -> None:
-    calls = []
-    acks = Acks(FakeClock(), 5_000, on_hold=lambda: calls.append(1))
-    acks.hold(1, FakeConnection(), b"a")
-    acks.hold(2, FakeConnection(), b"b")
-    assert len(calls) == 2
 
 
 def test_held_bytes_are_bounded_by_refusing_further_sends() -> None:

@@ -164,6 +164,49 @@ async def test_clone_copies_one_topic_or_all(filled: Asker) -> None:
     assert filled.broker.offsets.query("I", "T", 0) == 2
 
 
+async def test_a_clone_sends_members_that_consume_meanwhile_there(filled: Asker) -> None:
+    offsets = filled.broker.offsets
+    offsets.commit("G", "T", 0, 2)
+    await filled.heartbeat("H", "T")
+    assert (await filled.ask(CLONE, srcGroup="G", destGroup="H", topic="T")).code == 0
+    assert offsets.pending_reset("H", "T", 0) == 2
+    offsets.commit("H", "T", 0, 3)  # of before it heard of it
+    assert offsets.query("H", "T", 0) == 2
+    await filled.ask(CLONE, srcGroup="G", destGroup="Idle", topic="T")
+    assert offsets.pending_reset("Idle", "T", 0) is None
+
+
+@pytest.mark.parametrize("code", [RESET, CLONE])
+async def test_a_pull_that_waits_hears_of_it_at_once(filled: Asker, code: int) -> None:
+    filled.broker.offsets.commit("Other", "T", 0, 1)
+    await filled.heartbeat("G", "T")
+    pull = {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "3",
+        "maxMsgNums": "9",
+    }
+    pull |= {
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "*",
+    }
+    waiting = FakeConnection()
+    assert filled.broker.table[11](Command(11, pull, opaque=7), waiting) is None  # type: ignore[arg-type]
+    assert filled.broker.pulls.held.count == 1
+    if code == RESET:
+        await filled.ask(
+            RESET, topic="T", group="G", timestamp=0, isForce=True, queueId=0, offset=1
+        )
+    else:
+        await filled.ask(CLONE, srcGroup="Other", destGroup="G", topic="T")
+    assert filled.broker.pulls.held.count == 0
+    said = b"".join(waiting.written) + b"".join(each.encode() for each in waiting.sent)
+    assert b'"nextBeginOffset":"1"' in said and b'"code":21' in said
+
+
 async def test_correction_takes_the_smallest_offset_and_loses_none(filled: Asker) -> None:
     offsets = filled.broker.offsets
     for group, at in (("G", 5), ("H", 3), ("I", 1)):

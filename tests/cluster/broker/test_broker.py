@@ -15,13 +15,14 @@ from tandemmq.storage import FlushFailed, pack_host
 
 #: request codes that stock clients and tools need of a broker
 SERVED = {
-    10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43, 45,
-    46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 308, 309,
-    310, 314, 315, 316, 317, 320, 321, 328, 329, 343, 345, 351, 352, 353, 361, 402, 907, 29010,
+    10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45,
+    46, 60, 61, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 308, 309,
+    310, 314, 315, 316, 317, 320, 321, 323, 324, 325, 328, 329, 343, 345, 351, 352, 353, 361, 370, 402, 907, 29010,
+    *range(3001, 3011),
 }  # fmt: skip
 
-#: places that are kept: transactions, replies, POP and assignments, timers, access control
-LATER = {37, 323, 324, 325, 370, 400, 401, 60, 61, 200050, 200051, 200053, 3001}
+#: places that are kept: POP and assignments
+LATER = {400, 401, 200050, 200051, 200053}
 
 
 def test_table_serves_what_clients_and_tools_need_and_nothing_else(asker: Asker) -> None:
@@ -37,6 +38,11 @@ def test_fast_port_serves_all_but_what_may_wait(asker: Asker) -> None:
         RequestCode.LITE_PULL_MESSAGE,
     }
     assert not fast.endpoint.table.keys() & NOT_ON_FAST_PORT
+
+
+def test_what_only_a_master_does(asker: Asker) -> None:
+    """Slaves deliver nothing by time, and ask no producer."""
+    assert set(asker.broker.on_master._jobs) == {"schedule", "transactions", "timers"}
 
 
 def test_start_line_is_what_health_checks_look_for(make_broker: MakeBroker) -> None:

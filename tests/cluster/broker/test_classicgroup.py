@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from tandemmq.cluster.remoting.command import Command
 from tandemmq.replication import StreamRules
 from tandemmq.replication.frames import Dialect, Report, encode_slave_frame
 from tandemmq.replication.link import Link
-from tandemmq.storage import FlushMode, encode_properties
+from tandemmq.storage import FlushMode, Owner, encode_properties
 
 SLAVE_MS = 2_000
 DISK_MS = 5_000
@@ -79,8 +80,7 @@ class Group:
         assert isinstance(kit.standing, ClassicMaster)
         self.master = kit.standing
         self.master._serving = True
-        kit.store.confirm_limit = self.master.confirmed
-        kit.store.on_append = self.master.appended
+        kit.store.belong_to(dataclasses.replace(kit.store.owner, confirmed=self.master.confirmed))
         kit.topic("T")
         self.queues = 0
 
@@ -92,14 +92,14 @@ class Group:
 
     def flush(self) -> None:
         self.kit.store.flush_log(0)
-        self.master.flushed(self.kit.store.flushed)
+        self.kit.release.flushed(self.kit.store.flushed)
 
     def pass_ms(self, duration_ms: int) -> None:
         """In steps, as the jobs of a broker see time."""
         for _ in range(duration_ms // 100):
             self.kit.clock.pass_ms(100)
             self.master.review()
-            self.kit.acks.expire(self.kit.clock.monotonic_ms())
+            self.kit.acks.expire(self.kit.clock.monotonic_ms(), self.master.overdue)
 
     def answers(self) -> list[tuple[int, str, str]]:
         """Code, copies and durable of the answers that left meanwhile."""
@@ -470,7 +470,7 @@ def test_slave_lets_consumers_read_all_it_has(tmp_path: Path) -> None:
         with master.store.log.read(0, master.store.end) as data:  # type: ignore[union-attr]
             log = bytes(data)
     with open_kit(tmp_path / "slave", role=Role.SLAVE, broker_id=1) as kit:
-        kit.store.confirm_limit = kit.standing.confirmed
+        kit.store.belong_to(Owner(confirmed=kit.standing.confirmed))
         kit.store.append_raw(log, 0)
         assert kit.store.confirmed == kit.store.end == len(log) > 0
         assert kit.store.dispatch() == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from messagekit import UNIQUE, FakeConnection, Kit, java_frame, open_kit, send_ext
+from messagekit import UNIQUE, FakeConnection, java_frame, open_kit, send_ext
 from senderkit import on_loop
 
 from tandemmq.cluster.broker.settings.config import Role
@@ -38,20 +38,12 @@ UNLIMITED = 1 << 60
 
 
 class LiveGroup(Group):
-    """A group whose sender has a loop; it counts how often dispatch is woken."""
-
-    def __init__(self, kit: Kit) -> None:
-        super().__init__(kit)
-        self.wakes = 0
-        self.master._wake = self._count_wake
-
-    def _count_wake(self) -> None:
-        self.wakes += 1
+    """A group whose sender has a loop."""
 
     def expire(self, after_ms: int) -> None:
         """Senders waited, and no job but that of their answers had its turn."""
         self.kit.clock.pass_ms(after_ms)
-        self.kit.acks.expire(self.kit.clock.monotonic_ms())
+        self.kit.acks.expire(self.kit.clock.monotonic_ms(), self.master.overdue)
 
 
 @asynccontextmanager
@@ -105,7 +97,7 @@ async def test_gathering_ends_when_the_log_cannot_be_committed(tmp_path: Path) -
             os.dup2(full, log.run.segments[-1]._descriptor)
             os.close(full)
             with pytest.raises(FlushFailed):
-                group.kit.store.commit(1, 1)
+                group.kit.store.commit()
             await turns()
             assert not group.master.sender._gathering, "it would keep the loop busy for nothing"
 
@@ -141,9 +133,9 @@ async def test_one_way_message_wakes_dispatch_at_once_while_the_slave_is_late(
         group.pass_ms(SLAVE_MS + 200)
         assert group.answers() == [(12, "1", "0")]
         assert group.visible == 1
-        group.wakes = 0
+        group.kit.wakes = 0
         group.kit.send(e="0", flag=ONE_WAY)
-        assert group.wakes == 1
+        assert group.kit.wakes == 1
         assert group.visible == 2
 
 
@@ -158,12 +150,12 @@ async def test_one_way_message_wakes_dispatch_although_somebody_else_saw_first_t
         group.expire(SLAVE_MS)
         assert group.answers() == [(12, "1", "0")]
         assert group.kit.store.confirmed == group.kit.store.end  # a checkpoint asks, or an operator
-        group.wakes = 0
+        group.kit.wakes = 0
         group.master.review()
-        assert group.wakes == 1
+        assert group.kit.wakes == 1
         assert group.visible == 2
         group.master.review()
-        assert group.wakes == 1, "nothing is left to be dispatched"
+        assert group.kit.wakes == 1, "nothing is left to be dispatched"
 
 
 async def test_frozen_slave_is_not_waited_for_beyond_the_gap(tmp_path: Path) -> None:
@@ -268,7 +260,6 @@ class Life:
         self.rng = rng
         self.store = group.kit.store
         self.path = group.kit.send_path(kind, later=self._later)
-        self.store.before_put = self.path.release
         self.producers = [FakeConnection() for _ in range(6)]
         self.slaves: list[LiveSlave] = []  # everyone who ever connected
         self.opaque = 0  # of the last request: messages so far

@@ -142,6 +142,24 @@ async def test_tag_subscription_passes_the_check_and_sql_does_not(asker: Asker) 
     assert (await asker.ask(CHECK_CLIENT_CONFIG, {})).code == SUCCESS
 
 
+async def test_a_filter_that_is_wrong_is_refused_with_its_place(make_broker: MakeBroker) -> None:
+    asker = make_broker(enablePropertyFilter="true")
+    for kind, text, code in (
+        ("SQL92", "a > 1", SUCCESS),
+        ("SQL92", "a > 'x'", 23),
+        ("SQL93", "a > 1", 23),
+        ("SQL92", "", 23),
+    ):
+        subscription = {"topic": "T", "subString": text, "expressionType": kind}
+        body = {"clientId": "c", "group": "G", "subscriptionData": subscription}
+        answer = await asker.ask(CHECK_CLIENT_CONFIG, body)
+        assert answer.code == code
+        if text == "a > 'x'":
+            assert answer.remark == (
+                "the SQL92 expression is refused at character 5: only numbers and properties are compared by >"
+            )
+
+
 async def test_locks_answer_with_the_queues_that_were_granted(asker: Asker) -> None:
     queue = {"brokerName": "broker-a", "queueId": 1, "topic": "T"}
     other = {"brokerName": "broker-a", "queueId": 2, "topic": "T"}

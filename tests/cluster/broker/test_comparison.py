@@ -38,7 +38,7 @@ from tandemmq.replication.comparing import (
 from tandemmq.replication.frames import Dialect, Report, encode_slave_frame
 from tandemmq.replication.master import MasterCore
 from tandemmq.replication.masterevents import CompareSlave, SlaveCompared
-from tandemmq.storage import begins_entry, entry_before, setaside, stretch_digest
+from tandemmq.storage import Owner, begins_entry, entry_before, setaside, stretch_digest
 from tandemmq.storage.flags import StoreFlags
 
 SEGMENT = 16384
@@ -576,7 +576,7 @@ def test_a_slave_whose_dispatch_breaks_reports_nothing_more(pair: Pair) -> None:
     pair.ship()
     slave = pair.slave.standing
     assert isinstance(slave, ClassicSlave)
-    pair.slave.store.dispatcher.on_broken = slave.dispatch_broken
+    pair.slave.store.belong_to(Owner(broken=slave.dispatch_broken))
     pair.slave.store.append_raw(b"\x00\x00\x01\x00" + b"\x55" * 400, pair.slave.store.end)
     pair.slave.store.dispatch()
     assert slave.core.broken and "no sound record" in slave.core.broken
@@ -596,7 +596,7 @@ def test_a_slave_that_is_started_with_broken_queues_follows_nobody(
     assert isinstance(slave, ClassicSlave)
     slave.heard(MASTER, "10.0.0.1:10912")
     assert slave.core.state.value == "stopped" and len(slave.alarms_now()) == 1
-    assert broker.store.dispatcher.on_broken == slave.dispatch_broken
+    assert broker.store.owner.broken == slave.dispatch_broken
 
 
 # -- the operator's word -----------------------------------------------------------------------------

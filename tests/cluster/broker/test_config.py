@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tandemmq.cluster.access.startup import AccessConfig
+from tandemmq.cluster.broker.settings.access import RightsConfig
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, change_settings, ha_secret
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.startable import check_startable, exposure
@@ -73,7 +75,7 @@ def test_every_setting_a_running_rocketmq_knows_is_known_here(
 
 
 def test_a_key_is_either_used_or_without_effect_and_never_both() -> None:
-    kinds = (BrokerConfig, StorageConfig, StreamRules, LeaseTimes)
+    kinds = (BrokerConfig, StorageConfig, StreamRules, LeaseTimes, AccessConfig, RightsConfig)
     used = {key for kind in kinds for key in keys_of(kind)}
     assert not used & WITHOUT_EFFECT.keys()
 
@@ -228,7 +230,7 @@ def test_who_may_read_the_log_at_the_replication_port_is_said_of_every_wide_mast
 
     assert "10912 everybody may read the whole log" in said()
     assert "10912 slaves get in from 10.0.0.9" in said(haAllowedAddresses="10.0.0.9")
-    assert "10912 slaves get in from this machine only" in said(aclEnable="true")
+    assert "signatures know no time" in said(aclEnable="true")
     assert "10912" not in said(brokerRole="SLAVE", brokerId="1")
 
 

@@ -12,6 +12,7 @@ from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.tables.cuts import KEEP_MS
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage import Owner
 
 PULL, COMMIT, QUERY, MAX = 11, 15, 14, 30
 MOVED, FOUND, NOT_FOUND = 21, 0, 19
@@ -261,7 +262,7 @@ async def test_who_has_read_what_a_new_master_holds_and_may_not_show_yet_waits(
     cut, store = Cut(asker), asker.broker.store
     await cut.put(8)
     confirmed = store.end
-    store.confirm_limit = lambda: confirmed
+    store.belong_to(Owner(confirmed=lambda: confirmed))
     await cut.put(2)
     assert store.max_offset("T", 0) == 8
     answer = await cut.pull(10)

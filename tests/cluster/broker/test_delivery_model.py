@@ -6,6 +6,7 @@ were saved. Each rule is also switched off, and that must be found: a check that
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ class Delays:
         """The log as far as it was flushed, and the file as it is; nothing that was in memory."""
         store, schedule = self.asker.broker.store, self.asker.broker.schedule
         dispatch(self.asker)  # a start derives all there is; a cut in place would not
-        store.on_cut = None
+        store.belong_to(dataclasses.replace(store.owner, cut=None))
         store.truncate(store.flushed)
         schedule.offsets.clear()
         schedule.load()

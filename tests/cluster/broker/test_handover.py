@@ -42,7 +42,7 @@ def test_who_waits_when_a_reign_ends_is_told_that_it_is_stored_and_no_more(
             feed = kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             connection = hold(kit, placed.end)
             await turns()
             feed.feed(r.RoleNotified(later_reign(kit)))
@@ -65,12 +65,12 @@ def test_what_a_connection_has_staged_when_the_reign_ends_is_part_of_the_log_tha
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            kit.store.put(draft())  # makes the first file
+            kit.put(draft())  # makes the first file
             tail = kit.store.log.tail
             staged = tail.append(draft(), 1, 0)
             assert staged == kit.store.end < tail.end
             kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
-            asyncio.get_running_loop().call_soon(kit.store.commit, 1, tail.end - staged)
+            asyncio.get_running_loop().call_soon(kit.store.commit)
             await turns()
             assert kit.replica.core.role is ReplicaRole.FOLLOWING
             assert kit.replica.core.slave.end == kit.store.end == tail.end
@@ -85,7 +85,7 @@ def refuse_commit(kit: Kit) -> None:
     os.close(full)
     kit.store.log.tail.append(draft(), 1, 0)
     with pytest.raises(FlushFailed):
-        kit.store.commit(1, 1)
+        kit.store.commit()
     assert kit.store.log.tail.end > kit.store.end
 
 
@@ -95,7 +95,7 @@ def test_a_reign_ends_even_if_the_disk_refuses_what_a_connection_has_staged(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             refuse_commit(kit)
             kit.replica.feed.feed(r.RoleNotified(later_reign(kit)))
             await turns()
@@ -141,7 +141,7 @@ def test_sends_wait_for_a_switchover_and_go_on_when_it_is_abandoned(
             replica, feed = kit.replica, kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            kit.store.put(draft())  # the slave never gets it
+            kit.put(draft())  # the slave never gets it
             await turns()
             replica.link._feed(r.SwitchAsked(replica.epoch, 2))
             refused = replica.refusal()
@@ -165,15 +165,15 @@ def test_what_is_staged_when_a_switchover_is_asked_for_is_handed_over_with_the_r
         async with reigning(tmp_path) as kit:
             replica, store = kit.replica, kit.store
             feed, heard = replica.feed, replica.link._feed
-            first = store.put(draft())
+            first = kit.put(draft())
             await turns()
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
-            staged = store.log.tail.append(draft(), 1, 0)
+            store.log.tail.append(draft(), 1, 0)
             heard(r.SwitchAsked(replica.epoch, 2))
             master = replica.core.master
             assert master is not None and master.state is MasterState.SERVING
-            store.commit(1, store.log.tail.end - staged)
+            store.commit()
             connection = hold(kit, store.end)
             await turns(3)
             assert master.state is MasterState.DRAINING and not store.flags.writable
@@ -193,7 +193,7 @@ def test_a_master_whose_disk_refuses_what_is_staged_hands_over_what_it_has(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             await turns()
             feed, heard = kit.replica.feed, kit.replica.link._feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
@@ -230,7 +230,7 @@ def test_a_master_that_stops_asks_for_the_member_that_has_most_and_does_not_wait
             await kit.replica.hand_over()
             assert [each.designated for each in controller.events(e.ElectMaster)] == [False]
             feed = kit.replica.feed
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             await turns()
             for replica, received in ((2, 0), (3, placed.end), (4, placed.end)):
                 feed.feed(m.SlaveGreeted(connection=replica, replica=replica, incarnation=5))

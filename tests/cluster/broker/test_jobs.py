@@ -25,7 +25,7 @@ from tandemmq.cluster.broker.jobs import (
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.process import running
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.storage import Draft, FlushFailed, StoreIsFull, encode_properties, pack_host
+from tandemmq.storage import Draft, FlushFailed, Owner, StoreIsFull, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 
@@ -40,7 +40,7 @@ def put(asker: Asker, topic: str = "T") -> int:
         born_host=HOST,
         store_host=HOST,
     )
-    return asker.broker.store.put(draft).end
+    return asker.broker.release.put(draft).end
 
 
 @asynccontextmanager
@@ -176,7 +176,7 @@ async def test_queues_and_checkpoint_reach_the_disk(make_broker: MakeBroker) -> 
         asked_on.add(threading.get_ident())
         return asker.broker.store.end
 
-    asker.broker.store.confirm_limit = confirmed
+    asker.broker.store.belong_to(Owner(confirmed=confirmed))
     async with job(QueueFlush(asker.broker.store, asker.clock).run):
         asker.clock.advance(10)
         await until(lambda: checkpoint.exists() and any(checkpoint.read_bytes()))
@@ -273,6 +273,6 @@ async def test_answers_that_wait_too_long_leave_as_timed_out(make_broker: MakeBr
     answer = Command(0, {"msgId": "x"}, opaque=9, flag=1)
     asker.broker.acks.hold(1, connection, answer)  # type: ignore[arg-type]
     asker.clock.advance(5_000)
-    asker.broker.acks.expire(asker.clock.monotonic_ms())
+    asker.broker.acks.expire(asker.clock.monotonic_ms(), asker.broker.standing.overdue)
     (written,) = connection.written
     assert Command.decode(memoryview(written)).code == 10

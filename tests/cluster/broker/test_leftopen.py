@@ -109,9 +109,9 @@ def test_halves_wait_that_no_operation_names_and_no_progress_covers(
     ("more", "starts"),
     [
         ({}, False),
-        ({"startDespite": "halves"}, True),
-        ({"startDespite": "timers"}, False),
-        ({"brokerRole": "SLAVE", "brokerId": "1"}, True),  # its master settles them
+        ({"startDespite": "timers"}, True),
+        ({"startDespite": "compaction"}, False),
+        ({"brokerRole": "SLAVE", "brokerId": "1"}, True),  # its master delivers them
         ({"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}, True),
     ],
 )
@@ -119,13 +119,14 @@ def test_who_would_have_to_finish_them_does_not_start_unless_told(
     tmp_path: Path, store: MessageStore, caplog: pytest.LogCaptureFixture,
     more: dict[str, str], starts: bool,
 ) -> None:  # fmt: skip
-    put(store, HALF_TOPIC, REAL_TOPIC="Orders")
+    timer(store, "a", NOW_MS + 1, REAL_TOPIC="Orders")
+    more = {"timerWheelEnable": "false", **more}
     if starts:
         with caplog.at_level(logging.WARNING):
             leftopen.check_messages(settings(tmp_path, **more), store)
         assert "Orders: 1" in caplog.text
     else:
-        with pytest.raises(LeftOpen, match=r"Orders: 1.*startDespite=halves"):
+        with pytest.raises(LeftOpen, match=r"Orders: 1.*startDespite=timers"):
             leftopen.check_messages(settings(tmp_path, **more), store)
 
 

@@ -10,6 +10,7 @@ from replicakit import Controllers, controllers, draft, hold, open_kit, reigning
 from timekit import run
 
 from tandemmq.cluster.broker.standing.lineage import FILE_NAME, PROCESSES_MAX, registered, succeed
+from tandemmq.storage import Owner
 
 __all__ = ["controllers"]
 
@@ -96,7 +97,7 @@ def test_a_log_that_ends_below_what_was_confirmed_makes_its_replica_suspect(
         controllers.add()
         async with reigning(tmp_path) as kit:
             for _ in range(10):
-                placed = kit.store.put(draft())
+                placed = kit.put(draft())
             hold(kit, placed.end)
             await turns()
             assert kit.replica.confirmed() == placed.end
@@ -121,11 +122,11 @@ def test_half_a_record_that_a_dead_master_left_makes_nobody_suspect(
         controllers.add()
         async with reigning(tmp_path / "master") as kit:
             for _ in range(3):
-                placed = kit.store.put(draft())
+                placed = kit.put(draft())
             log = bytes(kit.store.log.run.segments[0].view[: placed.end])
         half = placed.end - placed.size // 2
         with open_kit(tmp_path / "slave") as kit:
-            kit.store.confirm_limit = lambda: half
+            kit.store.belong_to(Owner(confirmed=lambda: half))
             kit.store.append_raw(log[:half], 0)
             kit.dispatch()
             assert kit.store.confirmed == half

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from messagekit import FakeClock, FakeConnection
@@ -20,12 +21,24 @@ class Bench:
         self.clock = FakeClock()
         self.answered: list[HeldPull] = []
         self.ends: dict[tuple[str, int], int] = {}
+        self.wanted: set[int] = set()  # queue offsets that filters take
+        self.judge_ms = 0
+        self.looked: list[HeldPull] = []
         self.held = HeldPulls(
             self.answered.append,
             lambda topic, queue: self.ends.get((topic, queue), 0),
+            self.look_on,
             self.clock,
             count_max,
         )
+
+    def look_on(self, pull: HeldPull) -> bool:
+        """Judge three messages at once."""
+        self.looked.append(pull)
+        self.clock.pass_ms(self.judge_ms)
+        seen = range(pull.judged, min(pull.judged + 3, self.ends[pull.queue]))
+        pull.judged = seen.stop
+        return not self.wanted.isdisjoint(seen)
 
     def hold(
         self,
@@ -34,13 +47,14 @@ class Bench:
         codes: frozenset[int] | None = None,
         hold_ms: int = 15_000,
         connection: FakeConnection | None = None,
+        matches: Callable[[bytes], bool] | None = None,
     ) -> HeldPull:
         header = PullHeader("g", "T", queue_id, offset, 32, 2)
         pull = HeldPull(
             connection or FakeConnection(),
             Command(11),
             header,
-            Selector(codes),
+            Selector(codes, matches),
             self.clock.monotonic_ms() + hold_ms,
         )
         self.held.hold(pull)
@@ -164,6 +178,17 @@ def test_who_waited_longest_is_woken_first() -> None:
     assert bench.answered == pulls
 
 
+def test_pulls_of_a_group_that_is_sent_elsewhere_are_answered_at_once() -> None:
+    bench = Bench()
+    mine = [bench.hold(queue_id) for queue_id in (0, 1, 1, 2)]
+    bench.held.sent_elsewhere("other", "T", [0, 1, 2])
+    bench.held.sent_elsewhere("g", "U", [0, 1, 2])
+    assert bench.answered == []
+    bench.held.sent_elsewhere("g", "T", [1, 2, 9])
+    assert bench.answered == mine[1:]
+    assert bench.held.count == 1
+
+
 def test_the_number_of_held_pulls_is_bounded() -> None:
     bench = Bench(count_max=2)
     bench.hold()
@@ -172,3 +197,45 @@ def test_the_number_of_held_pulls_is_bounded() -> None:
     assert bench.held.full
     bench.held.release_all()
     assert not bench.held.full and len(bench.answered) == 2
+
+
+def never(properties: bytes) -> bool:
+    return False
+
+
+def test_messages_that_a_filter_does_not_take_leave_the_pull_where_it_is() -> None:
+    bench = Bench()
+    pull = bench.hold(offset=5, matches=never)
+    bench.ends["T", 0], bench.wanted = 12, {4, 12}
+    bench.held.arrived([("T", 0, end, 0) for end in range(6, 13)])
+    assert (bench.answered, pull.judged) == ([], 12)
+    bench.ends["T", 0] = 13
+    bench.held.arrived([("T", 0, 13, 0)])
+    assert bench.answered == [pull]
+    assert len(bench.looked) == 4  # three for the seven messages: each message is judged once
+
+
+def test_the_sweep_answers_a_pull_whose_filter_took_nothing() -> None:
+    bench = Bench()
+    pull = bench.hold(offset=5, matches=never)
+    bench.ends["T", 0] = 9
+    bench.held.arrived([("T", 0, 9, 0)])
+    assert bench.answered == []
+    bench.held.sweep()
+    assert bench.answered == [pull]
+
+
+async def test_filters_that_are_dear_are_asked_in_turns_with_all_else() -> None:
+    bench = Bench()
+    bench.judge_ms = 2
+    pulls = [bench.hold(offset=5, matches=never) for _ in range(10)]
+    bench.ends["T", 0] = 7
+    bench.held.arrived([("T", 0, 6, 0)])
+    assert len(bench.looked) == 2
+    bench.held.arrived([("T", 0, 7, 0)])  # a turn is coming: nobody is asked before it
+    assert len(bench.looked) == 2
+    pulls[4].connection.close("gone")
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert [pull.judged for pull in pulls] == [7, 7, 7, 7, 5, 7, 7, 7, 7, 7]
+    assert bench.answered == []

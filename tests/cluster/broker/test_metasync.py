@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import inspect
 import json
@@ -27,10 +28,10 @@ from tandemmq.cluster.broker.tables.metasync import STAMP, STOCK_MS, Tables, Tab
 from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
 from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
+from tandemmq.cluster.remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from tandemmq.storage import checkpoint, fastjson
 
-MASTER = "10.0.0.1:10911"
+MASTER, HEIR = "10.0.0.1:10911", "10.0.0.2:10911"
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 TOPICS, OFFSETS, DELAYS, GROUPS, QUEUES, RUNTIME = 21, 43, 45, 201, 202, 28
 
@@ -50,9 +51,14 @@ class Link:
         self.before_answer: Callable[[], None] = lambda: None
         self.replaced: dict[int, Command] = {}
         self.closed = False
+        self.stuck: asyncio.Future[Command] | None = (
+            None  # what is asked now, of a host that is dark
+        )
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        assert address == MASTER
+        if self.stuck is not None and address == MASTER:
+            return await self.stuck
+        assert address in (MASTER, HEIR)
         if command.code == RUNTIME:
             self.asked_ends += 1
         elif command.code == QUEUES:
@@ -77,6 +83,10 @@ class Link:
         self.bodies += bool(answer.body)
         self.before_answer()
         return answer
+
+    def drop(self, address: str, why: str) -> None:
+        if self.stuck is not None and not self.stuck.done():
+            self.stuck.set_exception(ConnectionLost(address, why))
 
     async def close(self) -> None:
         self.closed = True
@@ -436,6 +446,8 @@ async def test_pages_of_a_long_table_are_put_together(
             body = {"dataVersion": version, "topicConfigTable": table}
             return Command(0, {"totalTopicNum": "20"}, fastjson.dumps(body))
 
+        def drop(self, address: str, why: str) -> None: ...
+
         async def close(self) -> None: ...
 
     sync = TableSync(lambda: MASTER, Paging(), pair.tables, pair.clock, pair.starts)
@@ -459,6 +471,8 @@ async def test_pages_of_two_versions_are_not_mixed(pair: Pair) -> None:
                 "topicConfigTable": {name: {"topicName": name}},
             }
             return Command(0, {"totalTopicNum": "3"}, fastjson.dumps(body))
+
+        def drop(self, address: str, why: str) -> None: ...
 
         async def close(self) -> None: ...
 
@@ -582,3 +596,18 @@ async def test_only_forward_commits_never_go_back(pair: Pair) -> None:
     assert pair.master.broker.offsets.query("G", "Orders", 0) == 8
     await pair.master.ask(15, **fields, commitOffset=5)
     assert pair.master.broker.offsets.query("G", "Orders", 0) == 5
+
+
+async def test_a_master_that_never_answers_keeps_nobody_from_its_successor(pair: Pair) -> None:
+    """Its host is dark: a change of one table is waited for, and that table's turn is taken, for half a minute."""
+    await pair.round()
+    await pair.make_topic("OfTheHeir")
+    pair.link.stuck = asyncio.get_running_loop().create_future()
+    waits = asyncio.create_task(pair.sync.hear(metasync.KINDS[0], MASTER))
+    await asyncio.sleep(0)
+    pair.source = HEIR
+    pair.sync.role_changed(Role.SLAVE)
+    async with asyncio.timeout(1):
+        assert not await waits
+        assert await pair.sync.round(HEIR)
+    assert "OfTheHeir" in pair.slave.broker.topics

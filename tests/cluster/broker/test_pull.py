@@ -418,3 +418,127 @@ def test_a_pull_that_finds_no_room_to_wait_is_told_so(kit: Kit) -> None:
     assert pull(kit, sysFlag=WAITING) is None
     answer = pull(kit, sysFlag=WAITING)
     assert answer is not None and answer.code == 2
+
+
+# -- filters of properties ------------------------------------------------------------------
+
+
+@pytest.fixture
+def filtering(tmp_path: Path) -> Iterator[Kit]:
+    with open_kit(tmp_path, property_filter_enabled=True) as kit:
+        kit.topic("T", 4)
+        yield kit
+
+
+def price(kit: Kit, *prices: int, padding: int = 0, **properties: str) -> None:
+    """Messages with this property each; the body is the price."""
+    more = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    more += f"pad\x01{'x' * padding}\x02" if padding else ""
+    for each in prices:
+        kit.send(b"%d" % each, e="0", i=f"UNIQ_KEY\x01{UNIQUE}\x02price\x01{each}\x02{more}")
+    kit.dispatch()
+
+
+def sql(expression: str, **fields: str | int) -> dict[str, str | int]:
+    return {"expressionType": "SQL92", "subscription": expression, **fields}
+
+
+def test_a_pull_gets_the_messages_that_its_filter_takes_and_moves_past_the_others(
+    filtering: Kit,
+) -> None:
+    price(filtering, 5, 50, 7, 70, 9)
+    answer = pull(filtering, **sql("price > 40 AND UNIQ_KEY IS NOT NULL"))
+    assert bodies(answer) == [b"50", b"70"]
+    assert answer is not None and answer.ext is not None
+    assert answer.ext["nextBeginOffset"] == "5"
+    answer = pull(filtering, **sql("price > 400"))
+    assert answer is not None and answer.ext is not None
+    assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert answer.ext["nextBeginOffset"] == "5"
+
+
+def test_a_heartbeats_filter_is_used_whatever_type_the_pull_names(filtering: Kit) -> None:
+    price(filtering, 5, 50)
+    heartbeat(filtering, Subscription.of("T", "price > 40", "SQL92", 7), filtering.connection)
+    for kind in ("SQL92", "TAG"):  # the Go client's pulls say TAG
+        assert bodies(pull(filtering, sysFlag=0, subVersion=7, expressionType=kind)) == [b"50"]
+
+
+@pytest.mark.parametrize("expression", ["price > 'x'", "", "(" * 10_000])
+def test_a_filter_that_does_not_compile_is_refused_and_lets_nothing_through(
+    filtering: Kit, expression: str
+) -> None:
+    price(filtering, 5)
+    answer = pull(filtering, **sql(expression))
+    assert answer is not None and answer.code == 23 and answer.body is None
+    assert (answer.remark or "").startswith("the SQL92 expression is refused at character ")
+    heartbeat(filtering, Subscription.of("T", expression, "SQL92", 7), filtering.connection)
+    answer = pull(filtering, sysFlag=0)
+    assert answer is not None and answer.code == 27 and answer.body is None
+    assert "consumer filter data is not exist" in (answer.remark or "")
+    assert "at character " in (answer.remark or "")
+
+
+def test_one_pull_judges_a_bounded_number_of_messages_fewer_by_a_large_filter(
+    filtering: Kit,
+) -> None:
+    price(filtering, *range(900))
+    for expression, judged in (
+        ("price > 5000", 800),
+        (" OR ".join(["price > 5000"] * 60), 160),
+        (" OR ".join(["price > 5000"] * 120), 72),
+    ):
+        answer = pull(filtering, **sql(expression))
+        assert answer is not None and answer.ext is not None and answer.code == 20
+        assert answer.ext["nextBeginOffset"] == str(judged)
+
+
+def test_one_pull_judges_a_bounded_size_of_properties(filtering: Kit) -> None:
+    price(filtering, *range(60), padding=30_000)
+    answer = pull(filtering, **sql("price > 5000"))
+    assert answer is not None and answer.ext is not None and answer.code == 20
+    assert answer.ext["nextBeginOffset"] == "35"  # the first beyond 1 MiB
+
+
+def test_a_waiting_pull_is_woken_by_the_first_message_that_its_filter_takes(
+    filtering: Kit,
+) -> None:
+    connection = FakeConnection()
+    waiting = sql("price > 40", sysFlag=SUBSCRIPTION | SUSPEND)
+    assert pull(filtering, connection, **waiting) is None
+    price(filtering, 5, 6)
+    price(filtering, 7)
+    assert connection.take() == []
+    price(filtering, 50)
+    (answer,) = connection.take()
+    assert (answer.code, bodies(answer)) == (0, [b"50"])
+    assert answer.ext is not None and answer.ext["nextBeginOffset"] == "4"
+
+
+def test_a_waiting_pull_moves_past_what_its_filter_does_not_take(filtering: Kit) -> None:
+    connection = FakeConnection()
+    waiting = sql("price > 40", sysFlag=SUBSCRIPTION | SUSPEND)
+    assert pull(filtering, connection, **waiting) is None
+    price(filtering, 5, 6)
+    filtering.pulls.held.sweep()
+    (answer,) = connection.take()
+    assert answer.code == 20
+    assert answer.ext is not None and answer.ext["nextBeginOffset"] == "2"
+
+
+def test_messages_that_come_again_are_filtered_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    retries = {"topic": "%RETRY%G", "expressionType": "SQL92", "subscription": "price > 0"}
+    for asked, expected in ((False, [b"5", b"50"]), (True, [b"50"])):
+        with open_kit(
+            tmp_path / str(asked), property_filter_enabled=True, retries_filtered=asked
+        ) as kit:
+            kit.topic("%RETRY%G", 1)
+            heartbeat(kit, Subscription.of("T", "price > 40", "SQL92", 7), kit.connection)
+            for each in (b"5", b"50"):
+                text = f"UNIQ_KEY\x01{UNIQUE}\x02price\x01{each.decode()}\x02RETRY_TOPIC\x01T\x02"
+                kit.send(each, b="%RETRY%G", e="0", i=text)
+            kit.dispatch()
+            assert bodies(pull(kit, **retries)) == expected
+            assert bodies(pull(kit, topic="%RETRY%G")) == [b"5", b"50"]

@@ -9,7 +9,7 @@ import pytest
 from messagekit import UNIQUE, Kit, open_kit
 
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.storage import decode
+from tandemmq.storage import Owner, decode
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_message_is_seen_by_its_place(kit: Kit) -> None:
 
 def test_what_is_not_confirmed_is_not_shown_by_its_id_either(kit: Kit) -> None:
     first, second = kit.records()[:2]
-    kit.store.confirm_limit = lambda: second.physical_offset + second.size - 1
+    kit.store.belong_to(Owner(confirmed=lambda: second.physical_offset + second.size - 1))
     for record, code in ((first, 0), (second, 1)):
         answer = kit.ask(Command(33, {"offset": str(record.physical_offset), "topic": "T"}))
         assert answer is not None and answer.code == code

@@ -18,6 +18,7 @@ from tandemmq.cluster.broker.tables.metasync import STARTS_MS
 from tandemmq.cluster.broker.tables.queuestarts import PASS_MS, TOPICS_MAX
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.storage import Owner
 
 from .test_metasync import QUEUES, Pair
 
@@ -130,7 +131,9 @@ async def test_queue_whose_messages_are_on_their_way_is_left_to_them(pair: Pair)
 async def test_nothing_begins_while_records_wait_for_their_queues(pair: Pair) -> None:
     await grown(pair)
     store = pair.slave.broker.store
-    store.confirm_limit = lambda: store.end  # and none of what follows is dispatched yet
+    store.belong_to(
+        Owner(confirmed=lambda: store.end)
+    )  # and none of what follows is dispatched yet
     pair.master.put("Orders", 2)
     log = pair.master.broker.store.log
     view = log.read(store.end, log.end - store.end)

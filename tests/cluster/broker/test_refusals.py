@@ -31,15 +31,18 @@ async def test_every_kind_of_refusal_names_client_code_and_reason(
     monkeypatch.setattr(FakeConnection, "active_ms", asker.clock.monotonic_ms())
     send = {**SEND, "g": asker.clock.now_ms()}
     await asker.ask(R.SEND_MESSAGE_V2, b"x", **send, i="TIMER_DELAY_SEC\x015\x02")
-    await asker.ask(R.SEND_BATCH_MESSAGE, b"x", **{**send, "f": 4}, i="TRAN_MSG\x01true\x02")
+    await asker.ask(R.SEND_MESSAGE_V2, b"x", **send, i="TIMER_DELAY_SEC\x01soon\x02")
+    await asker.ask(
+        R.SEND_BATCH_MESSAGE, b"x", **{**send, "f": 4}, i="TRAN_MSG\x01true\x02DELAY\x013\x02"
+    )
     asker.broker.refusals.unsupported(Command(R.END_TRANSACTION, {"producerGroup": "P"}), asker.connection)  # fmt: skip
     told = lines(caplog)
     for request, code, why in (
         ("HEART_BEAT", "1 SYSTEM_ERROR", "Expected an array, got 7 - at `$.consumerDataSet`"),
         ("PULL_MESSAGE", "24 SUBSCRIPTION_NOT_EXIST", "group=G topic=T why=the consumer's group info not exist"),
         ("LITE_PULL_MESSAGE", "1 SYSTEM_ERROR", "filter message by SQL92"),
-        ("SEND_MESSAGE_V2", "1 SYSTEM_ERROR", "group=P topic=T why="),
-        ("SEND_BATCH_MESSAGE", "16 NO_PERMISSION", "transaction"),
+        ("SEND_MESSAGE_V2", "13 MESSAGE_ILLEGAL", "group=P topic=T why=timer message illegal"),
+        ("SEND_BATCH_MESSAGE", "13 MESSAGE_ILLEGAL", "transaction"),
         ("END_TRANSACTION", "3 REQUEST_CODE_NOT_SUPPORTED", "group=P topic=- why=no handler"),
     ):  # fmt: skip
         line = next(each for each in told if f"request={request} code={code}" in each)

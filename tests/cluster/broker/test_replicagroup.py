@@ -39,6 +39,7 @@ from tandemmq.replication import election as e
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import replica as r
 from tandemmq.replication.epochs import Epoch, EpochHistory
+from tandemmq.replication.slave import Append
 from tandemmq.storage import Problem, fastjson
 
 __all__ = ["controllers"]
@@ -79,7 +80,7 @@ def test_an_answer_leaves_when_the_set_has_its_message_and_says_which_reign_it_w
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             assert kit.store.max_offset("T", 0) == 0
             connection = hold(kit, placed.end)
             await turns()
@@ -100,7 +101,7 @@ def test_a_message_waits_for_the_slave_in_the_set_and_consumers_do_too(
             feed = kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            first = kit.store.put(draft())
+            first = kit.put(draft())
             connection = hold(kit, first.end)
             await turns()
             assert answered(connection) is None, "the slave counts before the controller knows"
@@ -245,7 +246,7 @@ def test_a_process_that_stood_still_alone_acknowledges_nothing_until_its_lease_i
         controller = controllers.add()
         async with reigning(tmp_path, **settings) as kit:
             controller.silent = True
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             cast(Any, asyncio.get_running_loop()).now_s += 30  # between the append and its answer
             connection = hold(kit, placed.end)
             await turns()
@@ -267,7 +268,7 @@ def test_an_asynchronous_master_goes_on_without_its_controller_unless_it_is_told
             cast(Any, asyncio.get_running_loop()).now_s += 30
             await turns()
             assert kit.replica.refusal() is None
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             connection = hold(kit, placed.end)
             await until(lambda: answered(connection), "it waits for a controller that is away")
 
@@ -283,7 +284,7 @@ def test_what_waits_when_a_reign_ends_is_called_stored_and_its_fate_unknown(
         controller = controllers.add()
         async with reigning(tmp_path, brokerRole=role, haLeasePolicy="strict") as kit:
             controller.silent = True
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             cast(Any, asyncio.get_running_loop()).now_s += 30
             connection = hold(kit, placed.end)
             view = GroupView(2, 2, "10.0.0.2:10911", "10.0.0.2:10912", frozenset({2}), 4)
@@ -321,7 +322,7 @@ def test_an_answer_that_waits_too_long_says_for_what(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path, flushDiskType=flush) as kit:
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             if flushed:
                 kit.store.flush_log()
                 kit.replica.flushed(placed.end)
@@ -343,13 +344,13 @@ def test_a_slow_disk_of_the_master_is_never_called_a_slow_slave(
             feed = kit.replica.feed
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
-            placed = kit.store.put(draft())
+            placed = kit.put(draft())
             connection = hold(kit, placed.end)
             await turns()
             feed.feed(m.SlaveReported(7, placed.end, placed.end, 1, placed.end, kit.store.end))
             kit.store.flush_log()  # in its thread; nobody was told yet
             cast(Any, asyncio.get_running_loop()).now_s += 2.5
-            kit.acks.expire(kit.replica._clock.monotonic_ms())
+            kit.acks.expire(kit.replica._clock.monotonic_ms(), kit.replica.overdue)
             await turns()
             assert answered(connection) is None, "nobody is too slow yet"
             feed.feed(r.HeartbeatAnswered(0, True, False, kit.replica.core.view))
@@ -368,7 +369,7 @@ def test_a_slave_asks_for_flushes_where_its_disk_is_waited_for(
         controllers.add()
         async with joined(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
             kit.replica.core.master = None
-            kit.replica.appended()
+            kit.replica._taken(Append(0, 100))
             assert kit.flushes == [kit.store.end]
 
     run(main())
@@ -384,7 +385,7 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
         controllers.add()
         async with reigning(tmp_path) as kit:
             for _ in range(3):
-                kit.store.put(draft())
+                kit.put(draft())
             await turns()
             confirmed = kit.replica.confirmed()
             assert confirmed == kit.store.end
@@ -393,8 +394,8 @@ def test_after_a_restart_consumers_see_only_what_was_confirmed(
             kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             kit.replica.feed.feed(m.SlaveReported(7, confirmed, 0, 1, confirmed, kit.store.end))
             await turns()
-            kit.store.put(draft(b"never confirmed"))
-            kit.store.put(draft(b"never confirmed", topic="New"))
+            kit.put(draft(b"never confirmed"))
+            kit.put(draft(b"never confirmed", topic="New"))
             await turns()
             assert kit.replica.confirmed() == confirmed
         controllers.at.clear()  # nobody to say who is master
@@ -421,7 +422,7 @@ def test_what_was_confirmed_and_is_gone_after_a_crash_is_not_confirmed(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path / "store") as kit:
-            placed = [kit.store.put(draft()) for _ in range(3)]
+            placed = [kit.put(draft()) for _ in range(3)]
             await turns()
             kit.store.flush_log()
             kit.store.flush_checkpoint(kit.store.confirmed)
@@ -451,12 +452,12 @@ def test_queue_offsets_of_unconfirmed_messages_are_never_given_out_again(
             kit.replica.feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             kit.replica.feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             for _ in range(5):
-                kit.store.put(draft())
+                kit.put(draft())
             await turns()
             assert kit.store.max_offset("T", 0) == 0, "nothing is confirmed"
         async with reigning(tmp_path) as kit:
             assert kit.replica.epoch > 1
-            assert kit.store.put(draft()).queue_offset == 5
+            assert kit.put(draft()).queue_offset == 5
             await turns()
             assert kit.store.max_offset("T", 0) == 6
 
@@ -491,7 +492,7 @@ def test_a_power_cut_is_told_to_the_controller_before_anything_else(
     async def main() -> None:
         controller = controllers.add()
         async with reigning(tmp_path) as kit:
-            kit.store.put(draft())
+            kit.put(draft())
             abort = (tmp_path / "abort").read_bytes()
         (tmp_path / "abort").write_bytes(abort)  # it ran when the machine went down
         (tmp_path / "bootid").write_text(f"{abort.decode()} some other boot")
@@ -523,7 +524,7 @@ def test_a_replica_whose_log_was_cut_at_damage_is_suspect(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path / "store") as kit:
-            placed = [kit.store.put(draft(b"y" * 1000)) for _ in range(count)]
+            placed = [kit.put(draft(b"y" * 1000)) for _ in range(count)]
             kit.store.flush_log()
             shutil.copytree(tmp_path / "store", tmp_path / "killed")
         damaged = placed[20]
@@ -568,7 +569,7 @@ def test_a_power_cut_is_judged_by_how_the_replica_ran_and_not_by_its_new_broker_
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            kit.store.put(draft())
+            kit.put(draft())
             abort, ran = ((tmp_path / name).read_bytes() for name in ("abort", "flushmode"))
         (tmp_path / "abort").write_bytes(abort)
         (tmp_path / "flushmode").write_bytes(ran)
@@ -613,7 +614,7 @@ def test_a_member_that_was_lost_still_lags_by_what_it_lacks(
         controller = controllers.add()
         async with reigning(tmp_path, brokerRole="ASYNC_MASTER") as kit:
             feed = kit.replica.feed
-            first = kit.store.put(draft())
+            first = kit.put(draft())
             await turns()
             feed.feed(m.SlaveGreeted(connection=7, replica=2, incarnation=5))
             feed.feed(m.SlaveReported(7, first.end, 0, 1, first.end, kit.store.end))
@@ -623,7 +624,7 @@ def test_a_member_that_was_lost_still_lags_by_what_it_lacks(
             feed.feed(r.RoleNotified(view))
             await asyncio.sleep(0.2)
             feed.feed(m.SlaveLost(7))
-            second = kit.store.put(draft())
+            second = kit.put(draft())
             await turns()
             (lag,) = kit.replica.absent()
             assert (lag.replica, lag.acked) == (2, first.end)
@@ -642,7 +643,7 @@ def test_the_epochs_of_a_log_are_told_as_rocketmq_tells_them(
     async def main() -> None:
         controllers.add()
         async with reigning(tmp_path) as kit:
-            kit.store.put(draft())
+            kit.put(draft())
             await turns()
             master = kit.replica.core.master
             assert master is not None

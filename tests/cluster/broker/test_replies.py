@@ -21,7 +21,7 @@ CLASSES = [
 ]
 
 #: codes that a stock producer or consumer acts on, of RocketMQ's ResponseCode
-KNOWN_TO_CLIENTS = frozenset({*range(0, 4), *range(10, 18), *range(19, 30)})
+KNOWN_TO_CLIENTS = frozenset({*range(0, 4), *range(10, 18), *range(19, 30), 604})
 
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda found: found.__name__)
@@ -43,6 +43,7 @@ def test_the_table_names_no_class_that_nobody_raises() -> None:
         (storage.SegmentUnavailable("why"), ResponseCode.SYSTEM_ERROR),
         (broker.BrokerBusy("later"), ResponseCode.SYSTEM_BUSY),
         (broker.TransactionsNotServed("no"), ResponseCode.NO_PERMISSION),
+        (broker.TransactionLate("no"), ResponseCode.ILLEGAL_OPERATION),
         (broker.TimerNotEnabled("no"), ResponseCode.SYSTEM_ERROR),
     ],
 )

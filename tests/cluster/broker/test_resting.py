@@ -17,7 +17,7 @@ from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.queuestarts import QueueStarts
 from tandemmq.cluster.broker.tables.resting import KEPT_MAX, Recent
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.storage import Draft, encode_properties, pack_host
+from tandemmq.storage import Draft, Owner, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 OFFSETS, DELAYS = 43, 45
@@ -69,7 +69,7 @@ async def test_delay_progress_is_not_on_the_disk_before_the_copy_is_confirmed(
     store, schedule = asker.broker.store, asker.broker.schedule
     park(asker)
     confirmed = store.end
-    store.confirm_limit = lambda: confirmed
+    store.belong_to(Owner(confirmed=lambda: confirmed))
     deliver(asker)
     await schedule.file.saved()
     schedule.file.save()
@@ -108,7 +108,7 @@ async def test_who_does_not_look_is_told_no_progress_that_is_not_confirmed(
     store = asker.broker.store
     park(asker)
     confirmed = store.end
-    store.confirm_limit = lambda: confirmed
+    store.belong_to(Owner(confirmed=lambda: confirmed))
     deliver(asker)
     answer = await asker.ask(DELAYS)
     assert answer.code != 0 and not answer.body
@@ -183,6 +183,8 @@ class Lagging:
             answer = await answer
         assert isinstance(answer, Command)
         return answer
+
+    def drop(self, address: str, why: str) -> None: ...
 
     async def close(self) -> None:
         pass

@@ -315,7 +315,6 @@ def test_what_is_staged_is_held_before_another_put_commits_it(tmp_path: Path, ki
         kit.topic("T")
         soon: list[Callable[[], None]] = []
         path = kit.send_path(kind, soon.append)
-        kit.store.before_put = path.release
         connection = FakeConnection()
         connection.active_ms = kit.clock.monotonic_ms()
         kit.send()  # makes the log
@@ -324,8 +323,8 @@ def test_what_is_staged_is_held_before_another_put_commits_it(tmp_path: Path, ki
         kit.send()  # the long way, in the same turn of the loop
         kit.acks.reached(kit.store.end, 1, 1)
         assert [answer.opaque for answer in decode_frames(connection.written)] == [5]
-        (release,) = soon
-        release()
+        for call in soon:
+            call()
         assert not kit.acks.waiting and len(kit.records()) == 3
 
 
@@ -629,7 +628,7 @@ def test_both_short_paths_have_the_same_methods() -> None:
         [name for name in dir(kind) if not name.startswith("_") and name != "messages"]
         for kind in KINDS
     )
-    assert readable == compiled == ["process", "release"]
+    assert readable == compiled == ["process"]
 
 
 # --- released together ---
@@ -659,17 +658,15 @@ class Staging:
 
 
 def test_chunks_of_one_iteration_are_committed_and_answered_together(staging: Staging) -> None:
-    woken: list[int] = []
     store = staging.kit.store
-    store.on_append = lambda: woken.append(store.end)
     one, other = FakeConnection(), FakeConnection()
     staging.take(one, "T", "T")
     staging.take(other, "T")
     staging.take(one, "T")
-    assert (len(staging.due), store.end, woken) == (1, 0, [])
+    assert (len(staging.due), store.end, staging.kit.wakes) == (1, 0, 0)
     assert (one.writes, other.writes) == (0, 0), "nothing is committed yet"
     staging.due.pop()()
-    assert woken == [store.end] and store.stats.appended_messages == 4
+    assert staging.kit.wakes == 1 and store.stats.appended_messages == 4
     assert store.stats.appended_bytes == store.end
     assert [answer.opaque for answer in one.answers()] == [1, 2, 1]
     assert [answer.opaque for answer in other.answers()] == [1]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.config import ConfigError
 
-ACCESS_CONTROL = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 
-
-def settings(*, insecure: bool = False, **given: str) -> BrokerConfig:
-    return BrokerConfig.from_properties(given, insecure=insecure, environment={})
+def settings(**given: str) -> BrokerConfig:
+    return BrokerConfig.from_properties(given, environment={})
 
 
 @pytest.mark.parametrize(
@@ -25,6 +21,7 @@ def settings(*, insecure: bool = False, **given: str) -> BrokerConfig:
         ("enableDLegerCommitLog", "true", "false"),
         ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore", ""),
         ("readOnlyCommitLogStorePaths", "/old/commitlog", ""),
+        ("enableConsumeQueueExt", "true", "false"),
         ("enableLmq", "true", "false"),
         ("enableMultiDispatch", "True", "false"),
     ],
@@ -38,22 +35,7 @@ def test_settings_that_change_what_is_stored_stop_the_start(
     check_startable(settings(**{key: harmless}))
 
 
-@pytest.mark.parametrize("key", ACCESS_CONTROL)
-def test_access_control_that_is_switched_on_stops_the_start_unless_insecure(
-    key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(ConfigError, match="--insecure") as caught:
-        check_startable(settings(**{key: " True"}))
-    assert caught.value.key == key
-    assert "haListenPort" in str(caught.value)
-    check_startable(settings(**{key: "false"}))
-    assert not caplog.records
-    with caplog.at_level(logging.WARNING):
-        check_startable(settings(insecure=True, **{key: "true"}))
-    assert key in caplog.text
-
-
-@pytest.mark.parametrize("key", [*ACCESS_CONTROL, "enableLmq"])
+@pytest.mark.parametrize("key", ["enableLmq", "enableMultiDispatch"])
 def test_what_would_stop_the_next_start_is_not_set_while_a_broker_runs(key: str) -> None:
     running = settings()
     with pytest.raises(ConfigError, match=key):

@@ -21,15 +21,18 @@ import (
 )
 
 var (
-	action  = flag.String("do", "", "send, push, orderly, poll or pullfrom")
+	action  = flag.String("do", "", "send, tx, push, orderly, poll, pullfrom, request or reply")
 	namesrv = flag.String("namesrv", "", "host:port")
 	topic   = flag.String("topic", "", "topic")
 	group   = flag.String("group", "GoGroup", "producer or consumer group")
 	tags    = flag.String("tags", "*", "tag expression of a consumer")
+	sql     = flag.String("sql", "", "SQL92 expression of a consumer, instead of tags")
 	count   = flag.Int("count", 1, "messages of each kind to send, or to wait for")
 	fail    = flag.Int("fail", 0, "a push consumer fails a message until it was tried so often")
 	queueID = flag.Int("queue", 0, "queue of pullfrom")
 	broker  = flag.String("broker", "", "broker name of pullfrom")
+	access  = flag.String("access", "", "access key that signs")
+	secret  = flag.String("secret", "", "its secret key")
 	wait    = flag.Duration("wait", 60*time.Second, "how long a consumer waits for its messages")
 )
 
@@ -51,6 +54,11 @@ func must(err error) {
 	}
 }
 
+// keys are those of -access and -secret; without them nothing is signed.
+func keys() primitive.Credentials {
+	return primitive.Credentials{AccessKey: *access, SecretKey: *secret}
+}
+
 func main() {
 	flag.Parse()
 	log.SetOutput(os.Stderr)
@@ -58,6 +66,8 @@ func main() {
 	switch *action {
 	case "send":
 		send()
+	case "tx":
+		transact()
 	case "push":
 		push(false)
 	case "orderly":
@@ -66,6 +76,10 @@ func main() {
 		poll()
 	case "pullfrom":
 		pullFrom()
+	case "request":
+		request()
+	case "reply":
+		reply()
 	default:
 		log.Fatalf("no such action: %q", *action)
 	}
@@ -86,6 +100,7 @@ func send() {
 	p, err := rocketmq.NewProducer(
 		producer.WithNameServer([]string{*namesrv}),
 		producer.WithGroupName(*group),
+		producer.WithCredentials(keys()),
 		producer.WithSendMsgTimeout(10*time.Second),
 		producer.WithQueueSelector(producer.NewRoundRobinQueueSelector()),
 	)
@@ -130,6 +145,54 @@ func send() {
 	must(p.Shutdown())
 }
 
+// states ends transactions as the tags of their messages say, and commits what the broker asks about.
+type states struct {
+	asked chan *primitive.MessageExt
+}
+
+func (s states) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
+	switch m.GetTags() {
+	case "commit":
+		return primitive.CommitMessageState
+	case "rollback":
+		return primitive.RollbackMessageState
+	}
+	return primitive.UnknowState
+}
+
+func (s states) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+	s.asked <- m
+	return primitive.CommitMessageState
+}
+
+func transact() {
+	listener := states{make(chan *primitive.MessageExt, 1000)}
+	p, err := rocketmq.NewTransactionProducer(listener,
+		producer.WithNameServer([]string{*namesrv}),
+		producer.WithGroupName(*group),
+		producer.WithSendMsgTimeout(10*time.Second),
+	)
+	must(err)
+	must(p.Start())
+	for i := 0; i < *count; i++ {
+		for _, kind := range []string{"commit", "rollback", "later"} {
+			result, err := p.SendMessageInTransaction(context.Background(), message(kind, i))
+			must(err)
+			say(map[string]any{"kind": kind, "ok": result.Status == primitive.SendOK, "msgId": result.MsgID})
+		}
+	}
+	for i := 0; i < *count; i++ {
+		select {
+		case m := <-listener.asked:
+			say(map[string]any{"kind": "asked", "body": string(m.Body), "topic": m.Topic})
+		case <-time.After(*wait):
+			log.Fatalf("asked about %d messages only", i)
+		}
+	}
+	time.Sleep(2 * time.Second) // its answers are on their way
+	must(p.Shutdown())
+}
+
 func received(m *primitive.MessageExt) map[string]any {
 	return map[string]any{
 		"body": string(m.Body), "tags": m.GetTags(), "keys": m.GetKeys(), "msgId": m.MsgId,
@@ -139,10 +202,18 @@ func received(m *primitive.MessageExt) map[string]any {
 	}
 }
 
+func selector() consumer.MessageSelector {
+	if *sql != "" {
+		return consumer.MessageSelector{Type: consumer.SQL92, Expression: *sql}
+	}
+	return consumer.MessageSelector{Type: consumer.TAG, Expression: *tags}
+}
+
 func push(orderly bool) {
 	c, err := rocketmq.NewPushConsumer(
 		consumer.WithNameServer([]string{*namesrv}),
 		consumer.WithGroupName(*group),
+		consumer.WithCredentials(keys()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(orderly),
 	)
@@ -150,8 +221,7 @@ func push(orderly bool) {
 	done := make(chan struct{})
 	var mutex sync.Mutex
 	seen := 0
-	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: *tags}
-	must(c.Subscribe(*topic, selector, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	must(c.Subscribe(*topic, selector(), func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		result := consumer.ConsumeSuccess
 		for _, m := range messages {
 			say(received(m))
@@ -179,10 +249,11 @@ func pullConsumer() rocketmq.PullConsumer {
 	c, err := rocketmq.NewPullConsumer(
 		consumer.WithNameServer([]string{*namesrv}),
 		consumer.WithGroupName(*group),
+		consumer.WithCredentials(keys()),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	)
 	must(err)
-	must(c.Subscribe(*topic, consumer.MessageSelector{Type: consumer.TAG, Expression: *tags}))
+	must(c.Subscribe(*topic, selector()))
 	must(c.Start())
 	return c
 }
@@ -227,4 +298,84 @@ func pullFrom() {
 		offset = result.NextBeginOffset
 	}
 	must(c.Shutdown())
+}
+
+// request asks for replies, one after the other and then all at once.
+func request() {
+	p, err := rocketmq.NewProducer(
+		producer.WithNameServer([]string{*namesrv}),
+		producer.WithGroupName(*group),
+	)
+	must(err)
+	must(p.Start())
+	// The producer of this release tells brokers of itself only 30 s after it knows their addresses. A consumer
+	// of the same process does it at once, for both.
+	c, err := rocketmq.NewPushConsumer(consumer.WithNameServer([]string{*namesrv}), consumer.WithGroupName(*group+"_known"))
+	must(err)
+	everything := consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
+	must(c.Subscribe(*topic, everything, func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		return consumer.ConsumeSuccess, nil
+	}))
+	must(c.Start())
+	ctx := context.Background()
+	report := func(kind string, reply *primitive.Message) {
+		say(map[string]any{"kind": kind, "body": string(reply.Body), "own": reply.GetProperty("own")})
+	}
+	for i := 0; i < *count; i++ {
+		answer, err := p.Request(ctx, *wait, message("sync", i))
+		must(err)
+		report("sync", answer)
+	}
+	var open sync.WaitGroup
+	for i := 0; i < *count; i++ {
+		open.Add(1)
+		var once sync.Once // this client calls back twice
+		must(p.RequestAsync(ctx, *wait, func(_ context.Context, answer *primitive.Message, err error) {
+			once.Do(func() {
+				must(err)
+				report("async", answer)
+				open.Done()
+			})
+		}, message("async", i)))
+	}
+	open.Wait()
+	must(c.Shutdown())
+	must(p.Shutdown())
+}
+
+// reply answers requests with their bodies in capitals.
+func reply() {
+	p, err := rocketmq.NewProducer(producer.WithNameServer([]string{*namesrv}), producer.WithGroupName(*group))
+	must(err)
+	must(p.Start())
+	c, err := rocketmq.NewPushConsumer(
+		consumer.WithNameServer([]string{*namesrv}),
+		consumer.WithGroupName(*group),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+	)
+	must(err)
+	answered := make(chan struct{}, *count)
+	everything := consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}
+	must(c.Subscribe(*topic, everything, func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, m := range messages {
+			answer, err := consumer.CreateReplyMessage(m, nil)
+			must(err)
+			answer.Body = []byte(strings.ToUpper(string(m.Body))) // CreateReplyMessage forgets it
+			result, err := p.SendSync(ctx, answer)
+			must(err)
+			say(map[string]any{"body": string(answer.Body), "ok": result.Status == primitive.SendOK})
+			answered <- struct{}{}
+		}
+		return consumer.ConsumeSuccess, nil
+	}))
+	must(c.Start())
+	for i := 0; i < *count; i++ {
+		select {
+		case <-answered:
+		case <-time.After(*wait):
+			log.Fatalf("only %d of %d requests came", i, *count)
+		}
+	}
+	must(c.Shutdown())
+	must(p.Shutdown())
 }

@@ -1,0 +1,259 @@
+"""Kills producers and masters -9 in the middle of transactions, again and again, and judges every one of them.
+
+    python -m tandemmq.chaos.transactions --transactions 10000
+
+Producers of one group begin transactions and commit them, roll them back, or leave them to the broker's check. At
+random one of them is killed, or the master of the replicated group is; it comes back a little later. At the end every
+transaction that was decided to be committed must be in the topic, exactly once; nothing else may be; none may have been
+asked about after its end was confirmed; and none may be left pending.
+
+Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tandemmq.chaos import command
+from tandemmq.chaos.gauges import metric_values, scrape
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
+from tandemmq.chaos.load import open_reader, read_queue
+from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
+from tandemmq.chaos.servers import python_env
+from tandemmq.chaos.transactor import TOPIC, TransactionBook
+from tandemmq.cluster.remoting import RemotingError
+
+QUEUES: Final = 4
+LATE_NS: Final = 1_000_000_000  # a question may have been on its way when the end was confirmed
+SETTLED_S: Final = 90.0
+SETTINGS: Final[Mapping[str, object]] = {
+    "transactionTimeOut": 1_500,
+    "transactionCheckInterval": 1_000,
+    "transactionCheckMax": 100,
+}
+
+
+@dataclass(slots=True)
+class TransactionsOutcome:
+    """What a run did and found; it is good when there are no problems."""
+
+    seed: int
+    mode: str = ""
+    decided: int = 0
+    committed: int = 0
+    delivered: int = 0
+    confirmed_ends: int = 0
+    questions: int = 0
+    masters_killed: int = 0
+    producers_killed: int = 0
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
+
+    def text(self) -> str:
+        """The figures, for people."""
+        return (
+            f"mode {self.mode}: {self.decided} transactions in {self.seconds:.0f} s; {self.masters_killed} masters and "
+            f"{self.producers_killed} producers killed; {self.committed} committed, {self.delivered} delivered; "
+            f"{self.confirmed_ends} ends confirmed, {self.questions} questions asked"
+        )
+
+
+def judge_transactions(
+    decisions: Mapping[str, bool],
+    delivered: Mapping[str, int],
+    ends: Iterable[tuple[str, int]],
+    questions: Iterable[tuple[str, int]],
+) -> Iterator[str]:
+    """A sentence per violation.
+
+    decisions  id -> whether it was to be committed; delivered: id -> how often it is in the topic
+    ends, questions  (id, ns): a confirmed end, a broker's question
+    """
+    for unique_id, committed in decisions.items():
+        count = delivered.get(unique_id, 0)
+        if committed and not count:
+            yield f"LOST {unique_id} was committed"
+        elif not committed and count:
+            yield f"SEEN {unique_id} was rolled back, and is there {count} times"
+        elif count > 1:
+            yield f"TWICE {unique_id} is there {count} times"
+    for unique_id in delivered.keys() - decisions.keys():
+        yield f"UNDECIDED {unique_id} is there, and nobody has committed it"
+    ended = dict(ends)
+    for unique_id, at_ns in questions:
+        end_ns = ended.get(unique_id)
+        if end_ns is not None and at_ns > end_ns + LATE_NS:
+            yield f"ASKED {unique_id} {(at_ns - end_ns) / 1e9:.1f} s after its end was confirmed"
+
+
+@dataclass(slots=True)
+class TransactionsCampaign:
+    """One run. count: transactions to be decided; rate: of all producers together, per second."""
+
+    plan: GroupPlan
+    directory: Path
+    seed: int
+    say: Callable[[str], None]
+    count: int = 10_000
+    producers: int = 2
+    rate: float = 60
+    pause_s: tuple[float, float] = (0.5, 4.0)
+
+    async def run(self) -> TransactionsOutcome:
+        """All of it; expected failures become problems of the outcome."""
+        outcome = TransactionsOutcome(self.seed, self.plan.mode)
+        rng = random.Random(self.seed)
+        began = time.monotonic()
+        book = TransactionBook(self.directory / "book.sqlite")
+        processes: list[AsyncProcess] = []
+        try:
+            async with ReplicaGroup(self.directory, self.plan) as group:
+                await group.start()
+                await group.create_topic(TOPIC, QUEUES)
+                processes += [self._producer(group, number) for number in range(self.producers)]
+                for process in processes:
+                    process.launch()
+                while book.count() < self.count:
+                    await asyncio.sleep(rng.uniform(*self.pause_s))
+                    await self._fault(rng, group, processes, outcome)
+                    self.say(f"{book.count()} of {self.count} decided")
+                (self.directory / "stop").touch()
+                delivered = await self._settled(group, book, outcome)
+                outcome.problems += judge_transactions(
+                    book.decisions(), delivered, book.ends(), book.questions()
+                )
+                outcome.delivered = sum(delivered.values())
+        except (ProcessBroken, RemotingError) as problem:
+            outcome.problems.append(f"{type(problem).__name__} {problem}")
+        finally:
+            for process in processes:
+                process.abandon()
+        outcome.decided = book.count()
+        outcome.committed = sum(book.decisions().values())
+        outcome.confirmed_ends, outcome.questions = len(book.ends()), len(book.questions())
+        book.close()
+        outcome.seconds = round(time.monotonic() - began, 1)
+        return outcome
+
+    def _producer(self, group: ReplicaGroup, number: int) -> AsyncProcess:
+        command_line = [
+            sys.executable, "-m", "tandemmq.chaos.transactor", "--namesrv", group.name_server_address,
+            "--directory", str(self.directory), "--number", str(number),
+            "--rate", str(self.rate / self.producers),
+        ]  # fmt: skip
+        log = self.directory / f"producer-{number}.log"
+        return AsyncProcess(f"producer {number}", command_line, log, python_env())
+
+    async def _fault(
+        self,
+        rng: random.Random,
+        group: ReplicaGroup,
+        processes: Sequence[AsyncProcess],
+        outcome: TransactionsOutcome,
+    ) -> None:
+        if rng.random() < 0.5:
+            victim: AsyncProcess = rng.choice(processes)
+            outcome.producers_killed += 1
+        else:
+            victim = await self._master(group)
+            outcome.masters_killed += 1
+        await victim.kill()
+        self.say(f"killed {victim.name}")
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        victim.launch()
+        await group.whole()
+
+    async def _master(self, group: ReplicaGroup) -> ReplicaProcess:
+        view = await group.whole()
+        assert view.master is not None
+        return group.replica_at(view.master)
+
+    async def _settled(
+        self, group: ReplicaGroup, book: TransactionBook, outcome: TransactionsOutcome
+    ) -> Counter[str]:
+        """Wait until nothing is pending, and a little longer; how often each message is in the topic."""
+        deadline = time.monotonic() + SETTLED_S
+        master = await self._master(group)
+        while True:
+            await asyncio.sleep(1.0)
+            page = await scrape(master.metrics_port)
+            pending = sum(metric_values(page, "rocketmq_half_messages"))
+            if not pending:
+                break
+            if time.monotonic() > deadline:
+                outcome.problems.append(f"PENDING {pending:g} transactions {SETTLED_S:g} s later")
+                break
+        await asyncio.sleep(2.0)  # whoever is still asked for was over
+        channel = await open_reader(int(master.address.rpartition(":")[2]))
+        found: Counter[str] = Counter()
+        try:
+            for queue_id in range(QUEUES):
+                contents = await read_queue(channel, (TOPIC, queue_id), 0)
+                found.update(message.unique_id for message in contents.messages)
+        finally:
+            channel.close("read")
+        return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses arguments, runs, prints; returns the exit code."""
+    parser = command.parser("transactions", __doc__)
+    parser.add_argument("--transactions", type=int, default=10_000)
+    parser.add_argument("--producers", type=int, default=2)
+    command.add_group_arguments(parser, rate=60, rate_help="transactions/s (%(default)g)")
+    arguments = parser.parse_args(argv)
+    if arguments.transactions < 1 or arguments.producers < 1 or arguments.rate <= 0:
+        parser.error("--transactions, --producers and --rate must be positive")
+    if arguments.mode == "async":
+        parser.error("an asynchronous group may lose what was committed at a failover")
+    run = command.begin(arguments, "transactions")
+    asked = command.group_plan(arguments)
+    plan = GroupPlan(
+        replicas=asked.replicas,
+        sync_flush=asked.sync_flush,
+        copies_min=asked.copies_min,
+        settings=SETTINGS,
+    )
+    campaign = TransactionsCampaign(
+        plan, run.directory, run.seed, command.say, arguments.transactions, arguments.producers,
+        arguments.rate,
+    )  # fmt: skip
+    outcome = asyncio.run(campaign.run())
+    report(outcome, run)
+    if outcome.good and not run.kept:
+        shutil.rmtree(run.directory)
+    return 0 if outcome.good else 1
+
+
+def report(outcome: TransactionsOutcome, run: command.Begun) -> None:
+    """Prints the outcome."""
+    if run.as_json:
+        print(json.dumps({"good": outcome.good, **asdict(outcome)}))
+        return
+    print(outcome.text())
+    for problem in outcome.problems[: command.PROBLEMS_SHOWN]:
+        print(f"PROBLEM {problem}")
+    if outcome.good:
+        print("every committed one there once, no other, none asked for after its end")
+    else:
+        print(
+            f"{len(outcome.problems)} problems; seed {run.seed}, everything is in {run.directory}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

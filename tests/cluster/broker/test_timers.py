@@ -1,0 +1,587 @@
+"""Timed messages: parking, waiting, delivering once, recalling, and going on from what the log says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from messagekit import START_MS, FakeClock, Kit, open_kit
+
+from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.timers import rules
+from tandemmq.cluster.broker.timers.rules import Window
+from tandemmq.cluster.broker.timers.schedule import DELIVERIES_PER_STEP, REPEATS_KNOWN_MS
+from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.recall import RecallHandle
+from tandemmq.storage import Draft, StoreNotWritable, encode_properties
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    with open_timers(tmp_path) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        yield kit
+
+
+def open_timers(root: Path, clock: FakeClock | None = None, **settings: object):  # type: ignore[no-untyped-def]
+    return open_kit(root, clock, recall_enabled=True, timer_log_file_bytes=5_200, **settings)
+
+
+def send(kit: Kit, number: int, *, queue: int = 1, **timer: int | str) -> Command:
+    properties = {"UNIQ_KEY": f"{number:032X}", "TAGS": "TagA"}
+    properties |= {f"TIMER_{name.upper()}": str(value) for name, value in timer.items()}
+    answer = kit.send(b"%d" % number, e=str(queue), i=encode_properties(properties).decode())
+    assert answer is not None
+    return answer
+
+
+def settle(kit: Kit, steps: int = 400) -> None:
+    """As often as the job would step without time passing."""
+    for _ in range(steps):
+        kit.dispatch()
+        if kit.timers.step() > 0:
+            kit.dispatch()
+            return
+    raise AssertionError("it never has nothing to do")
+
+
+def pass_ms(kit: Kit, duration_ms: int, step_ms: int = 50) -> None:
+    for _ in range(0, duration_ms, step_ms):
+        kit.clock.pass_ms(step_ms)
+        settle(kit)
+
+
+def arrived(kit: Kit) -> list[int]:
+    return [int(r.body) for r in kit.records() if r.topic == "T"]
+
+
+def reopened(root: Path, clock: FakeClock) -> Iterator[Kit]:
+    with open_timers(root, clock) as kit:
+        kit.topic("T", 4)
+        kit.dispatch()
+        kit.timers.pending.load()
+        kit.timers.begin()
+        settle(kit)
+        yield kit
+
+
+# -- when, and in which slot ----------------------------------------------------------------
+
+
+def test_a_message_waits_in_the_last_slot_that_begins_before_it_is_due() -> None:
+    assert rules.out_ms(10_001, 1000) == 10_000
+    assert rules.out_ms(10_000, 1000) == 9_000
+    assert rules.out_ms(10_999, 1000) == 10_000
+
+
+def test_what_waits_longer_than_the_window_is_put_back_and_never_for_a_short_rest() -> None:
+    window = Window(1000, 172_800)
+    day = 86_400_000
+    assert rules.slotted(day, 0, window) == (day, False)
+    assert rules.slotted(60 * HOUR_MS, 0, window) == (
+        day,
+        True,
+    )  # as RocketMQ, see the golden store
+    assert rules.slotted(10 * day, 0, window) == (2 * day, True)
+
+
+def test_no_message_waits_longer_than_the_log_is_kept() -> None:
+    assert Window.of(1000, 172_800, 72 * HOUR_MS).slots == 172_800
+    assert Window.of(1000, 172_800, 24 * HOUR_MS).slots == 16 * 3600
+    assert Window.of(1000, 1, 10_000 * HOUR_MS).slots == 7 * 86_400 - 60
+
+
+# -- sending --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "timer", [{"delay_sec": 3}, {"delay_ms": 3_000}, {"deliver_ms": START_MS + 3_000}], ids=str
+)
+def test_a_message_comes_when_it_is_due_and_not_before(kit: Kit, timer: dict[str, int]) -> None:
+    assert send(kit, 1, queue=2, **timer).code == 0
+    kit.dispatch()
+    pass_ms(kit, 3_000)
+    assert arrived(kit) == []
+    pass_ms(kit, 1, 1)
+    assert arrived(kit) == [1]
+    pass_ms(kit, 5_000)
+    (record,) = (r for r in kit.records() if r.topic == "T")
+    assert record.queue_id == 2
+    parked = next(r for r in kit.records() if r.topic == names.TIMER_TOPIC)
+    assert (record.born_ms, record.born_host) == (parked.born_ms, parked.born_host)
+    properties = record.property_map
+    assert properties["TIMER_OUT_MS"] == str(rules.out_ms(START_MS + 3_000, 1000))
+    assert properties["REAL_TOPIC"] == "T" and "TIMER_DEQUEUE_MS" in properties
+
+
+def test_a_time_that_is_over_is_delivered_at_once_and_one_too_far_is_refused(kit: Kit) -> None:
+    answer = send(kit, 1, deliver_ms=START_MS - 5)
+    assert answer.code == 0 and "recallHandle" not in (answer.ext or {})
+    assert arrived(kit) == [1]
+    for timer in (
+        {"delay_sec": 259_201},
+        {"deliver_ms": "soon"},
+        {"delay_ms": -1, "del_uniqkey": "T+1"},
+    ):
+        answer = send(kit, 2, **timer)  # type: ignore[arg-type]
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL, timer
+        assert (answer.remark or "").startswith("timer message illegal")
+
+
+def test_what_came_back_with_the_marks_of_a_timer_is_no_timer(kit: Kit) -> None:
+    assert send(kit, 1, deliver_ms=START_MS + 60_000, out_ms=START_MS).code == 0
+    assert arrived(kit) == [1]
+
+
+def test_a_delay_level_wins(kit: Kit) -> None:
+    text = encode_properties({"DELAY": "3", "TIMER_DELAY_SEC": "60", "UNIQ_KEY": "1"}).decode()
+    assert (answer := kit.send(b"1", i=text)) is not None and answer.code == 0
+    assert [r.topic for r in kit.records()] == [names.SCHEDULE_TOPIC]
+
+
+def test_switched_off_it_refuses(tmp_path: Path) -> None:
+    with open_timers(tmp_path, timer_wheel_enabled=False) as kit:
+        kit.topic("T", 4)
+        answer = send(kit, 1, delay_sec=1)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
+
+
+def test_nobody_sends_to_the_topics_in_which_timers_wait(kit: Kit) -> None:
+    for topic in (names.TIMER_TOPIC, names.TIMER_MARKS_TOPIC):
+        answer = kit.send(b"x", b=topic)
+        assert answer is not None and answer.code == ResponseCode.NO_PERMISSION
+
+
+def test_a_crowded_slot_refuses_and_names_the_next_with_room(tmp_path: Path) -> None:
+    with open_timers(tmp_path, timer_congest_count_max=2) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        due_ms = START_MS + 10_000
+        for number in range(3):
+            assert send(kit, number, deliver_ms=due_ms).code == 0
+        settle(kit)
+        kit.door._draw = lambda: 0.9  # nobody is unlucky at half of what is allowed above the limit
+        assert send(kit, 3, deliver_ms=due_ms).code == 0
+        settle(kit)
+        answer = send(kit, 4, deliver_ms=due_ms)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "timer message is under flow control, max num limit is 4" in (answer.remark or "")
+        free_ms = int((answer.ext or {})["timerFreeMs"])
+        assert 0 < free_ms - due_ms <= 1_000
+        assert send(kit, 5, deliver_ms=free_ms).code == 0
+
+
+# -- delivering -----------------------------------------------------------------------------
+
+
+def test_many_in_any_order_come_in_order_of_their_time(kit: Kit) -> None:
+    rng = random.Random(3)
+    times = [rng.randrange(1, 8_000) for _ in range(300)]
+    for number, after_ms in enumerate(times):
+        send(kit, number, deliver_ms=START_MS + after_ms)
+    due = dict(enumerate(times))
+    seen: list[int] = []
+    for now_ms in range(10, 8_050, 10):
+        pass_ms(kit, 10, 10)
+        now = arrived(kit)
+        for number in now[len(seen) :]:
+            assert now_ms - 10 <= due[number] < now_ms, (number, due[number], now_ms)
+        seen = now
+    assert sorted(seen) == list(range(300))
+    assert kit.timers.pending.count == 0
+
+
+def test_a_message_sent_into_the_running_second_comes_in_it(kit: Kit) -> None:
+    send(kit, 1, deliver_ms=START_MS + 900)
+    pass_ms(kit, 100)
+    send(kit, 2, deliver_ms=START_MS + 400)
+    pass_ms(kit, 350)
+    assert arrived(kit) == [2]
+    pass_ms(kit, 500)
+    assert arrived(kit) == [2, 1]
+
+
+def test_while_nothing_can_be_stored_all_wait(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        send(kit, number, delay_sec=1)
+    kit.dispatch()
+    pass_ms(kit, 900)
+
+    def refuse(draft: Draft) -> None:
+        raise StoreNotWritable("full")
+
+    monkeypatch.setattr(kit.store, "put", refuse)
+    for _ in range(40):
+        kit.clock.pass_ms(50)
+        kit.timers.step()
+    monkeypatch.undo()
+    assert arrived(kit) == []
+    pass_ms(kit, 100)
+    assert arrived(kit) == [0, 1, 2]
+
+
+def test_a_long_wait_is_cut_into_stretches(tmp_path: Path) -> None:
+    with open_timers(tmp_path, timer_roll_window_slots=10) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        answer = send(kit, 1, delay_sec=35)
+        pass_ms(kit, 34_950, 50)
+        assert arrived(kit) == []
+        rolled = [r for r in kit.records() if r.topic == names.TIMER_TOPIC]
+        assert [r.property_map.get("TIMER_ROLL_TIMES") for r in rolled] == [None, "1", "2", "3"]
+        assert len({r.property_map["TIMER_OUT_MS"] for r in rolled}) == 1
+        pass_ms(kit, 1_000)
+        assert arrived(kit) == [1]
+        assert RecallHandle.decode((answer.ext or {})["recallHandle"]).message_id == f"{1:032X}"
+
+
+def test_what_was_down_for_weeks_is_late_and_not_lost(kit: Kit) -> None:
+    for number in range(20):
+        send(kit, number, delay_sec=1 + number * 7_200)
+    settle(kit)
+    kit.clock.pass_ms(20 * 86_400_000)
+    settle(kit, 10_000)
+    send(kit, 20, delay_sec=1)
+    pass_ms(kit, 1_050)
+    assert arrived(kit) == list(range(21))
+
+
+def test_what_nobody_delivered_for_weeks_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    """A new message wants the place on the wheel that one of two weeks ago still has."""
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        send(kit, 1, deliver_ms=START_MS + 10_000)
+        kit.dispatch()
+        kit.timers.link()
+        clock.pass_ms(14 * 86_400_000)
+        send(kit, 2, deliver_ms=START_MS + 14 * 86_400_000 + 10_000)
+        kit.dispatch()
+        kit.timers.link()
+        assert kit.timers.pending.blocked
+        kit.timers.begin()
+        settle(kit, 10_000)
+        assert arrived(kit) == [1]
+        pass_ms(kit, 11_000)
+        assert arrived(kit) == [1, 2]
+
+
+# -- recalling ------------------------------------------------------------------------------
+
+
+def recall(kit: Kit, handle: str, topic: str = "T") -> Command:
+    answer = kit.ask(
+        Command(370, {"producerGroup": "PG", "topic": topic, "recallHandle": handle}, None)
+    )
+    assert answer is not None
+    return answer
+
+
+def test_a_recalled_message_never_comes(kit: Kit) -> None:
+    handles = [(send(kit, n, delay_sec=3).ext or {})["recallHandle"] for n in range(3)]
+    answer = recall(kit, handles[1])
+    assert answer.code == 0 and (answer.ext or {})["msgId"] == f"{1:032X}"
+    pass_ms(kit, 2_500)
+    assert recall(kit, handles[2]).code == 0  # its slot is being delivered
+    pass_ms(kit, 4_000)
+    assert arrived(kit) == [0]
+    assert kit.timers.pending.count == 0
+
+
+def test_what_cannot_be_recalled_is_refused(kit: Kit) -> None:
+    handle = RecallHandle.decode((send(kit, 1, delay_sec=3).ext or {})["recallHandle"])
+    illegal = ResponseCode.ILLEGAL_OPERATION
+    for bad in (
+        "?", "", RecallHandle("T", "broker-a", "", "1").encode(),
+        handle._replace(topic="Other").encode(), handle._replace(broker_name="b").encode(),
+        handle._replace(deliver_ms=str(START_MS - 1)).encode(),
+        handle._replace(deliver_ms="1e9").encode(),
+        handle._replace(deliver_ms=str(START_MS + 259_200_000)).encode(),
+    ):  # fmt: skip
+        assert recall(kit, bad).code == illegal, bad
+    assert recall(kit, handle.encode(), "Nowhere").code == ResponseCode.TOPIC_NOT_EXIST
+    pass_ms(kit, 3_500)
+    assert arrived(kit) == [1]
+
+
+def test_recalling_is_off_by_default(tmp_path: Path) -> None:
+    with open_kit(tmp_path) as kit:
+        kit.topic("T", 4)
+        handle = (send(kit, 1, delay_sec=3).ext or {})["recallHandle"]
+        assert recall(kit, handle).code == ResponseCode.NO_PERMISSION
+
+
+# -- going on: INV-52, INV-53 ---------------------------------------------------------------
+
+
+def fill(kit: Kit, count: int = 200) -> None:
+    rng = random.Random(5)
+    for number in range(count):
+        send(kit, number, queue=number % 4, deliver_ms=START_MS + rng.randrange(1, 10_000))
+    settle(kit)
+
+
+def crash(root: Path, clock: FakeClock, after_ms: int, marked: bool) -> None:
+    """Fill, deliver for a while, and die in the middle of a second; files as they happen to be."""
+    with open_timers(root, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        fill(kit)
+        pass_ms(kit, after_ms)
+        assert 0 < len(arrived(kit)) < 200
+        marks = [r for r in kit.records() if r.topic == names.TIMER_MARKS_TOPIC]
+        assert len(marks) >= (2 if marked else 1)
+
+
+def damage(root: Path, what: str) -> None:
+    logs = sorted((root / "timerlog").iterdir())
+    if what == "no wheel":
+        (root / "timerwheel").unlink(missing_ok=True)
+    elif what == "no timer log":
+        for path in logs:
+            path.unlink()
+    elif what == "a unit overwritten":
+        data = bytearray(logs[0].read_bytes())
+        data[52 * 40 : 52 * 41] = bytes(52)
+        logs[0].write_bytes(data)
+    elif what == "units of another message":
+        data = bytearray(logs[0].read_bytes())
+        data[52 * 40 : 52 * 41], data[52 * 41 : 52 * 42] = (
+            data[52 * 41 : 52 * 42],
+            data[52 * 40 : 52 * 41],
+        )
+        logs[0].write_bytes(data)
+    elif what == "everything":
+        for path in (*logs, *root.glob("timerwheel"), *(root / "config").glob("timer*")):
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "nothing",
+        "no wheel",
+        "no timer log",
+        "a unit overwritten",
+        "units of another message",
+        "everything",
+    ],
+)
+@pytest.mark.parametrize("after_ms", [750, 4_350])
+def test_after_a_crash_each_comes_once_whatever_is_left_of_the_files(
+    tmp_path: Path, what: str, after_ms: int
+) -> None:
+    clock = FakeClock()
+    crash(tmp_path, clock, after_ms, marked=after_ms > 2_000)
+    damage(tmp_path, what)
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 11_000)
+        assert sorted(arrived(kit)) == list(range(200))
+
+
+def test_a_copy_that_is_not_in_the_log_is_delivered_again(tmp_path: Path) -> None:
+    """A cut takes the copy and the mark behind it together."""
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for number in range(10):
+            send(kit, number, delay_ms=1_000 + number * 100)
+        settle(kit)
+        pass_ms(kit, 1_450)
+        before = kit.store.end
+        kept = len(arrived(kit))
+        assert 0 < kept < 10
+        pass_ms(kit, 3_000)
+        assert len(arrived(kit)) == 10
+        kit.timers.end()
+        kit.store.truncate(before)
+        kit.timers.pending.cut(before)
+        kit.timers.begin()
+        settle(kit)
+        pass_ms(kit, 3_000)
+        assert sorted(arrived(kit)) == list(range(10))
+
+
+def test_messages_that_a_cut_took_are_not_delivered(kit: Kit) -> None:
+    send(kit, 1, delay_sec=3)
+    settle(kit)
+    before = kit.store.end
+    for number in range(2, 5):
+        send(kit, number, delay_sec=3)
+    settle(kit)
+    assert kit.timers.pending.count == 4
+    kit.timers.end()
+    kit.store.truncate(before)
+    kit.timers.pending.cut(before)
+    assert kit.timers.pending.count == 1
+    kit.timers.begin()
+    send(kit, 9, delay_sec=3)
+    pass_ms(kit, 4_000)
+    assert arrived(kit) == [1, 9]
+
+
+def test_two_sends_of_one_message_are_two_deliveries_after_a_crash_too(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for _ in range(2):
+            send(kit, 7, deliver_ms=START_MS + 1_500)
+        settle(kit)
+        put = kit.store.put
+
+        def once(draft: Draft) -> object:
+            placed = put(draft)
+            if draft.topic == "T":
+                kit.store.put = refuse  # type: ignore[method-assign]
+            return placed
+
+        def refuse(draft: Draft) -> object:
+            raise StoreNotWritable("dies here")
+
+        kit.store.put = once  # type: ignore[method-assign,assignment]
+        for _ in range(40):
+            clock.pass_ms(50)
+            kit.dispatch()
+            kit.timers.step()
+        assert arrived(kit) == [7]
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 1_000)
+        assert arrived(kit) == [7, 7]
+
+
+def test_a_clean_stop_and_start_goes_on_from_the_files(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        fill(kit)
+        pass_ms(kit, 3_000)
+        kit.timers.pending.flush_now()
+        waiting = kit.timers.pending.by_hour()
+        assert sum(waiting[START_MS // HOUR_MS * HOUR_MS].values()) == 200 - len(arrived(kit))
+    with open_timers(tmp_path, clock) as kit:
+        pending = kit.timers.pending
+        pending.load()
+        assert pending.by_hour() == waiting
+        assert pending.derived
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 11_000)
+        assert sorted(arrived(kit)) == list(range(200))
+
+
+def test_rolled_messages_survive_a_rebuild_with_another_window(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock, timer_roll_window_slots=10) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for number in range(6):
+            send(kit, number, delay_sec=5 + number * 7)
+        pass_ms(kit, 14_000)
+    damage(tmp_path, "everything")
+    with open_timers(tmp_path, clock, timer_roll_window_slots=4) as kit:
+        kit.topic("T", 4)
+        kit.dispatch()
+        kit.timers.pending.load()
+        kit.timers.begin()
+        pass_ms(kit, 40_000)
+        assert sorted(arrived(kit)) == list(range(6))
+
+
+def test_two_crashes_in_one_second_deliver_nothing_twice(tmp_path: Path) -> None:
+    """The second reign's mark must not hide the copies of the first: INV-53."""
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        second_ms = START_MS // 1000 * 1000 + 2_000
+        for number in range(40):
+            send(kit, number, deliver_ms=second_ms + 1 + number * 20)
+        settle(kit)
+        pass_ms(kit, second_ms + 200 - clock.now_ms(), 1)
+        assert 5 <= len(arrived(kit)) < 15
+    for _ in range(3):
+        for kit in reopened(tmp_path, clock):
+            before = len(arrived(kit))
+            pass_ms(kit, 100, 10)
+            assert before < len(arrived(kit)) < 40
+            assert kit.records()[-1].topic in ("T", names.TIMER_MARKS_TOPIC)
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 2_000)
+        assert sorted(arrived(kit)) == list(range(40))
+
+
+def test_late_ones_that_could_not_be_delivered_are_after_a_crash(tmp_path: Path) -> None:
+    """Linked when their second was over, more than one step delivers: a mark must not pass them. INV-53"""
+    clock = FakeClock()
+    count = 3 * DELIVERIES_PER_STEP
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        send(kit, 0, delay_ms=700)
+        pass_ms(kit, 1_000)
+        for number in range(1, count):
+            send(kit, number, delay_ms=500)
+        for _ in range(60):  # nobody derives queues: they are seen when they are long due
+            clock.pass_ms(50)
+            kit.timers.step()
+        kit.dispatch()
+        while kit.timers.link():
+            pass
+        kit.timers.step()
+        assert 1 < len(arrived(kit)) < count
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 1_000)
+        assert sorted(arrived(kit)) == list(range(count))
+
+
+def test_a_crash_in_a_long_reign_loses_nothing_of_the_running_second(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        send(kit, 99, delay_sec=1)
+        pass_ms(kit, 2 * REPEATS_KNOWN_MS, 1_000)
+        second_ms = clock.now_ms() // 1000 * 1000 + 2_000
+        for number in range(40):
+            send(kit, number, deliver_ms=second_ms + 1 + number * 20)
+        settle(kit)
+        pass_ms(kit, second_ms + 300 - clock.now_ms(), 10)
+        assert 10 <= len(arrived(kit)) < 20
+        assert kit.records()[-1].topic in ("T", names.TIMER_MARKS_TOPIC)
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 2_000)
+        assert sorted(arrived(kit)) == [*range(40), 99]
+
+
+def test_entries_that_a_queue_gets_again_are_not_linked_again(kit: Kit) -> None:
+    """A replica that comes back takes back what is not confirmed, and derives it again when it is."""
+    for number in range(5):
+        send(kit, number, delay_sec=1)
+    settle(kit)
+    second = [r for r in kit.records() if r.topic == names.TIMER_TOPIC][1]
+    kit.timers.end()
+    kit.store.hide_unconfirmed(second.physical_offset)
+    assert kit.store.max_offset(names.TIMER_TOPIC, 0) == 1
+    kit.timers.pending.cut(kit.store.end)
+    kit.timers.pending.enqueued = 0  # whatever else is forgotten
+    kit.timers.begin()
+    pass_ms(kit, 2_500)
+    assert arrived(kit) == list(range(5))
+    assert kit.timers.pending.count == 0

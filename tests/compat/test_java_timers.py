@@ -1,0 +1,159 @@
+"""Timed messages between both sides: stock clients on ours, ours on stock, and a store that goes there and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients import AGAINST, make_broker, make_name_server
+
+from tandemmq import BrokerRefused, Message, Producer
+from tandemmq.chaos.asking import registered, routed
+from tandemmq.chaos.java import JavaBroker
+from tandemmq.chaos.processes import wait_until
+from tandemmq.chaos.servers import Broker, NameServer
+from tandemmq.java import NEWEST, Driver, DriverError, body_of
+
+TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
+EARLY_MS = 0 if AGAINST == "ours" else 1_000
+TOPIC = "Timed"
+
+
+class Stock:
+    """One stock producer and reader; brokers of the same name come and go."""
+
+    def __init__(self, driver: Driver, namesrv: str) -> None:
+        self.driver, self.namesrv = driver, namesrv
+        self.serial = 0
+
+    def renew(self, broker: Broker) -> None:
+        """New clients, which know no connection of before."""
+        self.serial += 1
+        self.call("producer.start", group="TimedProducers")
+        self.call("pull.start", group="TimedReaders")
+        self.call("pull.create_topic", topic=TOPIC, queues=1, address=broker.address)
+        wait_until(lambda: routed(self.namesrv, TOPIC), 10, "the route")
+
+    def call(self, op: str, **fields: Any) -> Any:
+        name = f"timed-{self.serial}"
+        return self.driver.call(op, name=name, namesrv=self.namesrv, **fields)
+
+    def send(self, body: str, **timer: int) -> dict[str, Any]:
+        (answer,) = self.call("send.sync", topic=TOPIC, messages=[{"body": body, **timer}])
+        return dict(answer)
+
+    def stored(self) -> list[tuple[str, int]]:
+        """(body, store time) of everything that was delivered."""
+        found = self.call("pull.drain", topic=TOPIC, broker="broker-a", queueId=0)
+        return [(body_of(each).decode(), each["storeMs"]) for each in found]
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[NameServer]:
+    with make_name_server(tmp_path / "names") as running:
+        yield running.start()
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def test_a_stock_client_times_and_recalls(
+    newest_driver: Driver, names: NameServer, tmp_path: Path
+) -> None:
+    with make_broker(tmp_path, names.address, settings=TIMERS) as broker:
+        broker.start()
+        client = Stock(newest_driver, names.address)
+        client.renew(broker)
+        due = {"sec": now_ms() + 2_000, "ms": now_ms() + 1_700, "at": now_ms() + 2_345, "over": 0}
+        client.send("sec", setDelayTimeSec=2)
+        client.send("ms", setDelayTimeMs=1_700)
+        sent = client.send("at", setDeliverTimeMs=due["at"])
+        assert sent["recallHandle"]
+        client.send("over", setDeliverTimeMs=now_ms() - 10)
+        recalled = client.send("never", setDelayTimeSec=3)
+        msg_id = client.call("send.recall", topic=TOPIC, handle=recalled["recallHandle"])
+        assert msg_id == recalled["msgId"]
+        with pytest.raises(DriverError) as refused:
+            client.send("too far", setDelayTimeSec=3 * 86_400 + 60)
+        assert "the delay time should not be bigger than the max delay 259200000ms" in str(
+            refused.value
+        )
+        with pytest.raises(DriverError):
+            client.call("send.recall", topic=TOPIC, handle="nothing")
+        time.sleep(5)
+        stored = dict(client.stored())
+        assert stored.keys() == due.keys()
+        for body, store_ms in stored.items():
+            assert store_ms >= due[body] - EARLY_MS, body
+        with pytest.raises(DriverError):
+            client.call("send.recall", topic=TOPIC, handle=sent["recallHandle"])
+
+
+async def test_our_client_times_and_recalls_at_a_stock_broker(
+    newest_driver: Driver, names: NameServer, tmp_path: Path
+) -> None:
+    with JavaBroker(NEWEST, tmp_path, names.address, settings=TIMERS) as broker:
+        await asyncio.to_thread(broker.start)
+        reader = Stock(newest_driver, names.address)
+        await asyncio.to_thread(reader.renew, broker)
+        async with Producer("Ours", namesrv=names.address) as producer:
+            at = datetime.now(UTC) + timedelta(seconds=2)
+            await producer.send(Message(TOPIC, b"at", deliver_at=at))
+            await producer.send(Message(TOPIC, b"in", delay_s=1.5))
+            never = await producer.send(Message(TOPIC, b"never", delay_s=4))
+            assert await producer.recall(never) == never.message_id
+            with pytest.raises(BrokerRefused):
+                await producer.send(Message(TOPIC, b"too far", delay_s=4 * 86_400))
+        await asyncio.sleep(6)
+        assert {body for body, _ in await asyncio.to_thread(reader.stored)} == {"at", "in"}
+
+
+def test_pending_timers_go_from_rocketmq_to_ours_and_back(
+    newest_driver: Driver, names: NameServer, tmp_path: Path
+) -> None:
+    """Each side delivers what falls due in its time and during the change; nothing is early, lost, or repeated."""
+    store = tmp_path / "store"
+    client = Stock(newest_driver, names.address)
+    due: dict[str, int] = {}
+    with JavaBroker(NEWEST, tmp_path, names.address, store=store, settings=TIMERS) as theirs:
+        theirs.start()
+        client.renew(theirs)
+        for number in range(60):
+            due[f"{number}"] = now_ms() + 2_000 + number * 500
+            client.send(f"{number}", setDeliverTimeMs=due[f"{number}"])
+        recalled = client.send("never", setDeliverTimeMs=now_ms() + 15_000)
+        client.call("send.recall", topic=TOPIC, handle=recalled["recallHandle"])
+        due["later"] = now_ms() + 2 * 3_600_000
+        client.send("later", setDeliverTimeMs=due["later"])
+        wait_until(lambda: len(client.stored()) >= 4, 20, "the first delivered")
+        theirs.stop()
+    wait_until(lambda: not registered(names.address, "broker-a"), 20, "broker forgotten")
+    with Broker(tmp_path, names.address, store=store, settings=TIMERS) as ours:
+        ours.start()
+        client.renew(ours)
+        before = len(client.stored())
+        more = now_ms() + 1_000
+        for number in range(60, 70):
+            due[f"{number}"] = more + number * 200
+            client.send(f"{number}", setDeliverTimeMs=due[f"{number}"])
+        wait_until(lambda: len(client.stored()) >= before + 6, 20, "ours delivers")
+        assert ours.stop() == 0
+    wait_until(lambda: not registered(names.address, "broker-a"), 20, "broker forgotten")
+    with JavaBroker(NEWEST, tmp_path, names.address, store=store, settings=TIMERS) as theirs:
+        theirs.start()
+        client.renew(theirs)
+        expected = due.keys() - {"later"}
+        wait_until(lambda: {body for body, _ in client.stored()} >= expected, 60, "all delivered")
+        stored = client.stored()
+    assert {body for body, _ in stored} == expected
+    for body, store_ms in stored:
+        assert store_ms >= due[body] - 1, body
+    repeated = {body: n for body, n in Counter(body for body, _ in stored).items() if n > 1}
+    assert not repeated
