@@ -11,11 +11,11 @@
               sender (stream, wire, readahead), receiver (link), keeping (cut, set aside, epoch file)
 
 The cores' events and effects are used as `master.Appended`, `slave.Append`, ... by the shells of this package and of
-tandemmq.cluster.controller; what others need is listed here.
+tandemmq.cluster.controller; what others need is listed here. Controllers alone load `election`: it is not listed, for
+a broker's start would wait for it.
 """
 
 from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
-from tandemmq.replication.election import Code, ControllerCore, GroupRecord, GroupView
 from tandemmq.replication.epochs import Epoch, EpochHistory, common_end, encode_epochs, read_epochs
 from tandemmq.replication.errors import (
     CorruptEpochFile,
@@ -23,6 +23,7 @@ from tandemmq.replication.errors import (
     PeerBrokeProtocol,
     ReplicationError,
 )
+from tandemmq.replication.group import Code, GroupRecord, GroupView
 from tandemmq.replication.identity import Identity, decode_identity
 from tandemmq.replication.master import MasterCore, Refusal
 from tandemmq.replication.replica import ReplicaCore, ReplicaRole
@@ -31,7 +32,6 @@ from tandemmq.replication.story import Story
 
 __all__ = [
     "Code",
-    "ControllerCore",
     "CorruptEpochFile",
     "CorruptIdentityFile",
     "Epoch",

@@ -24,7 +24,7 @@ import msgspec
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import slave as s
 from tandemmq.replication.config import LeaseTimes, Mode, StreamRules
-from tandemmq.replication.election import NOBODY, GroupView
+from tandemmq.replication.group import NOBODY, GroupView
 from tandemmq.replication.master import HANDLERS, MasterCore, MasterState, Refusal
 from tandemmq.replication.registered import KnownReplica
 from tandemmq.replication.slave import Alarm, NoRoom, PersistHistory, SlaveCore

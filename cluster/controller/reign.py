@@ -10,7 +10,7 @@ from typing import Final
 
 from tandemmq.cluster.controller.store import Changes, StoreUnreachable
 from tandemmq.cluster.logs import once_per
-from tandemmq.replication import ControllerCore, GroupRecord
+from tandemmq.replication import GroupRecord
 from tandemmq.replication import election as e
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Reign:
 
     def __init__(
         self,
-        core: ControllerCore,
+        core: e.ControllerCore,
         write: Write,
         perform: Callable[[e.Effect], None],
         now_ms: Callable[[], int],

@@ -33,7 +33,7 @@ from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.errors import HeaderProblem
-from tandemmq.replication import ControllerCore, GroupRecord
+from tandemmq.replication import GroupRecord
 from tandemmq.replication import election as e
 from tandemmq.replication.credence import at_home
 from tandemmq.replication.door import is_within, networks
@@ -496,7 +496,7 @@ class Controller:
 
     def begin(self, records: Iterable[GroupRecord]) -> Reign:
         """From now on requests go to a core that continues from these records."""
-        core = ControllerCore(
+        core = e.ControllerCore(
             times=self.config.times,
             start_ms=self._clock.monotonic_ms(),
             fast=self.config.fast,

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from tandemmq.cluster.broker.errors import FilterNotServed, SubscriptionUnparsable
 from tandemmq.cluster.broker.reading.subscriptions import ALL, split_tags
-from tandemmq.cluster.sql92.grammar import Expression, compile_expression
-from tandemmq.cluster.sql92.tokens import CHARACTERS_MAX, ExpressionRefused
-from tandemmq.storage import EVERYTHING, Selector, decode_properties, get_property, java_hash
+from tandemmq.storage import EVERYTHING, Selector, java_hash
 
 SQL92: Final = "SQL92"
-
-#: compiled filters that are kept, refusals included: those of the consumers that pull, as a rule
-FILTERS_KEPT: Final = 512
-#: messages that a pull judges by a filter of at most CHEAP_TERMS; of a larger one it judges fewer in the same time
-JUDGED_MAX: Final = 800
-CHEAP_TERMS: Final = 32
-#: properties that are looked for one by one: beyond, reading all of a message's takes no longer
-NAMES_SOUGHT_MAX: Final = 6
 
 
 def is_tag_expression(expression_type: str | None) -> bool:
@@ -53,35 +41,7 @@ def parse_filter(expression_type: str, expression: str | None, *, served: bool) 
         raise FilterNotServed(f"The broker does not support consumer to filter message by {kind}")
     if expression_type.upper() != SQL92:
         raise SubscriptionUnparsable(f"there is no filter of type {expression_type[:40]!r}")
-    found = _compiled((expression or "")[: CHARACTERS_MAX + 1])  # cut, it is refused as well
-    if isinstance(found, ExpressionRefused):
-        raise SubscriptionUnparsable(f"the SQL92 expression is refused {found}")
-    return found
+    # Imported when wanted: most brokers see no such filter, and their start does not wait for its grammar.
+    from tandemmq.cluster.broker.reading.propertyfilters import selector_of
 
-
-@lru_cache(maxsize=FILTERS_KEPT)
-def _compiled(text: str) -> Selector | ExpressionRefused:
-    try:
-        expression = compile_expression(text)
-    except ExpressionRefused as refused:
-        return refused
-    dearness = max(1, expression.term_count // CHEAP_TERMS)
-    return Selector(matches=_judge(expression), judged_max=JUDGED_MAX // dearness)
-
-
-def _judge(expression: Expression) -> Callable[[bytes], bool]:
-    """Judges encoded properties; where the expression names few of them, only these are looked for."""
-    matches = expression.matches
-    if len(expression.names) > NAMES_SOUGHT_MAX:
-        return lambda properties: matches(decode_properties(properties))
-    sought = [(name, name.encode()) for name in expression.names]
-
-    def judge(properties: bytes) -> bool:
-        found = {}
-        for name, key in sought:
-            value = get_property(properties, key)
-            if value is not None:
-                found[name] = str(value, "utf-8", "replace")
-        return matches(found)
-
-    return judge
+    return selector_of(expression or "")

@@ -28,7 +28,7 @@ from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler, Sign
 from tandemmq.cluster.remoting.errors import ConnectFailed, ConnectionLost, RequestTimedOut
-from tandemmq.replication import ControllerCore, LeaseTimes
+from tandemmq.replication import LeaseTimes
 from tandemmq.replication import election as e
 from tandemmq.storage import Draft, MessageStore, Owner, Placed, open_store, pack_host
 
@@ -150,7 +150,7 @@ class MemoryController:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.core = ControllerCore(TIMES, start_ms=-100_000)
+        self.core = e.ControllerCore(TIMES, start_ms=-100_000)
         self.channels: dict[int, MemoryChannel] = {}
         self.silent = False
         self.delay_s = 0.0

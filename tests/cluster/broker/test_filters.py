@@ -8,12 +8,8 @@ import pytest
 from expressions import Expressions
 
 from tandemmq.cluster.broker.errors import FilterNotServed, SubscriptionUnparsable
-from tandemmq.cluster.broker.reading.filters import (
-    NAMES_SOUGHT_MAX,
-    is_tag_expression,
-    parse_filter,
-    parse_tags,
-)
+from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_filter, parse_tags
+from tandemmq.cluster.broker.reading.propertyfilters import NAMES_SOUGHT_MAX
 from tandemmq.cluster.sql92.grammar import compile_expression
 from tandemmq.cluster.sql92.tokens import ExpressionRefused
 from tandemmq.storage import EVERYTHING, decode_properties

@@ -9,11 +9,11 @@ import pytest
 
 from tandemmq.cluster.controller.reign import HELD_MAX, Reign
 from tandemmq.cluster.controller.store import Changes, LeadershipLost, StoreUnreachable
-from tandemmq.replication import ControllerCore, GroupRecord, LeaseTimes
+from tandemmq.replication import GroupRecord, LeaseTimes
 from tandemmq.replication import election as e
 
 
-class RecordingCore(ControllerCore):
+class RecordingCore(e.ControllerCore):
     """A core that writes down what it decides."""
 
     made: list[e.Effect]
