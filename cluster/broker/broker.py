@@ -59,7 +59,7 @@ from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
 from tandemmq.cluster.broker.standing.standing import OnMaster, Standing
 from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
-from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.groups import LOCKS_OF, GroupTable
 from tandemmq.cluster.broker.tables.lives import Lives
 from tandemmq.cluster.broker.tables.metasync import Tables, TableSync
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
@@ -144,8 +144,10 @@ class Broker:
             clock,
         )
         store.tombstones.listen(self._deletions_changed, self._topic_deleted)
-        self.locks = QueueLocks()
-        self.locks.reign_began(clock.monotonic_ms())
+        self.locks = QueueLocks(
+            config.config_path / "queueLocks.json",
+            lambda group: self.groups.file.changed(LOCKS_OF + group),  # slaves learn of them, too
+        )
         synchronous = config.storage.flush_mode is FlushMode.SYNC
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms, disk_too=synchronous)
         self.dispatch = Dispatch(store)
@@ -194,6 +196,7 @@ class Broker:
                 lambda: (self.standing.broker_id, self.standing.incarnation),
                 self.resting.holds,
                 self.guarding,
+                self.locks,
             ),
             clock,
             QueueStarts(self.topics, store),
@@ -299,7 +302,7 @@ class Broker:
         )
 
     def _role_changed(self, role: Role) -> None:
-        self.cuts.following = role is Role.SLAVE
+        self.cuts.following = self.locks.following = role is Role.SLAVE
         if role is Role.SLAVE:
             self.cuts.end()
             return
@@ -366,7 +369,7 @@ class Broker:
             self.pulls,
             QueryHandler(config, store),
             ClientHandlers(config, clock, topics, groups, consumers, producers),
-            LockHandlers(self.locks, consumers, standing, config.name, clock),
+            LockHandlers(self.locks, standing, self.table_readers, clock),
             OffsetHandlers(store, topics, groups, offsets, self.cuts),
             TopicAdminHandlers(
                 config,
@@ -425,6 +428,7 @@ class Broker:
                 self.table_readers,
                 self.resting,
                 self.guarding.shared_tree,
+                self.locks.told,
             ),
             UserHandlers(config, self.guarding, standing, self.table_readers),
             *self._account_handlers(),
@@ -476,7 +480,8 @@ class Broker:
             self.timers.pending.load()
         self.table_sync.start(self.standing.role)
         self.cuts.load()
-        self.cuts.following = self.standing.role is Role.SLAVE
+        self.locks.load(self.clock.monotonic_ms())
+        self.cuts.following = self.locks.following = self.standing.role is Role.SLAVE
         if self.cuts.following:
             self.cuts.end()
         elif why := self._why_shorter():
@@ -500,7 +505,7 @@ class Broker:
         self.guarding.file.save()
         self.transactions.metrics.save()
         self.timers.pending.flush_now()
-        for table in (self.topics, self.groups, self.offsets, self.schedule, self.cuts):
+        for table in (self.topics, self.groups, self.offsets, self.schedule, self.cuts, self.locks):
             table.file.save()
             if table.file.unsaved:  # INV-41: some messages will come twice
                 log.warning("left as it was, its log is not confirmed path=%s", table.file.path)
@@ -508,7 +513,7 @@ class Broker:
     def jobs(self) -> dict[str, Job]:
         """What runs from before the first request until after the last."""
         config, clock = self.config, self.clock
-        loaded = (self.offsets, self.groups, self.topics, self.schedule, self.cuts)
+        loaded = (self.offsets, self.groups, self.topics, self.schedule, self.cuts, self.locks)
         tables = [self.deletions, self.guarding.file, *(each.file for each in loaded)]
         jobs: dict[str, Job] = {
             "dispatch": self.dispatch.run,

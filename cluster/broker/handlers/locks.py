@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
 import msgspec
 
+from tandemmq.cluster.broker.errors import NotMaster
 from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_group,
     dumps,
-    parse_body,
     queue_json,
     read_body,
     refusing,
 )
 from tandemmq.cluster.broker.reading.locks import QueueLocks, QueueName
-from tandemmq.cluster.broker.reading.members import ConsumerMembers, Peer
+from tandemmq.cluster.broker.reading.members import Peer
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables import names
+from tandemmq.cluster.broker.tables.tablereaders import TableReaders
 from tandemmq.cluster.logs import once_per
-from tandemmq.cluster.remoting.codes import VERSION_V3_1_8, RequestCode, ResponseCode
+from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Handler
-from tandemmq.cluster.remoting.errors import ConnectionLost, RemotingError
 from tandemmq.cluster.remoting.headers import Int32
 from tandemmq.storage import Clock
 
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 _silent = once_per(10)
 
 QUEUES_MAX: Final = 20_000  # of one request
-ASK_TIMEOUT_MS: Final = 800  # clients wait a second for their locks
 
 
 class QueueOnWire(msgspec.Struct, rename="camel"):
@@ -66,42 +64,18 @@ class LockBody(msgspec.Struct, rename="camel"):
         ]
 
 
-class QueueState(msgspec.Struct):
-    """What a member says of one queue; `locked` also of one that it is about to leave, at work still."""
-
-    locked: bool = False
-
-
-class MemberState(msgspec.Struct):
-    """Of the answer to GET_CONSUMER_RUNNING_INFO; keys are queues as JSON text."""
-
-    mqTable: dict[str, QueueState] | None = None
-
-    def locked(self) -> list[QueueName]:
-        """The queues it goes by a lock of. Raises Refused."""
-        names = [key for key, state in (self.mqTable or {}).items() if state.locked]
-        wanted = [parse_body(QueueOnWire, name.encode()) for name in names[:QUEUES_MAX]]
-        return [QueueName(each.topic, each.broker_name, each.queue_id) for each in wanted]
-
-
 class LockHandlers:
     """Source: RocketMQ's AdminBrokerProcessor, lockBatchMQ and unlockBatchMQ.
 
-    name  of this broker's group: locks of other groups' queues are not ours to keep
+    readers  slaves, which must know of a lock before its holder does
     """
 
     def __init__(
-        self,
-        locks: QueueLocks,
-        consumers: ConsumerMembers,
-        standing: Standing,
-        name: str,
-        clock: Clock,
+        self, locks: QueueLocks, standing: Standing, readers: TableReaders, clock: Clock
     ) -> None:
         self._locks = locks
         self._standing = standing
-        self._consumers = consumers
-        self._name = name
+        self._readers = readers
         self._clock = clock
 
     def table(self) -> dict[int, Handler]:
@@ -112,52 +86,37 @@ class LockHandlers:
 
     async def handle_lock_batch_mq(self, command: Command, connection: Peer) -> Command:
         body = await read_body(LockBody, command)
-        check_group(body.consumer_group)
-        queues = body.queues()
-        # A client whose route is old asks who is no master any more, and that one knows of no lock.
-        if self._standing.role is Role.SLAVE or not await self._all_known(body.consumer_group):
-            queues = []  # who asks again soon may have them
-        granted = self._locks.lock(
-            body.consumer_group, body.client_id, queues, self._clock.monotonic_ms()
-        )
+        group, client_id = body.consumer_group, body.client_id
+        check_group(group)
+        granted: list[QueueName] = []
+        if self._gives:  # who is refused asks again soon
+            now_ms = self._clock.monotonic_ms()
+            granted = self._locks.lock(group, client_id, body.queues(), now_ms)
+            if new := self._locks.unkept(group, granted):
+                kept = new if await self._kept(group) else []
+                granted = [queue for queue in granted if queue not in new]
+                granted += self._locks.kept(group, client_id, kept)
         listed = [queue_json(*queue) for queue in granted]
         return command.reply(body=dumps({"lockOKMQSet": listed}))
 
-    async def _all_known(self, group: str) -> bool:
-        """Ask each member once in a reign what it holds by locks of the reign before; False: one did not say.
+    @property
+    def _gives(self) -> bool:
+        """Whether this is the master for certain. A client whose route is old asks who is none any more, and one that
+        may have been replaced would prolong what its successor gives away."""
+        refused = self._standing.refusal()
+        replaced = refused is not None and isinstance(refused.why, NotMaster)
+        return self._standing.role is not Role.SLAVE and not replaced
 
-        RocketMQ's brokers do not, and after a change of the master two members may consume one queue.
-        """
-        ids = self._consumers.client_ids(group)
-        unasked = self._locks.unasked(group, ids, self._clock.monotonic_ms())
-        answers = await asyncio.gather(*(self._ask(group, client_id) for client_id in unasked))
-        return all(answers)
-
-    async def _ask(self, group: str, client_id: str) -> bool:
-        member = self._consumers.find(group, client_id)
-        if member is None or member.version < VERSION_V3_1_8:
-            return True
-        request = Command(
-            RequestCode.GET_CONSUMER_RUNNING_INFO,
-            {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"},
-        )
+    async def _kept(self, group: str) -> bool:
+        """Wait until the locks of now outlive this process and, where sends wait for slaves, this broker."""
         try:
-            answer = await member.connection.request(request, ASK_TIMEOUT_MS)
-            state = await read_body(MemberState, answer)
-            held = [queue for queue in state.locked() if queue.broker_name == self._name]
-        except ConnectionLost:
-            return True  # it is gone
-        except (RemotingError, Refused) as problem:
-            _silent.warning(
-                log,
-                "locks of a member not known group=%s client=%s why=%s",
-                group,
-                client_id,
-                problem,
-            )
-            return False
-        self._locks.claimed(group, client_id, held, self._clock.monotonic_ms())
-        return True
+            await self._locks.file.saved()
+            lacking = await self._readers.share()
+        except (OSError, NotMaster) as problem:
+            lacking = str(problem)
+        if lacking is not None:
+            _silent.warning(log, "queue locks not given yet group=%s why=%s", group, lacking)
+        return lacking is None
 
     async def handle_unlock_batch_mq(self, command: Command, connection: Peer) -> Command:
         body = await read_body(LockBody, command)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
 from tandemmq.cluster.broker.reading.members import Peer
 from tandemmq.cluster.broker.sending.delay import DelaySchedule
-from tandemmq.cluster.broker.tables.groups import GroupTable
+from tandemmq.cluster.broker.tables.groups import LOCKS_OF, GroupTable
 from tandemmq.cluster.broker.tables.metasync import (
     CHANGES,
     HOLD,
@@ -52,9 +52,15 @@ class TableHandlers:
         readers: TableReaders,
         resting: Resting,
         users: Callable[[], dict[str, Any] | None],
+        locks: Callable[[Iterable[str] | None], dict[str, Any]],
     ) -> None:
-        """users: with all rules, for slaves of ours, which prove who they are; None where nobody does"""
+        """For slaves of ours, with the groups:
+
+        users  with all rules, where slaves prove who they are; None where nobody does
+        locks  of the queues of these groups, or of all
+        """
         self._users = users
+        self._locks = locks
         self._store = store
         self._readers = readers
         self._topics = topics
@@ -118,12 +124,16 @@ class TableHandlers:
         return self._follow(command, self._groups.file, self._group_tree)
 
     def _group_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
+        if STAMP not in (command.ext or {}):
+            return self._groups.to_json()
         if names is None:
-            tree = self._groups.to_json()
+            tree = {**self._groups.to_json(), "queueLocks": self._locks(None)}
         else:
-            tree = self._groups.some_json(names - {""})
-        told = STAMP in (command.ext or {}) and (names is None or "" in names)
-        users = self._users() if told else None
+            locked = {name for name in names if name.startswith(LOCKS_OF)}
+            tree = self._groups.some_json(names - locked - {""})
+            if locked:
+                tree["queueLocks"] = self._locks(name.removeprefix(LOCKS_OF) for name in locked)
+        users = self._users() if names is None or "" in names else None
         return tree if users is None else {**tree, "access": users}
 
     def handle_get_all_message_request_mode(self, command: Command, connection: Peer) -> Command:

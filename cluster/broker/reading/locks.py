@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.storage import CorruptFile
 
 #: a lock that is not renewed for this long is free
-LOCK_LIVES_MS = 60_000
+LOCK_LIVES_MS: Final = 60_000
 #: so long a client works on by a lock that it cannot renew (RocketMQ's clients and ours)
-LOCK_TRUSTED_MS = 30_000
+LOCK_TRUSTED_MS: Final = 30_000
 #: locks of all groups; beyond it queues that nobody holds are not granted (about 150 MB)
-LOCKS_MAX = 500_000
+LOCKS_MAX: Final = 500_000
 
 
 class QueueName(NamedTuple):
@@ -22,98 +28,160 @@ class QueueName(NamedTuple):
     queue_id: int
 
 
+#: group -> client -> its queues: what is on the disk, and what slaves are told
+LockTree: TypeAlias = dict[str, dict[str, list[tuple[str, str, int]]]]
+
+
+class _Kept(msgspec.Struct):
+    """config/queueLocks.json, and what a slave is told. whole: groups that are not in it hold nothing."""
+
+    groups: LockTree = {}
+    whole: bool = True
+
+
 @dataclass(slots=True)
 class _Lock:
+    """kept: who is elected next, and who starts on this disk, knows of it."""
+
     client_id: str
     renewed_ms: int
+    kept: bool = False
 
     def free(self, now_ms: int) -> bool:
         return now_ms - self.renewed_ms > LOCK_LIVES_MS
 
 
 class QueueLocks:
-    """group -> queue -> its holder. In memory only: a new master, or one that restarted, knows none.
+    """group -> queue -> its holder. Times are monotonic.
 
-    For LOCK_TRUSTED_MS its members go by locks of the reign before: they are asked what they hold, and that counts.
-    Times are monotonic.
+    INV-45: a lock is answered when the disk has it and, where sends wait for slaves, every member of the set. Who
+    reigns next goes by it for as long as its holder does, so no queue has two. Renewals change no holder.
 
-    Source: RocketMQ's RebalanceLockManager.
+    Source: RocketMQ's RebalanceLockManager, whose locks die with their master.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, shared: Callable[[str], None]) -> None:
+        """shared: called with a group when a queue of it has another holder; slaves are told then."""
+        self.file = SavedFile(path, self.to_json)
+        self._shared = shared
+        self.following = (
+            False  # a slave: locks are its master's, and only that one hears of renewals
+        )
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
         self._count = 0
-        self._trusted_until_ms: int | None = None
-        self._asked: dict[str, set[str]] = {}  # group -> clients that said what they hold
-
-    def reign_began(self, now_ms: int) -> None:
-        """This broker gives locks from now on; those it gave before may be others' since."""
-        self._groups.clear()
-        self._count = 0
-        self._asked.clear()
-        self._trusted_until_ms = now_ms + LOCK_TRUSTED_MS
-
-    def unasked(self, group: str, client_ids: Iterable[str], now_ms: int) -> list[str]:
-        """Who of these may hold a lock of the reign before that nobody here knows of."""
-        if self._trusted_until_ms is None:
-            return []
-        if now_ms >= self._trusted_until_ms:
-            self._trusted_until_ms = None
-            self._asked.clear()
-            return []
-        asked = self._asked.get(group, ())
-        return [client_id for client_id in client_ids if client_id not in asked]
-
-    def claimed(self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int) -> None:
-        """A client says that it holds these by a lock of the reign before: for as long as it goes by that."""
-        self._asked.setdefault(group, set()).add(client_id)
-        renewed_ms = now_ms - LOCK_LIVES_MS + LOCK_TRUSTED_MS
-        locks = self._groups.setdefault(group, {})
-        for queue in queues:
-            if queue not in locks and self._count < LOCKS_MAX:
-                locks[queue] = _Lock(client_id, renewed_ms)
-                self._count += 1
-        if not locks:
-            del self._groups[group]
 
     def __len__(self) -> int:
         return self._count
+
+    # -- keeping -----------------------------------------------------------------------
+
+    def load(self, now_ms: int) -> None:
+        """What the process before gave away. Raises storage.CorruptFile, OSError."""
+        found = self.file.load()
+        if found is not None:
+            try:
+                self._take(msgspec.convert(found, _Kept))
+            except ValueError as problem:
+                raise CorruptFile(f"{self.file.path}: {problem}") from None
+        self.reign_began(now_ms)
+
+    def reign_began(self, now_ms: int) -> None:
+        """This broker gives locks from now on. Those of before count for as long as their holders go by them."""
+        self.following = False
+        renewed_ms = now_ms - LOCK_LIVES_MS + LOCK_TRUSTED_MS
+        for locks in self._groups.values():
+            for lock in locks.values():
+                lock.renewed_ms = renewed_ms
+
+    def told(self, groups: Iterable[str] | None) -> dict[str, Any]:
+        """For slaves: of these groups, or of all."""
+        names = self._groups.keys() if groups is None else groups
+        return {"whole": groups is None, "groups": {group: self._tree(group) for group in names}}
+
+    def to_json(self) -> dict[str, Any]:
+        return self.told(None)
+
+    def _tree(self, group: str) -> dict[str, list[QueueName]]:
+        found: dict[str, list[QueueName]] = {}
+        for queue, lock in self._groups.get(group, {}).items():
+            found.setdefault(lock.client_id, []).append(queue)
+        return found
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        """A slave is told what its master gave away. Raises ValueError; then nothing changed."""
+        self._take(msgspec.convert(tree, _Kept))
+        self.file.changed()
+
+    def _take(self, kept: _Kept) -> None:
+        if kept.whole:
+            self._groups.clear()
+        for group, clients in kept.groups.items():
+            self._groups[group] = {
+                QueueName(*queue): _Lock(client_id, 0, kept=True)
+                for client_id, queues in clients.items()
+                for queue in queues
+            }
+            if not self._groups[group]:
+                del self._groups[group]
+        self._count = sum(map(len, self._groups.values()))
+
+    def _changed(self, group: str) -> None:
+        self.file.changed()
+        self._shared(group)
+
+    # -- locking -----------------------------------------------------------------------
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[QueueName], now_ms: int
     ) -> list[QueueName]:
         """Lock or renew each queue that is free, expired or the client's own.
 
-        Those it holds now.
+        Those it holds now. Of those that unkept() names it is told when they are kept.
         """
         locks = self._groups.setdefault(group, {})
         granted = []
+        changed = False
         for queue in queues:
             held = locks.get(queue)
+            if held is not None and held.client_id == client_id:
+                held.renewed_ms = now_ms
+                granted.append(queue)
+                continue
             if held is None:
                 if self._count >= LOCKS_MAX:
                     continue
                 self._count += 1
-            elif held.client_id != client_id and not held.free(now_ms):
+            elif not held.free(now_ms):
                 continue
             locks[queue] = _Lock(client_id, now_ms)
             granted.append(queue)
+            changed = True
         if not locks:
             del self._groups[group]
+        if changed:
+            self._changed(group)
         return granted
+
+    def unkept(self, group: str, queues: Iterable[QueueName]) -> list[QueueName]:
+        """Those of which a successor may not know who holds them."""
+        locks = self._groups.get(group, {})
+        return [queue for queue in queues if queue in locks and not locks[queue].kept]
+
+    def kept(self, group: str, client_id: str, queues: Iterable[QueueName]) -> list[QueueName]:
+        """A successor knows of these locks; those that are this client's still."""
+        locks = self._groups.get(group, {})
+        found = []
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                lock.kept = True
+                found.append(queue)
+        return found
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
         """Free the queues that this client holds; others are not its to free."""
-        locks = self._groups.get(group)
-        if locks is None:
-            return
-        for queue in queues:
-            held = locks.get(queue)
-            if held is not None and held.client_id == client_id:
-                del locks[queue]
-                self._count -= 1
-        if not locks:
-            del self._groups[group]
+        locks = self._groups.get(group, {})
+        self._free(group, [q for q in queues if q in locks and locks[q].client_id == client_id])
 
     def any_held(self, group: str, now_ms: int) -> bool:
         """Whether the group consumes in order just now.
@@ -124,9 +192,19 @@ class QueueLocks:
 
     def expire(self, now_ms: int) -> None:
         """Forget locks that nobody renewed."""
+        if self.following:
+            return
         for group, locks in list(self._groups.items()):
-            for queue in [queue for queue, lock in locks.items() if lock.free(now_ms)]:
-                del locks[queue]
-                self._count -= 1
-            if not locks:
-                del self._groups[group]
+            self._free(group, [queue for queue, lock in locks.items() if lock.free(now_ms)])
+
+    def _free(self, group: str, queues: Iterable[QueueName]) -> None:
+        freed = set(queues)
+        if not freed:
+            return
+        locks = self._groups[group]
+        for queue in freed:
+            del locks[queue]
+        self._count -= len(freed)
+        if not locks:
+            del self._groups[group]
+        self._changed(group)

@@ -18,6 +18,8 @@ from tandemmq.storage import Clock
 
 #: bit of the forbidden table that stops a group from reading a topic
 FORBIDDEN_READ = 1 << 2
+#: in front of a group whose queue locks changed, in the file's names of changes; no group is called so
+LOCKS_OF = ":"
 
 
 class GroupConfig(msgspec.Struct, rename="camel", omit_defaults=False):

@@ -36,6 +36,7 @@ class Read:
 
     deleted    log offsets by deleted topic, and where the log of that master begins; None: it did not say
     access     users and rules, which come with the groups; None: they are as they were
+    locks      queue locks, which do so too
     gone       None, and entries are the whole table; else they are what changed, and these went
     """
 
@@ -47,6 +48,7 @@ class Read:
     log_start: int = 0
     gone: Sequence[str] | None = None
     access: Mapping[str, Any] | None = None
+    locks: Mapping[str, Any] | None = None
 
 
 def read_topics(body: bytes | memoryview) -> Read:
@@ -94,10 +96,17 @@ def read_groups(body: bytes | memoryview) -> Read:
     if tree.get("forbiddenTable") is not None:
         forbidden, more = _entries(tree["forbiddenTable"], bits)
         skipped += more
-    access = tree.get("access")
-    if access is not None and not isinstance(access, dict):
-        raise TableRefused("its users are no table")
-    return Read(groups, _version(tree), skipped, forbidden, gone=_gone(tree), access=access)
+    access, locks = (_beside(tree, name) for name in ("access", "queueLocks"))
+    return Read(
+        groups, _version(tree), skipped, forbidden, gone=_gone(tree), access=access, locks=locks
+    )
+
+
+def _beside(tree: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    found = tree.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise TableRefused(f"its {name} is no table")
+    return found
 
 
 def read_offsets(body: bytes | memoryview) -> Read:

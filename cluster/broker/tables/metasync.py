@@ -79,13 +79,13 @@ class Requests(Protocol):
     async def close(self) -> None: ...
 
 
-class AccessCopy(Protocol):
-    """Where users and rules go that come with the groups; Guarding is one."""
+class Companion(Protocol):
+    """What comes with the groups: users and rules (Guarding), queue locks (QueueLocks)."""
 
     file: SavedFile
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        """Raises ValueError; then nothing changed."""
+        """Become what the master's is. Raises ValueError; then nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ class Tables:
     store: MessageStore
     reader: Callable[[], tuple[int, int]]
     holds: Callable[[int], bool] = lambda end: True
-    access: AccessCopy | None = None
+    access: Companion | None = None
+    locks: Companion | None = None
 
     def file(self, code: RequestCode) -> SavedFile:
         """The file of the table that a request asks for."""
@@ -479,8 +480,9 @@ class TableSync:
 
     async def _saved(self, file: SavedFile) -> None:
         """Raises OSError."""
-        access = self._tables.access
-        for each in (file, self._tables.deletions, *((access.file,) if access else ())):
+        tables = self._tables
+        along = [each.file for each in (tables.access, tables.locks) if each is not None]
+        for each in (file, tables.deletions, *along):
             if each.unsaved:
                 await each.saved()
 
@@ -494,6 +496,8 @@ class TableSync:
         tables = self._tables
         if read.access is not None and tables.access is not None:
             tables.access.adopt(read.access)
+        if read.locks is not None and tables.locks is not None:
+            tables.locks.adopt(read.locks)
         match kind.code:
             case RequestCode.GET_ALL_TOPIC_CONFIG:
                 self._take_topics(read, found.log_end)

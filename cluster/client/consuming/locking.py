@@ -26,10 +26,13 @@ class QueueLocks:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
+        self._owed: dict[MessageQueue, float] = {}  # not given back, until when that matters
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """The queues that are ours now. A broker that does not answer grants nothing."""
         parts = _by_broker(queues)
+        for queue in self._owed.keys() & {each for part in parts.values() for each in part}:
+            del self._owed[queue]  # it is ours again
         granted = await asyncio.gather(*(self._lock(name, part) for name, part in parts.items()))
         return set().union(*granted)
 
@@ -49,9 +52,22 @@ class QueueLocks:
         return found & set(queues)
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back. One that stays is free when the broker has waited 60 s."""
+        """Give locks back. One that stays is free when the broker has waited 60 s; settle() tries again."""
         parts = _by_broker(queues)
         await asyncio.gather(*(self._unlock(name, part) for name, part in parts.items()))
+
+    async def settle(self) -> bool:
+        """Give back what could not be given back: a new master goes by what it knows of the one before.
+
+        Whether nothing is left.
+        """
+        now_s = asyncio.get_running_loop().time()
+        owed = {queue: until_s for queue, until_s in self._owed.items() if now_s < until_s}
+        self._owed.clear()
+        if owed:
+            await self.unlock(owed)
+            self._owed = {queue: owed.get(queue, until_s) for queue, until_s in self._owed.items()}
+        return not self._owed
 
     async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
         instance = self._instance
@@ -67,6 +83,8 @@ class QueueLocks:
             log.warning(
                 "queues not unlocked group=%s broker=%s why=%s", self._group, broker_name, problem
             )
+            until_s = asyncio.get_running_loop().time() + LOCK_VALID_S
+            self._owed |= dict.fromkeys(queues, until_s)
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -206,8 +206,7 @@ class Membership:
                 ordered=self._policy.ordered,
                 started_ms=self._started_ms,
                 subscriptions=[each.as_json() for each in self.subscriptions.values()],
-                # also those that a listener is still at work on: a new master must not give them away
-                queues={queue: held.cache for queue, held in (self.leaving | self.held).items()},
+                queues={queue: held.cache for queue, held in self.held.items()},
                 commits=self.offsets.all(),
                 rates={
                     topic: self.rates.as_json(topic, self.instance.clock.now_ms())
@@ -291,6 +290,8 @@ class Membership:
         """One round over all topics. False when something could not be settled: try again soon."""
         async with self._rounds:
             finished = await self._let_go()
+            if self._locks is not None:
+                finished = await self._locks.settle() and finished
             for topic in self.topics():
                 try:
                     change = await self._plan(topic)
@@ -368,7 +369,9 @@ class Membership:
                 pass  # the timer's turn
             began_s = loop.time()
             caches = {queue: held.cache for queue, held in self.held.items()}
-            granted = await locks.lock(caches)
+            granted = await locks.lock(
+                [*caches, *self.leaving]
+            )  # there a listener is at work still
             self._lock_now.clear()
             for queue, cache in caches.items():
                 if queue in granted:
@@ -378,7 +381,7 @@ class Membership:
                 else:
                     cache.locked_until_s = 0.0
                     log.warning("queue lock lost group=%s queue=%s", self.group, queue)
-            if len(granted) < len(caches):
+            if not granted.issuperset(caches):
                 await asyncio.sleep(REBALANCE_RETRY_S)
                 self._lock_now.set()
 

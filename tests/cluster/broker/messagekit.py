@@ -210,7 +210,7 @@ class Kit:
         self.groups.load()
         self.offsets = OffsetTable(path / "consumerOffset.json", clock)
         self.members = ConsumerMembers()
-        self.locks = QueueLocks()
+        self.locks = QueueLocks(path / "queueLocks.json", lambda group: None)
         synchronous = config.storage.flush_mode is FlushMode.SYNC
         self.acks = Acks(clock, config.storage.sync_flush_timeout_ms, disk_too=synchronous)
         self.wakes = 0

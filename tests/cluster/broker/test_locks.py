@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-import pytest
-from brokerkit import Asker, FakeConnection, MakeBroker
+import asyncio
+from pathlib import Path
+from typing import Any
 
+import pytest
+from brokerkit import Asker, MakeBroker, TwoClocks
+from test_metasync import Pair, pair
+from test_tablereaders import hear
+
+from tandemmq.cluster.broker.errors import NotMaster
 from tandemmq.cluster.broker.reading.locks import (
     LOCK_LIVES_MS,
     LOCK_TRUSTED_MS,
     QueueLocks,
     QueueName,
 )
-from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.errors import ConnectionLost, RequestTimedOut
+from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.standing.standing import SendRefused
+from tandemmq.storage import CorruptFile
+
+__all__ = ["pair"]
 
 ONE, TWO = QueueName("T", "broker-a", 0), QueueName("T", "broker-a", 1)
 
 
+class Locks(QueueLocks):
+    """Of a master that has no disk yet. told_of: the groups that slaves were told of."""
+
+    def __init__(self, path: Path = Path("nowhere")) -> None:
+        self.told_of: list[str] = []
+        super().__init__(path, self.told_of.append)
+
+
 def test_only_free_queues_are_granted() -> None:
-    locks = QueueLocks()
+    locks = Locks()
     assert locks.lock("G", "a", [ONE], 0) == [ONE]
     assert locks.lock("G", "b", [ONE, TWO], 0) == [TWO]
 
 
 def test_groups_do_not_compete() -> None:
-    locks = QueueLocks()
+    locks = Locks()
     locks.lock("G", "a", [ONE], 0)
     assert locks.lock("H", "b", [ONE], 0) == [ONE]
 
 
 def test_lock_lives_sixty_seconds_from_its_last_renewal() -> None:
-    locks = QueueLocks()
+    locks = Locks()
     locks.lock("G", "a", [ONE], 0)
     assert locks.lock("G", "a", [ONE], 50_000) == [ONE]
     assert locks.lock("G", "b", [ONE], 50_000 + LOCK_LIVES_MS) == []
@@ -38,7 +56,7 @@ def test_lock_lives_sixty_seconds_from_its_last_renewal() -> None:
 
 
 def test_only_the_holder_unlocks() -> None:
-    locks = QueueLocks()
+    locks = Locks()
     locks.lock("G", "a", [ONE, TWO], 0)
     locks.unlock("G", "b", [ONE])
     assert locks.lock("G", "b", [ONE], 0) == []
@@ -47,7 +65,7 @@ def test_only_the_holder_unlocks() -> None:
 
 
 def test_group_consumes_in_order_while_it_holds_a_live_lock() -> None:
-    locks = QueueLocks()
+    locks = Locks()
     assert not locks.any_held("G", 0)
     locks.lock("G", "a", [ONE], 0)
     assert locks.any_held("G", LOCK_LIVES_MS)
@@ -60,7 +78,7 @@ def test_locks_are_bounded_and_given_up_places_are_free_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tandemmq.cluster.broker.reading.locks.LOCKS_MAX", 1)
-    locks = QueueLocks()
+    locks = Locks()
     assert locks.lock("G", "a", [ONE, TWO], 0) == [ONE]
     assert locks.lock("H", "a", [ONE], 0) == []
     locks.unlock("G", "a", [ONE])
@@ -71,28 +89,96 @@ def test_locks_are_bounded_and_given_up_places_are_free_again(
     assert locks.lock("G", "a", [ONE], 0) == [ONE]
 
 
-def test_a_new_reign_knows_no_lock_and_whom_it_has_to_ask() -> None:
-    locks = QueueLocks()
-    locks.lock("G", "c1", [ONE], 0)
-    assert locks.unasked("G", ["c1", "c2"], 0) == []  # nobody reigned before
-    locks.reign_began(1_000)
-    assert len(locks) == 0
-    assert locks.unasked("G", ["c1", "c2"], 1_000) == ["c1", "c2"]
-    locks.claimed("G", "c1", [ONE], 1_000)
-    assert locks.unasked("G", ["c1", "c2"], 1_000) == ["c2"]
-    assert locks.unasked("H", ["c1"], 1_000) == ["c1"]
-    assert locks.unasked("G", ["c2"], 1_000 + LOCK_TRUSTED_MS) == []
+def test_a_change_of_holders_is_told_and_a_renewal_is_not() -> None:
+    locks = Locks()
+    locks.lock("G", "a", [ONE, TWO], 0)
+    generation = locks.file.generation
+    locks.lock("G", "a", [ONE, TWO], 10)
+    locks.unlock("G", "b", [ONE])
+    locks.expire(20)
+    assert locks.told_of == ["G"] and locks.file.generation == generation
+    locks.unlock("G", "a", [ONE])
+    locks.expire(11 + LOCK_LIVES_MS)
+    assert locks.told_of == ["G"] * 3
 
 
-def test_a_claim_counts_for_as_long_as_its_client_goes_by_it() -> None:
-    locks = QueueLocks()
-    locks.reign_began(0)
-    locks.claimed("G", "c1", [ONE], 500)
-    locks.claimed("G", "c2", [ONE, TWO], 500)  # who claims first has it
-    assert locks.lock("G", "c2", [ONE, TWO], 500 + LOCK_TRUSTED_MS) == [TWO]
-    assert locks.lock("G", "c2", [ONE], 501 + LOCK_TRUSTED_MS) == [ONE]
-    locks.unlock("G", "c2", [ONE, TWO])
-    assert len(locks) == 0
+def test_a_lock_is_new_until_a_successor_knows_of_it() -> None:
+    locks = Locks()
+    locks.lock("G", "a", [ONE, TWO], 0)
+    assert locks.unkept("G", [ONE, TWO]) == [ONE, TWO]
+    locks.unlock("G", "a", [TWO])
+    assert locks.kept("G", "a", [ONE, TWO]) == [ONE], "the other was given back meanwhile"
+    assert locks.lock("G", "a", [ONE, TWO], 1) == [ONE, TWO]
+    assert locks.unkept("G", [ONE, TWO]) == [TWO]
+    locks.unlock("G", "a", [ONE])
+    locks.lock("G", "b", [ONE], 2)
+    assert locks.unkept("G", [ONE]) == [ONE]
+    assert locks.kept("G", "a", [ONE]) == []
+    assert locks.unkept("G", [ONE]) == [ONE], "what was kept for one counts for nobody else"
+
+
+def test_a_new_reign_goes_by_the_locks_of_before_for_as_long_as_their_holders_do() -> None:
+    """INV-45"""
+    locks = Locks()
+    slave = Locks()
+    slave.following = True
+    locks.lock("G", "a", [ONE], 0)
+    slave.adopt(locks.told(None))
+    slave.expire(10 * LOCK_LIVES_MS)  # it hears of no renewal
+    assert len(slave) == 1
+    slave.reign_began(100_000)
+    assert slave.lock("G", "b", [ONE, TWO], 100_000 + LOCK_TRUSTED_MS) == [TWO]
+    assert slave.lock("G", "a", [ONE], 100_000 + LOCK_TRUSTED_MS) == [ONE]
+    assert slave.unkept("G", [ONE]) == []
+    slave.reign_began(200_000)
+    assert slave.lock("G", "b", [ONE], 200_001 + LOCK_TRUSTED_MS) == [ONE]
+    assert slave.unkept("G", [ONE]) == [ONE]
+
+
+def test_a_slave_is_told_of_some_groups_or_of_all() -> None:
+    master, slave = Locks(), Locks()
+    master.lock("G", "a", [ONE, TWO], 0)
+    master.lock("H", "b", [ONE], 0)
+    slave.adopt(master.told(None))
+    assert slave.to_json() == master.to_json() and len(slave) == 3
+    master.unlock("H", "b", [ONE])
+    master.unlock("G", "a", [ONE])
+    slave.adopt(master.told(["H"]))
+    assert len(slave) == 2
+    slave.adopt(master.told(["G"]))
+    assert slave.to_json() == master.to_json() and len(slave) == 1
+    master.unlock("G", "a", [TWO])
+    master.lock("I", "c", [TWO], 0)
+    slave.adopt(master.told(None))
+    assert slave.to_json() == master.to_json() and len(slave) == 1
+
+
+@pytest.mark.parametrize(
+    "tree", [{"groups": 7}, {"groups": {"G": {"a": [["T", "b"]]}}}, {"groups": {"G": {"a": "T"}}}]
+)
+def test_locks_that_are_none_change_nothing(tree: dict[str, Any]) -> None:
+    locks = Locks()
+    locks.lock("G", "a", [ONE], 0)
+    with pytest.raises(ValueError):
+        locks.adopt(tree)
+    assert len(locks) == 1
+
+
+def test_a_start_goes_by_the_locks_that_the_process_before_gave(tmp_path: Path) -> None:
+    path = tmp_path / "queueLocks.json"
+    locks = Locks(path)
+    locks.lock("G", "a", [ONE], 0)
+    locks.file.save()
+    again = Locks(path)
+    again.load(1_000)
+    assert again.lock("G", "b", [ONE], 1_000 + LOCK_TRUSTED_MS) == []
+    assert again.lock("G", "b", [ONE], 1_001 + LOCK_TRUSTED_MS) == [ONE]
+    path.write_text("[")
+    with pytest.raises(CorruptFile):
+        Locks(path).load(0)
+
+
+# -- requests
 
 
 def lock_body(client_id: str, queue_id: int = 0) -> dict[str, object]:
@@ -100,76 +186,72 @@ def lock_body(client_id: str, queue_id: int = 0) -> dict[str, object]:
     return {"consumerGroup": "G", "clientId": client_id, "mqSet": [queue]}
 
 
-def state(locked: bool, broker: str = "broker-a") -> Command:
-    """What a member answers to GET_CONSUMER_RUNNING_INFO, with objects as keys as Java writes it."""
-    text = (
-        f'{{"mqTable":{{{{"brokerName":"{broker}","queueId":0,"topic":"T"}}:'
-        f'{{"droped":false,"locked":{str(locked).lower()}}}}},"properties":{{}}}}'
-    )
-    return Command(0, body=text.encode())
-
-
-async def members(asker: Asker) -> tuple[FakeConnection, FakeConnection]:
-    """Two of one group, the first of which consumes in order; and a reign begins."""
-    first, second = FakeConnection(), FakeConnection()
-    await asker.heartbeat("G", "T", client_id="a", connection=first)
-    await asker.heartbeat("G", "T", client_id="b", connection=second)
-    first.answer, second.answer = state(True), state(False)
-    first.requests.clear()
-    second.requests.clear()
-    asker.broker.locks.reign_began(asker.clock.monotonic_ms())
-    return first, second
-
-
 async def granted(asker: Asker, client_id: str) -> bool:
     found = await asker.json(41, lock_body(client_id))
     return bool(found["lockOKMQSet"])
 
 
-async def test_a_new_master_gives_away_nothing_that_a_member_holds(asker: Asker) -> None:
-    first, second = await members(asker)
-    assert not await granted(asker, "b")
+async def test_a_lock_is_on_the_disk_before_its_holder_hears_of_it(asker: Asker) -> None:
+    """INV-45"""
     assert await granted(asker, "a")
-    assert [each.code for each in first.requests] == [307]
-    assert first.requests[0].ext == {"consumerGroup": "G", "clientId": "a", "jstackEnable": "false"}
-    assert len(second.requests) == 1  # each is asked once
-    await asker.ask(42, lock_body("a"))
-    assert await granted(asker, "b")
+    again = Locks(asker.broker.locks.file.path)
+    again.load(0)
+    assert again.to_json() == asker.broker.locks.to_json()
+    assert len(again) == 1
 
 
-async def test_a_holder_that_is_gone_is_waited_for_no_longer_than_it_trusts(asker: Asker) -> None:
-    await members(asker)
-    assert not await granted(asker, "b")
-    asker.clock.advance(LOCK_TRUSTED_MS + 1)
-    assert await granted(asker, "b")
-
-
-@pytest.mark.parametrize("answer", [RequestTimedOut("a", 307, 1), Command(0, body=b"[")])
-async def test_while_a_member_does_not_say_what_it_holds_nothing_is_given(
-    asker: Asker, answer: Command | Exception
+async def test_a_disk_that_takes_nothing_keeps_new_locks_back_and_renews_old_ones(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = await members(asker)
-    first.answer = answer
+    async def full() -> None:
+        raise OSError("no space left on device")
+
+    assert await granted(asker, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(asker.broker.locks.file, "saved", full)
+        assert await granted(asker, "a")
+        found = await asker.json(41, lock_body("b", queue_id=1))
+        assert found["lockOKMQSet"] == []
     assert not await granted(asker, "b")
-    first.answer = state(False)
-    assert await granted(asker, "b")
-
-
-async def test_members_that_left_and_locks_of_other_brokers_hold_nothing_up(asker: Asker) -> None:
-    first, _ = await members(asker)
-    first.answer = ConnectionLost("a")
-    assert await granted(asker, "b")
-    first, _ = await members(asker)
-    first.answer = state(True, "broker-b")
-    assert await granted(asker, "b")
-    asker.clock.advance(LOCK_TRUSTED_MS)
-    third = FakeConnection()
-    await asker.heartbeat("G", "T", client_id="c", connection=third)
-    third.requests.clear()
-    assert not await granted(asker, "c")
-    assert third.requests == []  # a reign that is old enough knows all locks
+    found = await asker.json(41, lock_body("b", queue_id=1))
+    assert len(found["lockOKMQSet"]) == 1
 
 
 async def test_a_slave_grants_nothing(make_broker: MakeBroker) -> None:
     asker = make_broker(brokerRole="SLAVE", brokerId="1")
     assert not await granted(asker, "a")
+
+
+async def test_who_may_have_been_replaced_prolongs_nothing(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await granted(asker, "a")
+    replaced = SendRefused(NotMaster("the lease is over"))
+    monkeypatch.setattr(asker.broker.standing, "refusal", lambda: replaced)
+    assert not await granted(asker, "a")
+
+
+async def test_a_lock_waits_for_the_slave_that_may_be_the_next_master(
+    pair: Pair, make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, clock: TwoClocks
+) -> None:
+    """INV-45: after the failover nobody else gets the queue."""
+    master, slave = pair.master, pair.slave
+    standing: Any = master.broker.standing
+    standing.role = Role.SYNC_MASTER
+    monkeypatch.setattr(type(standing), "in_sync", frozenset({1}))
+    assert await pair.round() and await hear(pair)
+    asking = asyncio.create_task(granted(master, "a"))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    assert await hear(pair)
+    assert not asking.done(), "it has it now, and says so with the next question"
+    hearing = asyncio.create_task(hear(pair))
+    assert await asking
+    assert slave.broker.locks.to_json() == master.broker.locks.to_json()
+    master.broker.table_readers.release_all()
+    await hearing
+    slave.broker.locks.reign_began(clock.monotonic_ms())
+    assert not await granted(slave, "b")
+    assert await granted(slave, "a")
+    clock.advance(LOCK_LIVES_MS + 1)
+    assert await granted(slave, "b")

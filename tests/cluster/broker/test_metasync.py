@@ -105,6 +105,7 @@ class Pair:
         self.tables = Tables(
             broker.topics, broker.deletions, broker.groups, broker.offsets, broker.schedule,
             broker.forget_topic, broker.stored_queues, broker.store, lambda: (1, 71),
+            locks=broker.locks,
         )  # fmt: skip
         self.starts = QueueStarts(broker.topics, broker.store)
         self.sync = TableSync(lambda: self.source, self.link, self.tables, clock, self.starts)
