@@ -1,6 +1,6 @@
 """Who may do what, in both of RocketMQ's generations of access control: decisions of every process, without I/O.
 
-    signature   what a signed request proves
+    signature   who signs requests, and what a signed one proves
     rights      resources, actions, policies, and which entry of a policy decides
     needs       the one table: what each request code needs
     users       users and their policies, and every change of them (2.0)

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from tandemmq.cluster.access.accounts import NOBODY, Accounts, PlainAccount
 from tandemmq.cluster.access.needs import Facts, Row, check_fields, is_for_super, only_super
 from tandemmq.cluster.access.rights import AccessRefused, Need, ResourceKind
-from tandemmq.cluster.access.signature import ACCESS_KEY, SECRET_FIELDS, is_signed
-from tandemmq.cluster.access.users import AccessUser, UserDirectory
+from tandemmq.cluster.access.signature import ACCESS_KEY, SECRET_FIELDS, AccessUser, is_signed
+from tandemmq.cluster.access.users import UserDirectory
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.command import Command
 

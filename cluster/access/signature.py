@@ -1,4 +1,4 @@
-"""What a signed request proves: HMAC-SHA1 over the values of its fields and its body. Core.
+"""Who signs requests, and what a signed one proves: HMAC-SHA1 over the values of its fields and its body. Core.
 
 The code, the names of the fields and the borders between values are not signed, and there is no time in it: who hears
 a signed request may send it again. Only TLS helps against that. Source: RocketMQ's AclUtils and AclSigner.
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandemmq.cluster.remoting.command import Command
 
@@ -25,6 +25,26 @@ SECRET_FIELDS: Final = (SIGNATURE, SECURITY_TOKEN)
 _ADDED_LATE: Final = ("__ZONE_NAME", "__ZONE_MODE", "_UNIQUE_KEY_QUERY")
 
 Body = bytes | memoryview | None
+
+
+class AccessUser(NamedTuple):
+    """Somebody who signs requests. A Super user may do everything."""
+
+    name: str
+    password: str
+    is_super: bool = False
+    is_enabled: bool = True
+
+    def to_json(self) -> dict[str, str]:
+        return {
+            "password": self.password,
+            "userStatus": "enable" if self.is_enabled else "disable",
+            "userType": "Super" if self.is_super else "Normal",
+            "username": self.name,
+        }
+
+    def __repr__(self) -> str:
+        return f"AccessUser({self.name!r})"  # never the password
 
 
 def signature_of(ext: Mapping[str, str], body: Body, secret_key: str) -> str:

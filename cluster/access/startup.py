@@ -16,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tandemmq.cluster.access.signature import sign_own
-from tandemmq.cluster.access.users import AccessUser
+from tandemmq.cluster.access.signature import AccessUser, sign_own
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.remoting.command import Command
 

@@ -6,7 +6,7 @@ Source: RocketMQ's AuthenticationMetadataManagerImpl, AuthorizationMetadataManag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from tandemmq.cluster.access.rights import (
     read_resource,
     read_rule,
 )
+from tandemmq.cluster.access.signature import AccessUser
 from tandemmq.cluster.remoting import bodies
 from tandemmq.cluster.remoting.codes import ResponseCode
 
@@ -35,26 +36,6 @@ NAME_CHARACTERS_MAX: Final = 1_024
 PASSWORD_CHARACTERS_MAX: Final = 4_096
 _NO: Final = ResponseCode.NO_PERMISSION
 _BAD: Final = ResponseCode.INVALID_PARAMETER
-
-
-class AccessUser(NamedTuple):
-    """Somebody who signs requests. A Super user may do everything."""
-
-    name: str
-    password: str
-    is_super: bool = False
-    is_enabled: bool = True
-
-    def to_json(self) -> dict[str, str]:
-        return {
-            "password": self.password,
-            "userStatus": "enable" if self.is_enabled else "disable",
-            "userType": "Super" if self.is_super else "Normal",
-            "username": self.name,
-        }
-
-    def __repr__(self) -> str:
-        return f"AccessUser({self.name!r})"  # never the password
 
 
 class UserBody(msgspec.Struct):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tandemmq.cluster.access.rights import AccessRefused
-from tandemmq.cluster.access.signature import ACCESS_KEY
-from tandemmq.cluster.access.users import AccessUser, RulesBody, UserBody
+from tandemmq.cluster.access.signature import ACCESS_KEY, AccessUser
+from tandemmq.cluster.access.users import RulesBody, UserBody
 from tandemmq.cluster.broker.access.guarding import Guarding
 from tandemmq.cluster.broker.handlers.requests import (
     Answer,

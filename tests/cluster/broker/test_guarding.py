@@ -25,9 +25,9 @@ from tandemmq.cluster.access.rights import (
     RuledResource,
     Rules,
 )
-from tandemmq.cluster.access.signature import sign, sign_own
+from tandemmq.cluster.access.signature import AccessUser, sign, sign_own
 from tandemmq.cluster.access.startup import AccessConfig
-from tandemmq.cluster.access.users import AccessUser, UserBody
+from tandemmq.cluster.access.users import UserBody
 from tandemmq.cluster.broker.access.guarding import StoredFacts
 from tandemmq.cluster.controller.config import ControllerConfig
 from tandemmq.cluster.nameserver.config import NameServerConfig
