@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from tandemmq.replication.announcing import UNCLEAN_ALLOWED, cleaned, differing_modes, set_change
+from tandemmq.replication.config import LeaseTimes
 from tandemmq.replication.controlevents import (
     AllowUnclean,
     AlterSyncSet,
@@ -101,20 +102,27 @@ STRANGERS_MAX: Final = 1000  # groups without a record, of which an epoch was he
 
 
 @dataclass(slots=True)
-class ControllerCore(Judge):
+class ControllerCore:
     """Gives out epochs and keeps the sets. INV-29: a new master is a member of the set that holds everything confirmed.
 
+    judge          what may be concluded from what the replicas said; fast is its, too
     start_ms       when this controller started: leases of before may be valid for election_wait_ms from then
     unclean        elect outside the set when nobody inside is left: loses data, loudly
     by_host        who proves nothing must come from the host that it registered
     """
 
+    times: LeaseTimes
+    fast: bool = True
     start_ms: int = 0
     unclean: bool = False
     by_host: bool = True
     groups: dict[str, GroupEvidence] = field(default_factory=dict)
     _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
+    judge: Judge = field(init=False)
     _strangers: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.times, self.fast)
 
     def load(self, records: Iterable[GroupRecord]) -> None:
         """Continue from what was persisted."""
@@ -205,20 +213,20 @@ class ControllerCore(Judge):
             remark = f"{event.group} belongs to cluster {group.record.cluster}, not {event.cluster}"
             effects.append(Answer(event.request, Code.INVALID_REQUEST, remark))
             return
-        live = self.live_of(group, event.replica)
+        live = self.judge.live_of(group, event.replica)
         restarted = event.incarnation == 0 or event.incarnation != known.incarnation
         doubt = refuse_registration(
             known, live, event, now_ms, self.times,
-            alive=self.alive(group, event.replica, now_ms), by_host=self.by_host, since_ms=self.start_ms,
+            alive=self.judge.alive(group, event.replica, now_ms), by_host=self.by_host, since_ms=self.start_ms,
         )  # fmt: skip
         if doubt is not None:
-            if of_another_line := self._of_another_line(group.record, event):
+            if of_another_line := self.judge.of_another_line(group.record, event):
                 doubt += f": {of_another_line}"
             if known.address:
                 self._doubted(group, f"registration of replica {event.replica}", doubt, effects)
             effects.append(Answer(event.request, Code.BROKER_ID_INVALID, doubt))
             return
-        short = self._came_back_short(group, event) if restarted else ""
+        short = self.judge.came_back_short(group, event) if restarted else ""
         self._attach(group, event.replica, event.session, now_ms)
         live.epoch, live.end, live.streaming = event.epoch, event.end, False
         live.proven = live.proven and not restarted
@@ -258,7 +266,7 @@ class ControllerCore(Judge):
 
     def _settle_mode(self, group: GroupEvidence, now_ms: int, effects: list[Effect]) -> None:
         """Take over the mode that the replicas agree on, and say who is configured otherwise, once."""
-        before, mode = group.record.mode, self._agreed_mode(group, now_ms)
+        before, mode = group.record.mode, self.judge.agreed_mode(group, now_ms)
         if mode != before:
             group.story.add(now_ms, f"mode {before} -> {mode}")
             self._change(group, effects, mode=mode)
@@ -280,7 +288,7 @@ class ControllerCore(Judge):
         record = group.record
         suspects = tuple(sorted({*record.suspects, replica}))
         self._change(group, effects, suspects=suspects)
-        if self._may_lead(group, now_ms):
+        if self.judge.may_lead(group, now_ms):
             self._drop_suspects(group, effects)
 
     def _drop_suspects(self, group: GroupEvidence, effects: list[Effect]) -> None:
@@ -307,7 +315,7 @@ class ControllerCore(Judge):
     # --- life signs ---
 
     def _attach(self, group: GroupEvidence, replica: int, session: int, now_ms: int) -> None:
-        live = self.live_of(group, replica)
+        live = self.judge.live_of(group, replica)
         if live.session != session:
             self._sessions.pop(live.session, None)
             live.session = session
@@ -365,7 +373,7 @@ class ControllerCore(Judge):
                 lease = True
                 self._settle_mode(group, now_ms, effects)
         if member.incarnation:
-            self._hear_confirmed(group, event, leading=leading)
+            self.judge.hear_confirmed(group, event, leading=leading)
         if not lease:
             self._elect(group, now_ms, effects, "heartbeat")
         effects.append(
@@ -379,7 +387,7 @@ class ControllerCore(Judge):
                 group.record.view(),
             )
         )
-        if self._worth_noting(group, event.replica, now_ms):
+        if self.judge.worth_noting(group, event.replica, now_ms):
             self._change(group, effects)  # last: nobody waits for it
 
     def _noted(self, group: GroupEvidence, members: dict[int, Member]) -> dict[int, Member]:
@@ -412,7 +420,7 @@ class ControllerCore(Judge):
             group.story.add(now_ms, f"session of master {found[1]} closed")
             self._probe(group, effects)
         self._elect(group, now_ms, effects, f"session of replica {found[1]} closed")
-        if any(self._newer(group, each) for each in group.record.members):
+        if any(self.judge.newer(group, each) for each in group.record.members):
             self._change(group, effects)  # it may come back with less: this is what it had
 
     def _probe(self, group: GroupEvidence, effects: list[Effect]) -> None:
@@ -458,7 +466,7 @@ class ControllerCore(Judge):
 
     def _on_alter_sync_set(self, event: AlterSyncSet, now_ms: int, effects: list[Effect]) -> None:
         group = self.groups.get(event.group)
-        problem = self._refuse_set(group, event, now_ms)
+        problem = self.judge.refuse_set(group, event, now_ms)
         if problem is None and group is not None:
             problem = self._refuse_sender(group, event, effects)
         if problem is not None or group is None:
@@ -502,25 +510,25 @@ class ControllerCore(Judge):
     def _elect(self, group: GroupEvidence, now_ms: int, effects: list[Effect], why: str) -> bool:
         """Elect whoever should be, if anybody may be. Whether there is a new master."""
         record = group.record
-        if self._has_forgotten(group):
+        if self.judge.has_forgotten(group):
             self._wait(group, effects)
             return False
-        if record.epoch == 0 or self._master_settled(group, now_ms):
+        if record.epoch == 0 or self.judge.master_settled(group, now_ms):
             return False
-        lacking = self.lacking(group)
+        lacking = self.judge.lacking(group)
         base = [each for each in record.base if each not in (*record.suspects, *lacking)]
         lossy = False
         if not base:
-            base = self._all_suspect(group, now_ms)
+            base = self.judge.all_suspect(group, now_ms)
             lossy = True
-        candidates = [each for each in base if self.alive(group, each, now_ms)]
+        candidates = [each for each in base if self.judge.alive(group, each, now_ms)]
         if not candidates and self.unclean:
-            candidates = [each for each in record.members if self.alive(group, each, now_ms)]
+            candidates = [each for each in record.members if self.judge.alive(group, each, now_ms)]
             lossy = True
         wanted = group.switch.successor if group.switch and group.resigned else NOBODY
         if record.electing_from and len(candidates) > 1 and record.master in candidates:
             candidates.remove(record.master)  # it was elected and did not make it
-        chosen = wanted if wanted in candidates else self._best(group, candidates)
+        chosen = wanted if wanted in candidates else self.judge.best(group, candidates)
         if chosen == NOBODY:
             self._wait(group, effects)
             return False
@@ -528,7 +536,7 @@ class ControllerCore(Judge):
         return True
 
     def _wait(self, group: GroupEvidence, effects: list[Effect]) -> None:
-        text = self._why_nobody(group)
+        text = self.judge.why_nobody(group)
         if text != group.waiting:
             group.waiting = text
             record = group.record
@@ -544,13 +552,13 @@ class ControllerCore(Judge):
         why: str,
     ) -> None:
         record = group.record
-        lossy = lossy or chosen in self.lacking(group) or self._has_forgotten(group)
+        lossy = lossy or chosen in self.judge.lacking(group) or self.judge.has_forgotten(group)
         assert lossy or chosen in record.base, (chosen, record)  # INV-29
         waits = (record.reigned_mode or record.mode) in WAITING_MODES
-        epoch = max(record.epoch, self._epoch_in_logs(group)) + 1
+        epoch = max(record.epoch, self.judge.epoch_in_logs(group)) + 1
         assert epoch <= EPOCH_MAX
         behind = not waits and chosen != record.reigned and record.reigned != NOBODY
-        declared = lossy or (behind and self._known_lost(group, chosen))
+        declared = lossy or (behind and self.judge.known_lost(group, chosen))
         before = record.base if not lossy else (chosen,)
         reigned, reigned_mode = record.reigned, record.reigned_mode
         if not record.members[chosen].incarnation:
@@ -565,7 +573,7 @@ class ControllerCore(Judge):
             electing_from=before, reigned=reigned, reigned_mode=reigned_mode, confirmed=group.confirmed,
             lossy_epoch=epoch if lossy or behind else record.lossy_epoch,
         )  # fmt: skip
-        ends = f"old end {self._old_end(group, record.reigned, live.end)}, new end {live.end}"
+        ends = f"old end {self.judge.old_end(group, record.reigned, live.end)}, new end {live.end}"
         text = f"replica {chosen} follows {record.reigned} in epoch {epoch}, {ends}, from {record.base}: {why}"
         group.story.add(now_ms, text)
         effects.append(
@@ -601,12 +609,16 @@ class ControllerCore(Judge):
             effects.append(Answer(event.request, Code.BROKER_NEED_TO_BE_REGISTERED, remark))
             return
         record = group.record
-        in_logs = self._epoch_in_logs(group)
+        in_logs = self.judge.epoch_in_logs(group)
         by_hand = event.designated and (event.unclean or self.unclean)
         if in_logs > EPOCH_MAX // 2 or (in_logs > record.epoch and not by_hand):
-            remark = self._forgotten(group)
+            remark = self.judge.forgotten(group)
             effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
-        elif record.epoch == 0 and event.replica > 0 and self.alive(group, event.replica, now_ms):
+        elif (
+            record.epoch == 0
+            and event.replica > 0
+            and self.judge.alive(group, event.replica, now_ms)
+        ):
             self._change(group, effects, sync_set=(event.replica,))
             why = "the group's first master"
             self._elected(group, event.replica, in_logs > 0, now_ms, effects, why)
@@ -614,7 +626,7 @@ class ControllerCore(Judge):
             effects += set_change(record, group.record, why)
         elif event.designated and (event.replica != record.master or in_logs > record.epoch):
             self._designate(group, event, now_ms, effects)
-        elif self._master_settled(group, now_ms):
+        elif self.judge.master_settled(group, now_ms):
             effects.append(Answer(event.request, Code.MASTER_STILL_EXIST, records=(record,)))
         elif self._elect(group, now_ms, effects, "asked for"):
             effects.append(Answer(event.request, records=(group.record,)))
@@ -628,11 +640,11 @@ class ControllerCore(Judge):
     ) -> None:
         """An operator wants this replica: a planned switchover, or the way out of a group without a master."""
         record = group.record
-        alive = self.alive(group, event.replica, now_ms)
-        distrusted = {*record.suspects, *self.lacking(group)}
+        alive = self.judge.alive(group, event.replica, now_ms)
+        distrusted = {*record.suspects, *self.judge.lacking(group)}
         inside = event.replica in record.base and event.replica not in distrusted
         # A stock master cannot be asked to hand over: it is deposed, as RocketMQ does.
-        if self._may_lead(group, now_ms) and record.members[record.master].incarnation:
+        if self.judge.may_lead(group, now_ms) and record.members[record.master].incarnation:
             master = group.live.get(record.master)
             ready = alive and inside and event.replica != record.master
             if not ready or master is None or group.switch is not None:
@@ -669,13 +681,15 @@ class ControllerCore(Judge):
             remark = f"unknown group {event.group}"
             effects.append(Answer(event.request, Code.BROKER_METADATA_NOT_EXIST, remark))
             return
-        alive = self._alive_of([group], now_ms)
+        alive = self.judge.alive_of([group], now_ms)
         effects.append(Answer(event.request, records=(group.record,), alive=alive))
 
     def _on_sync_state_data(self, event: SyncStateData, now_ms: int, effects: list[Effect]) -> None:
         found = [self.groups[name] for name in event.groups if name in self.groups]
         records = tuple(group.record for group in found)
-        effects.append(Answer(event.request, records=records, alive=self._alive_of(found, now_ms)))
+        effects.append(
+            Answer(event.request, records=records, alive=self.judge.alive_of(found, now_ms))
+        )
 
     def _on_clean_broker_data(
         self, event: CleanBrokerData, now_ms: int, effects: list[Effect]
@@ -686,13 +700,13 @@ class ControllerCore(Judge):
             effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
             return
         record = group.record
-        living = [each for each in event.replicas if self.alive(group, each, now_ms)]
+        living = [each for each in event.replicas if self.judge.alive(group, each, now_ms)]
         if not event.living_too and (living or (not event.replicas and record.master != NOBODY)):
             remark = f"alive: {living}" if living else f"replica {record.master} is master"
             effects.append(Answer(event.request, Code.INVALID_CLEAN_BROKER_METADATA, remark))
             return
         leaving = set(event.replicas) or set(record.members)
-        living = [each for each in leaving if self.alive(group, each, now_ms)]
+        living = [each for each in leaving if self.judge.alive(group, each, now_ms)]
         effects.append(cleaned(record, leaving, living))
         staying = {each: member for each, member in record.members.items() if each not in leaving}
         if not staying:

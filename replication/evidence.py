@@ -116,7 +116,7 @@ class Judge:
             return False
         return now_ms - live.heard_ms <= max(self.times.election_wait_ms, live.timeout_ms)
 
-    def _alive_of(self, groups: Iterable[GroupEvidence], now_ms: int) -> frozenset[tuple[str, int]]:
+    def alive_of(self, groups: Iterable[GroupEvidence], now_ms: int) -> frozenset[tuple[str, int]]:
         return frozenset(
             (group.record.name, each)
             for group in groups
@@ -126,7 +126,7 @@ class Judge:
 
     # --- the master that is ---
 
-    def _may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
+    def may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
         """Whether the recorded master may still acknowledge anything. INV-30: nobody is elected while it may."""
         record = group.record
         if record.master == NOBODY or record.electing_from or group.resigned:
@@ -150,7 +150,7 @@ class Judge:
                 return True
         return False
 
-    def _master_settled(self, group: GroupEvidence, now_ms: int) -> bool:
+    def master_settled(self, group: GroupEvidence, now_ms: int) -> bool:
         """Whether there is a master and no reason to look for another."""
         record = group.record
         if record.master == NOBODY or group.resigned:
@@ -159,9 +159,9 @@ class Judge:
             on_its_way = now_ms - group.lease_ms <= ACTIVATION_MS_MAX
             trusted = self._trusted(record, record.master)
             return on_its_way and trusted and self.alive(group, record.master, now_ms)
-        return self._may_lead(group, now_ms)
+        return self.may_lead(group, now_ms)
 
-    def _refuse_set(
+    def refuse_set(
         self, group: GroupEvidence | None, event: AlterSyncSet, now_ms: int
     ) -> tuple[Code, str] | None:
         """Why the master may not change its set; None when it may. The order of checks is RocketMQ's.
@@ -172,7 +172,7 @@ class Judge:
             return Code.ALTER_SYNC_STATE_SET_FAILED, f"unknown group {event.group}"
         record = group.record
         if group.outdated:
-            return Code.FENCED_MASTER_EPOCH, self._forgotten(group)
+            return Code.FENCED_MASTER_EPOCH, self.forgotten(group)
         now = frozenset(record.sync_set)
         forgotten = event.number > record.set_number
         if event.members == now and not event.reaffirm and not forgotten:
@@ -222,7 +222,7 @@ class Judge:
 
     # --- what the group promises ---
 
-    def _agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
+    def agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
         """The strictest mode that a replica says, and no less than the present one while somebody may rely on that.
 
         A promise ends when every replica is here and says less, under a master that serves: before that, what was
@@ -235,7 +235,7 @@ class Judge:
             return strictest
         all_say = bool(said) and all(said)
         all_here = all(self.alive(group, each, now_ms) for each in record.registered)
-        return strictest if all_say and all_here and self._may_lead(group, now_ms) else record.mode
+        return strictest if all_say and all_here and self.may_lead(group, now_ms) else record.mode
 
     # --- what the candidates must hold ---
 
@@ -263,7 +263,7 @@ class Judge:
         """How much every member of the set holds, by the highest that anybody called confirmed."""
         return max(group.record.confirmed, group.confirmed) if self._waits(group.record) else 0
 
-    def _hear_confirmed(self, group: GroupEvidence, event: Heartbeat, *, leading: bool) -> None:
+    def hear_confirmed(self, group: GroupEvidence, event: Heartbeat, *, leading: bool) -> None:
         """A replica of ours says what it takes for confirmed."""
         record, live = group.record, group.live[event.replica]
         live.held = event.confirmed
@@ -272,7 +272,7 @@ class Judge:
         if self._waits(record) and (leading or inside):
             group.confirmed = max(group.confirmed, event.confirmed)
 
-    def _worth_noting(self, group: GroupEvidence, replica: int, now_ms: int) -> bool:
+    def worth_noting(self, group: GroupEvidence, replica: int, now_ms: int) -> bool:
         """Whether to make durable what was heard of confirmed offsets; what fell after a declared loss is at once."""
         record, live = group.record, group.live[replica]
         noted = record.members[replica].held
@@ -280,16 +280,16 @@ class Judge:
             return True
         # A replica that holds nothing beats on with 0, and a stock one says none of this.
         first = (live.held and not noted) or (group.confirmed and not record.confirmed)
-        return bool(first) or (self._newer(group, replica) and now_ms - group.noted_ms >= NOTED_MS)
+        return bool(first) or (self.newer(group, replica) and now_ms - group.noted_ms >= NOTED_MS)
 
     @staticmethod
-    def _newer(group: GroupEvidence, replica: int) -> bool:
+    def newer(group: GroupEvidence, replica: int) -> bool:
         """Whether more was heard of this replica, or the group, than is durable."""
         live = group.live.get(replica)
         noted = group.record.members[replica].held
         return (live is not None and live.held > noted) or group.confirmed > group.record.confirmed
 
-    def _came_back_short(self, group: GroupEvidence, event: RegisterBroker) -> str:
+    def came_back_short(self, group: GroupEvidence, event: RegisterBroker) -> str:
         """Why a new process has not the store that the last one of this replica had; "" when nothing says so.
 
         INV-37, INV-38. A stock broker says nothing that could be compared.
@@ -302,10 +302,10 @@ class Judge:
             held = max(held, self._known_confirmed(group))
         if event.end < held:
             return f"replica {replica} ends at {event.end}, {held} was confirmed in it"
-        return self._of_another_line(record, event)
+        return self.of_another_line(record, event)
 
     @staticmethod
-    def _of_another_line(record: GroupRecord, event: RegisterBroker) -> str:
+    def of_another_line(record: GroupRecord, event: RegisterBroker) -> str:
         """INV-38 Why this store is a copy of the replica's, older or gone its own way; "" when it is the one."""
         known = record.members[event.replica]
         last = known.incarnation
@@ -330,7 +330,7 @@ class Judge:
                 found[each] = live.end
         return found
 
-    def _known_lost(self, group: GroupEvidence, chosen: int) -> bool:
+    def known_lost(self, group: GroupEvidence, chosen: int) -> bool:
         """Whether the last master called more confirmed than a new one has, where the mode allows that."""
         reigned, live = group.record.reigned, group.live[chosen]
         last = group.live.get(reigned)
@@ -344,7 +344,7 @@ class Judge:
     def _trusted(record: GroupRecord, replica: int) -> bool:
         return replica not in record.suspects or set(record.base) <= set(record.suspects)
 
-    def _all_suspect(self, group: GroupEvidence, now_ms: int) -> list[int]:
+    def all_suspect(self, group: GroupEvidence, now_ms: int) -> list[int]:
         """Every copy may have lost something; the longest log that is left is the best there is: who may be elected.
 
         Any replica may hold more than the set now does: one that was taken out because its power cut was known first,
@@ -362,7 +362,7 @@ class Judge:
         return sorted(record.registered)
 
     @staticmethod
-    def _old_end(group: GroupEvidence, reigned: int, new_end: int) -> str:
+    def old_end(group: GroupEvidence, reigned: int, new_end: int) -> str:
         """Where the log of this reign ended, as far as we were told: what is above the new end is lost."""
         epoch, end = group.reached
         known = group.led_by == reigned if reigned != NOBODY else epoch == 0
@@ -370,7 +370,7 @@ class Judge:
             return str(end)
         return f"unknown, {end} at least" if end > new_end else "unknown"
 
-    def _best(self, group: GroupEvidence, candidates: list[int]) -> int:
+    def best(self, group: GroupEvidence, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""
 
         def rank(replica: int) -> tuple[int, int, int, int]:
@@ -380,22 +380,22 @@ class Judge:
         return min(candidates, key=rank, default=NOBODY)
 
     @staticmethod
-    def _epoch_in_logs(group: GroupEvidence) -> int:
+    def epoch_in_logs(group: GroupEvidence) -> int:
         """The highest epoch that a replica has spoken of, also one that says less by now.
 
         Above the record's: this controller has forgotten reigns. INV-28: no epoch may be given out a second time.
         """
         return max(group.reached[0], max((live.epoch for live in group.live.values()), default=0))
 
-    def _has_forgotten(self, group: GroupEvidence) -> bool:
+    def has_forgotten(self, group: GroupEvidence) -> bool:
         """Whether records were lost, by anybody's word: what is left of them elects nobody."""
-        return self._epoch_in_logs(group) > group.record.epoch
+        return self.epoch_in_logs(group) > group.record.epoch
 
-    def _why_nobody(self, group: GroupEvidence) -> str:
+    def why_nobody(self, group: GroupEvidence) -> str:
         """What keeps this group from having a master."""
         record = group.record
-        if self._has_forgotten(group):
-            return self._forgotten(group)
+        if self.has_forgotten(group):
+            return self.forgotten(group)
         if set(record.base) <= set(record.suspects):
             return f"every copy of {record.base} lost power with unflushed data, or came back with less"
         text = f"nobody of {record.base} is alive"
@@ -408,8 +408,8 @@ class Judge:
             text += f" and trusted: {record.suspects} may have lost some of it"
         return text
 
-    def _forgotten(self, group: GroupEvidence) -> str:
+    def forgotten(self, group: GroupEvidence) -> str:
         return (
-            f"the logs have epoch {self._epoch_in_logs(group)}, this controller knows {group.record.epoch}: "
+            f"the logs have epoch {self.epoch_in_logs(group)}, this controller knows {group.record.epoch}: "
             "its records were lost; restore them, or elect unclean by hand"
         )

@@ -592,7 +592,9 @@ class World:
         if record.epoch == 0 and not forgotten:
             return
         core = self.controller.core
-        lacking = core.lacking(core.groups[GROUP]) if core is not None and record.epoch else {}
+        lacking = (
+            core.judge.lacking(core.groups[GROUP]) if core is not None and record.epoch else {}
+        )
         if not (set(record.base) <= {*record.suspects, *lacking} or forgotten):
             raise Violation(Check.NOBODY, self.describe())
         best = (

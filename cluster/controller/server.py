@@ -470,7 +470,8 @@ class Controller:
         if self.reign is None:
             return 0
         now_ms = self._clock.monotonic_ms()
-        return sum(self.reign.core.alive(group, each, now_ms) for each in group.record.members)
+        alive = self.reign.core.judge.alive
+        return sum(alive(group, each, now_ms) for each in group.record.members)
 
     # --- leading ---
 

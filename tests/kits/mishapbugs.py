@@ -19,7 +19,7 @@ from tandemmq.replication import election as e
 from tandemmq.replication import slave as s
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore, GroupRecord
-from tandemmq.replication.evidence import GroupEvidence
+from tandemmq.replication.evidence import GroupEvidence, Judge
 from tandemmq.replication.group import NO_SESSION
 from tandemmq.replication.slave import SlaveCore
 
@@ -32,17 +32,17 @@ class BelievesWhoeverSaysAnId(ControllerCore):
     ) -> None:
         group = self.groups.get(event.group)
         if group is not None:
-            live = self.live_of(group, event.replica)
+            live = self.judge.live_of(group, event.replica)
             if live.session != event.session:
                 live.session, live.heard_ms = NO_SESSION, -(1 << 60)
         self.start_ms = -(1 << 60)
         super()._on_register_broker(event, now_ms, effects)
 
 
-class GoesByWhatIsLeft(ControllerCore):
+class GoesByWhatIsLeft(Judge):
     """Elects by an older record, whatever epoch the logs have."""
 
-    def _has_forgotten(self, group: GroupEvidence) -> bool:
+    def has_forgotten(self, group: GroupEvidence) -> bool:
         return False
 
 
@@ -106,6 +106,16 @@ class ReportsWhatItReceived(SlaveCore):
         self.durable = durable
 
 
+def judged_by(judge: type[Judge]) -> type[ControllerCore]:
+    """A controller that believes this judge."""
+
+    class Judged(ControllerCore):
+        def __post_init__(self) -> None:
+            self.judge = judge(self.times, self.fast)
+
+    return Judged
+
+
 def controller_of(mishap: str, core: type[ControllerCore]) -> Parts:
     planted = type("Planted", (Controller,), {"make_core": core})
     return Parts(controller=planted, mishaps=frozenset({mishap}))
@@ -142,7 +152,7 @@ MISHAP_BUGS: dict[str, tuple[Parts, tuple[Mode, ...], Check | str]] = {
         controller_of(CLONES, BelievesWhoeverSaysAnId), SYNCHRONOUS, Check.CLONE,
     ),
     "goes by what is left of its records": (
-        controller_of(RECORDS, GoesByWhatIsLeft), SYNCHRONOUS, Check.FORGOTTEN,
+        controller_of(RECORDS, judged_by(GoesByWhatIsLeft)), SYNCHRONOUS, Check.FORGOTTEN,
     ),
     "trusts the master of an older record": (
         controller_of(RECORDS, TrustsTheOlderMaster), SYNCHRONOUS, Check.FORGOTTEN,

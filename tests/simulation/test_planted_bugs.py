@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from mishapbugs import MISHAP_BUGS
+from mishapbugs import MISHAP_BUGS, judged_by
 
 from tandemmq.chaos.sim.broker import Broker
 from tandemmq.chaos.sim.checks import Check, Violation
@@ -34,7 +34,7 @@ from tandemmq.replication.comparing import Finding
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore
 from tandemmq.replication.epochs import EpochHistory
-from tandemmq.replication.evidence import GroupEvidence
+from tandemmq.replication.evidence import GroupEvidence, Judge
 from tandemmq.replication.master import MasterCore, Slave
 from tandemmq.replication.replica import ReplicaCore
 from tandemmq.replication.slave import SlaveCore
@@ -242,31 +242,40 @@ class ElectsAnybody(ControllerCore):
         super()._elected(group, chosen, False, *rest)
 
 
-class OneWitnessIsEnough(ControllerCore):
+class OneWitnessIsEnough(Judge):
     """A closed session is taken for a dead master."""
 
-    def _may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
+    def may_lead(self, group: GroupEvidence, now_ms: int) -> bool:
         live = group.live.get(group.record.master)
         if live is not None and live.session == 0:
             return False
-        return super()._may_lead(group, now_ms)
+        return super().may_lead(group, now_ms)
+
+
+class GoesByTheLastMode(Judge):
+    """Of TakesTheLastMode."""
+
+    said = ""
+
+    def agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
+        return self.said or group.record.mode
 
 
 class TakesTheLastMode(ControllerCore):
     """The last to register sets the mode of its group, also when its configuration is the one that is wrong."""
 
-    said = ""
+    judge: GoesByTheLastMode
+
+    def __post_init__(self) -> None:
+        self.judge = GoesByTheLastMode(self.times, self.fast)
 
     def _on_register_broker(
         self, event: e.RegisterBroker, now_ms: int, effects: list[e.Effect]
     ) -> None:
         if event.replica == 1:
             event = msgspec.structs.replace(event, mode="A0")
-        self.said = event.mode
+        self.judge.said = event.mode
         super()._on_register_broker(event, now_ms, effects)
-
-    def _agreed_mode(self, group: GroupEvidence, now_ms: int) -> str:
-        return self.said or group.record.mode
 
 
 class KeepsTheEpoch(ControllerCore):
@@ -283,10 +292,10 @@ class KeepsTheEpoch(ControllerCore):
         return
 
 
-class BelievesWhateverComesBack(ControllerCore):
+class BelievesWhateverComesBack(Judge):
     """Compares no store with what it held before (INV-37, INV-38)."""
 
-    def _came_back_short(self, group: GroupEvidence, event: e.RegisterBroker) -> str:
+    def came_back_short(self, group: GroupEvidence, event: e.RegisterBroker) -> str:
         return ""
 
     def lacking(self, group: GroupEvidence) -> dict[int, int]:
@@ -591,7 +600,11 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...], Check | str]] = {
         Check.CHANGED,
     ),
     "elects outside the set": (with_controller(Unclean), (Mode.S0, Mode.S1), Check.CHANGED),
-    "elects on one witness": (with_controller(OneWitnessIsEnough), (Mode.A0, Mode.A1), Check.LEASE),
+    "elects on one witness": (
+        with_controller(judged_by(OneWitnessIsEnough)),
+        (Mode.A0, Mode.A1),
+        Check.LEASE,
+    ),
     "takes the mode of the last to register": (
         with_controller(TakesTheLastMode),
         (Mode.S0,),
@@ -629,7 +642,7 @@ BUGS: dict[str, tuple[Parts, tuple[Mode, ...], Check | str]] = {
         Check.RETURNED,
     ),
     "believes whatever store comes back": (
-        replace(with_controller(BelievesWhateverComesBack), short_stores=True),
+        replace(with_controller(judged_by(BelievesWhateverComesBack)), short_stores=True),
         (Mode.S0, Mode.S1),
         Check.CHANGED,
     ),
