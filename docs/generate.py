@@ -27,6 +27,7 @@ from tandemmq.cluster.broker.settings.shown import FIXED
 from tandemmq.cluster.controller import ControllerConfig
 from tandemmq.cluster.metrics import METRICS
 from tandemmq.cluster.nameserver.config import NameServerConfig
+from tandemmq.cluster.tlssettings import TlsConfig
 from tandemmq.command.exits import ExitCode
 from tandemmq.replication import LeaseTimes, StreamRules
 from tandemmq.storage import StorageConfig
@@ -41,6 +42,7 @@ NOT_IN_FILES = {
     "waits_for_slaves",
     "access",
     "rights",
+    "tls",
     "insecure",
     "as_rocketmq",
     "kept",
@@ -104,6 +106,9 @@ def config_page() -> str:
         + "\n## Access control, in the same file (`cluster/access/startup.py`, `cluster/broker/settings/access.py`)\n\n"
         + "[How to](howto/access-control.md). Name servers and controllers take the first five, too.\n\n"
         + table(heads, [*settings(AccessConfig), *settings(RightsConfig)])
+        + "\n## Encryption, in each file (`cluster/tlssettings.py`)\n\n"
+        + "[How to](howto/tls.md). Brokers, name servers and controllers take all of them.\n\n"
+        + table(heads, list(settings(TlsConfig)))
         + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"

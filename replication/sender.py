@@ -11,7 +11,6 @@ import asyncio
 import logging
 import secrets
 import socket
-import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +58,7 @@ from tandemmq.replication.proofs import master_proof, refuse_hello
 from tandemmq.replication.readahead import Ahead, read_ahead
 from tandemmq.replication.replica import ReplicaCore
 from tandemmq.replication.stream import LogGone, Shipped, SourceLog, Stream
-from tandemmq.replication.tlswire import TlsWire
+from tandemmq.replication.tlswire import Encrypted, TlsWire
 from tandemmq.replication.wire import CONNECTIONS_MAX, SocketWire, Wire, open_listener
 from tandemmq.storage import Clock
 
@@ -135,7 +134,7 @@ class Sender:
         self._telling = False
         self._gathering = False
         self._door = EVERYBODY
-        self._tls: ssl.SSLContext | None = None
+        self._tls: Encrypted | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         feed.register(Admit, self._admit)
@@ -593,7 +592,7 @@ class Sender:
     # --- serving ---
 
     async def run(
-        self, listener: socket.socket, door: Door = EVERYBODY, tls: ssl.SSLContext | None = None
+        self, listener: socket.socket, door: Door = EVERYBODY, tls: Encrypted | None = None
     ) -> None:
         """Serve until cancelled, on a socket of open_listener(), which stays the caller's to close.
 

@@ -1,4 +1,4 @@
-"""TLS on the replication stream: the master's end as a Wire, and how a slave connects.
+"""TLS on the replication stream: the master's end as a Wire.
 
 Bytes pass through memory here, so nothing goes from file to socket without a copy. Of what the socket does not take at
 most HELD_BYTES_MAX of the log and their TLS records are kept; what is not taken stays in the log, as without TLS.
@@ -6,14 +6,12 @@ most HELD_BYTES_MAX of the log and their TLS records are kept; what is not taken
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from tandemmq.replication.frames import Buffer
-from tandemmq.replication.link import Link
 from tandemmq.replication.wire import SocketWire
 
 HELD_BYTES_MAX: Final = 256 << 10
@@ -23,15 +21,29 @@ CLIENT_HELLO: Final = (
 )
 
 
+class Encrypted(NamedTuple):
+    """What a port encrypts with.
+
+    context  asked each time that a connection begins: certificates are renewed while we serve
+    explain  a failed handshake in words
+    """
+
+    context: Callable[[], ssl.SSLContext | None]
+    explain: Callable[[ssl.SSLError], str] = str
+
+
 class TlsWire:
     """A TCP connection as a Wire, encrypted if the slave begins with TLS.
 
     plain_too   whether it may do without. If it may not and does, receive() raises
     """
 
-    def __init__(self, plain: SocketWire, context: ssl.SSLContext, *, plain_too: bool) -> None:
+    def __init__(self, plain: SocketWire, tls: Encrypted, *, plain_too: bool) -> None:
+        context = tls.context()
+        assert context is not None, "a port with TLS keeps it"
         self._plain = plain
         self._context = context
+        self._explain = tls.explain
         self._plain_too = plain_too
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -84,7 +96,9 @@ class TlsWire:
             self._established = False
         except ssl.SSLError as problem:
             self._flush()  # the alert that says why
-            raise ConnectionAbortedError(f"TLS handshake failed: {problem}") from None
+            raise ConnectionAbortedError(
+                f"TLS handshake failed: {self._explain(problem)}"
+            ) from None
         self._flush()
         return self._established
 
@@ -99,7 +113,7 @@ class TlsWire:
             except ssl.SSLZeroReturnError:
                 return b"".join(parts), True
             except ssl.SSLError as problem:
-                raise ConnectionAbortedError(f"TLS record cannot be read: {problem}") from None
+                raise ConnectionAbortedError(f"TLS ended: {self._explain(problem)}") from None
             if not part:
                 return b"".join(parts), True
             parts.append(part)
@@ -162,16 +176,3 @@ class TlsWire:
 
     def close(self) -> None:
         self._plain.close()
-
-
-def tls_dial(
-    context: ssl.SSLContext, takes_plain: Callable[[str], bool]
-) -> Callable[[str, int, Callable[[], Link]], Awaitable[object]]:
-    """How a slave connects: with TLS, but to hosts of which `takes_plain` says that they do without."""
-
-    async def dial(host: str, port: int, make: Callable[[], Link]) -> object:
-        loop = asyncio.get_running_loop()
-        tls = None if takes_plain(host) else context
-        return await loop.create_connection(make, host, port, ssl=tls)
-
-    return dial

@@ -79,8 +79,8 @@ from tandemmq.cluster.remoting.budget import OutputBudget
 from tandemmq.cluster.remoting.channel import ChannelPool
 from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
-from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context
 from tandemmq.storage import Clock, FlushMode, MessageStore, Owner
 
 log = logging.getLogger(__name__)
@@ -114,10 +114,12 @@ class Broker:
         rng: random.Random,
         membership: Membership | None = None,
         claim: Claim | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         """membership: with a controller, which replica of its group this is. claim: without one, to
         its name and id."""
         self.config = config
+        self.encryption = encryption or Encryption(config.tls)
         self.store = store
         self.clock = clock
         self.output_budget = OutputBudget(config.unread_output_bytes_max)  # of both ports
@@ -183,7 +185,7 @@ class Broker:
         )
         self.table_sync = TableSync(
             lambda: self.standing.master,
-            channels_to_master(config),
+            self._channels_to_peers(),
             Tables(
                 self.topics,
                 self.deletions,
@@ -232,7 +234,9 @@ class Broker:
         if config.timer_wheel_enabled:
             reigning["timers"] = self.timers.deliver
         self.on_master = OnMaster(self.standing, reigning)
-        self.registration = Registration(config, self.topics, self.standing, rng)
+        self.registration = Registration(
+            config, self.topics, self.standing, rng, self.encryption.to_peers
+        )
         self.claim = claim
         self._rng = rng
         self.slave_reads = SlaveReads(config, store, self.standing, clock)
@@ -280,6 +284,7 @@ class Broker:
                 membership=membership,
                 wake=self.dispatch.wake,
                 flush=self.log_flush.want,
+                encryption=self.encryption,
             )
         if config.role is Role.SLAVE:
             return ClassicSlave(
@@ -289,7 +294,8 @@ class Broker:
                 register_again=self._register_again,
                 wake=self.dispatch.wake,
                 flush=self.log_flush.want,
-                brokers=channels_to_master(config),
+                brokers=self._channels_to_peers(),
+                encryption=self.encryption,
             )
         return ClassicMaster(
             config,
@@ -297,9 +303,14 @@ class Broker:
             self.acks,
             clock,
             wake=self.dispatch.wake,
-            names=ChannelPool(sign=config.access.signer),
-            brokers=channels_to_master(config),
+            names=self._channels_to_peers(),
+            brokers=self._channels_to_peers(),
+            encryption=self.encryption,
         )
+
+    def _channels_to_peers(self) -> ChannelPool:
+        """How name servers and the brokers of our group are asked."""
+        return ChannelPool(tls=self.encryption.to_peers, sign=self.config.access.signer)
 
     def _role_changed(self, role: Role) -> None:
         self.cuts.following = self.locks.following = role is Role.SLAVE
@@ -531,6 +542,7 @@ class Broker:
             "stats": StatsSampling(self.stats, self.put_sizes, clock).run,
             **self.standing.jobs(),
             **self.guarding.jobs(),
+            **self.encryption.jobs(),
         }
         if config.timer_wheel_enabled:
             jobs["timers"] = self.timers.run
@@ -548,13 +560,14 @@ class Broker:
 
     def _server(self, port: int, table: Mapping[int, Handler]) -> RemotingServer:
         config = self.config
-        files = TlsFiles(
-            key_path=config.tls_key_path,
-            cert_path=config.tls_certificate_path,
-            trust_cert_path=config.tls_trust_path,
+        listen = Listen(
+            host=config.bind_host,
+            port=port,
+            tls=config.tls.mode,
+            tls_files=config.tls.own_files,
+            tls_test_mode=config.tls.test_mode,
         )
-        listen = Listen(host=config.bind_host, port=port, tls=config.tls_mode, tls_files=files)
-        return RemotingServer(
+        server = RemotingServer(
             listen.limited(*connections_affordable(PORTS)),
             table,
             chunk=self._chunk,
@@ -564,6 +577,8 @@ class Broker:
             on_unsupported=self.refusals.unsupported,
             gate=self.guarding.keeper,
         )
+        self.encryption.also(server.reload_tls)
+        return server
 
     def connection_closed(self, connection: Connection) -> None:
         """Its client left every group; held pulls and answers look after themselves."""
@@ -609,18 +624,6 @@ class Broker:
         config = self.config
         text = f"The broker[{config.name}, {config.address}] boot success. serializeType=JSON"
         return f"{text} and name server is {config.namesrv}" if config.namesrv else text
-
-
-def channels_to_master(config: BrokerConfig) -> ChannelPool:
-    """How a slave reaches its master: as its clients have to.
-
-    The master's certificate is checked where roots are configured. Raises TlsUnusable.
-    """
-    sign = config.access.signer
-    if config.tls_mode is not TlsMode.ENFORCING:
-        return ChannelPool(sign=sign)
-    roots = config.tls_trust_path
-    return ChannelPool(tls=client_context(ca_path=roots, verify=bool(roots)), sign=sign)
 
 
 def _call_soon(call: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from tandemmq.cluster.broker.standing.standing import MASTER_ID, Standing
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.remoting import bodies
-from tandemmq.cluster.remoting.channel import ChannelPool
+from tandemmq.cluster.remoting.channel import ChannelPool, Tls
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.errors import RemotingError
@@ -284,11 +284,16 @@ class Registration:
     """All name servers of one broker. Source: RocketMQ's BrokerController, BrokerOuterAPI."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, standing: Standing, rng: random.Random
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        standing: Standing,
+        rng: random.Random,
+        tls: Tls = None,
     ) -> None:
         self._topics = topics
         self._standing = standing
-        self._pool = ChannelPool(sign=config.access.signer)
+        self._pool = ChannelPool(tls=tls, sign=config.access.signer)
         self.links = [
             NameServerLink(
                 f"[{host}]:{port}" if ":" in host else f"{host}:{port}",

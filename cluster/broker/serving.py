@@ -27,8 +27,8 @@ from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import raise_open_files_limit, running, stop_signals
 from tandemmq.cluster.remoting.channel import ChannelPool
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import RemotingServer
-from tandemmq.cluster.remoting.tls import TlsMode, client_context
 from tandemmq.storage import FlushFailed, MessageStore, SystemClock, open_store
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,13 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
                 from tandemmq.cluster.broker.watching.httpplane import serving_http  # as above
 
                 await stack.enter_async_context(
-                    serving_http(broker.config, broker.store, broker.standing, broker.clock)
+                    serving_http(
+                        broker.config,
+                        broker.store,
+                        broker.standing,
+                        broker.clock,
+                        broker.encryption,
+                    )
                 )
             await stack.enter_async_context(_settled(broker))
             if broker.claim is not None:
@@ -131,12 +137,14 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
 
     ready    called with the start line once clients are served and name servers were told
     Raises ConfigError, storage errors of a store that cannot be opened, OSError of a port that
-    cannot be had, and FlushFailed: the disk refused, what it holds is unknown, and the process
+    cannot be had, TlsUnusable, and FlushFailed: the disk refused, what it holds is unknown, and the process
     must end.
     """
     check_startable(config)
     leftopen.check_before_opening(config)
     raise_open_files_limit()
+    encryption = Encryption(config.tls)
+    await asyncio.to_thread(encryption.load)
     if config.listen_port == 0:
         config = with_free_port(config)
     clock = SystemClock()
@@ -148,7 +156,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     with open_store(config.storage, clock) as store, stop_signals() as stop:
         try:
             leftopen.check_messages(config, store)
-            await _serve_opened(config, store, suspect, clock, rng, stop, ready)
+            await _serve_opened(config, store, suspect, encryption, clock, rng, stop, ready)
         except (NameTaken, LeftOpen) as problem:
             refused = problem  # no harm to the store: it is closed as after any stop
     if refused is not None:
@@ -157,21 +165,24 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
 
 
 async def _serve_opened(
-    config: BrokerConfig, store: MessageStore, suspect: SuspectMark, clock: SystemClock,
+    config: BrokerConfig, store: MessageStore, suspect: SuspectMark, encryption: Encryption, clock: SystemClock,
     rng: random.Random, stop: asyncio.Future[str], ready: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Find out who we are and whether the name is ours, then serve. Raises NameTaken."""
     membership = None
     if config.controller_mode:
-        membership = await unless(stop, find_membership(config, store, suspect, clock, rng))
+        finding = find_membership(config, store, suspect, clock, rng, encryption.to_peers)
+        membership = await unless(stop, finding)
         if membership is None:
             log.info("stop requested before we had an id signal=%s", stop.result())
             leave_as_found(config, store, suspect)
             return
     claim = None
     if membership is None:
-        names = ChannelPool(connect_timeout_ms=ASK_MS, sign=config.access.signer)
-        claim = Claim(config, names, channels_to_rivals(config))
+        names = ChannelPool(
+            tls=encryption.to_peers, connect_timeout_ms=ASK_MS, sign=config.access.signer
+        )
+        claim = Claim(config, names, channels_to_rivals(config, encryption))
     try:
         if claim is not None:
             await unless(stop, claim.first_look())
@@ -179,7 +190,7 @@ async def _serve_opened(
             log.info("stop requested before anybody was served signal=%s", stop.result())
             leave_as_found(config, store, suspect)
             return
-        await _serve(Broker(config, store, clock, rng, membership, claim), stop, ready)
+        await _serve(Broker(config, store, clock, rng, membership, claim, encryption), stop, ready)
     finally:
         if claim is not None:
             await claim.close()
@@ -240,11 +251,12 @@ async def unless(stop: asyncio.Future[str], work: Coroutine[Any, Any, T]) -> T |
         await asyncio.wait({task})
 
 
-def channels_to_rivals(config: BrokerConfig) -> ChannelPool:
+def channels_to_rivals(config: BrokerConfig, encryption: Encryption) -> ChannelPool:
     """How a broker is asked that may have our name: as its clients have to. Nothing secret is said,
     and it may be we ourselves under a former address, so its certificate is not checked."""
-    tls = client_context(verify=False) if config.tls_mode is TlsMode.ENFORCING else None
-    return ChannelPool(tls=tls, connect_timeout_ms=ASK_MS, sign=config.access.signer)
+    return ChannelPool(
+        tls=encryption.to_anybody, connect_timeout_ms=ASK_MS, sign=config.access.signer
+    )
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +22,13 @@ from tandemmq.cluster.config import (
     setting_text,
 )
 from tandemmq.cluster.remoting.channel import split_address
-from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode
+from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
+from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
+from tandemmq.cluster.tlssettings import TlsConfig, read_tls
 from tandemmq.replication import LeaseTimes
 from tandemmq.replication.door import networks
+
+log = logging.getLogger(__name__)
 
 ROCKETMQ_NAMES: Final = {
     "group": "controllerDLegerGroup",
@@ -35,7 +40,7 @@ ROCKETMQ_NAMES: Final = {
     "config_store_path": "configStorePath",
     "config_blacklist": "configBlackList",
     "bind_address": "bindAddress",  # ours, as the name server's
-    "fast": "controllerFastElection",  # ours, all from here on but metrics and TLS
+    "fast": "controllerFastElection",  # ours, all from here on but metrics
     "store_kind": "controllerStore",
     "allowed": "controllerAllowedAddresses",
     "replica_host_check": "controllerReplicaHostCheck",
@@ -51,12 +56,6 @@ ROCKETMQ_NAMES: Final = {
     "metrics_port": "metricsPromExporterPort",
     "metrics_host": "metricsPromExporterHost",
     "idle_s_max": "serverChannelMaxIdleTimeSeconds",
-    "tls_mode": "tls.server.mode",
-    "tls_key_path": "tls.server.keyPath",
-    "tls_key_password": "tls.server.keyPassword",
-    "tls_certificate_path": "tls.server.certPath",
-    "tls_trust_path": "tls.server.trustCertPath",
-    "tls_test_mode": "tls.test.mode.enable",
 }
 
 CHANGEABLE: Final = frozenset({"enableElectUncleanMaster"})
@@ -89,9 +88,8 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-_NOT_IN_FILES: Final = frozenset({"times", "access", "insecure"})
-_SECRETS: Final = frozenset({"etcd_password", "tls_key_password"})
-_TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
+_NOT_IN_FILES: Final = frozenset({"times", "access", "tls", "insecure"})
+_SECRETS: Final = frozenset({"etcdPassword"}) | SECRETS | TLS_SECRETS
 _PEER: Final = re.compile(r"([A-Za-z0-9_]{1,64})-(.{1,255})")
 _PREFIX: Final = re.compile(r"/[A-Za-z0-9_./-]{0,200}")
 PEERS_MAX: Final = 16
@@ -139,6 +137,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     replica_host_check  who proves nothing (a stock replica) must come from the host that it registered
     etcd_prefix   our keys begin with it and the group's name
     access        whether requests must be signed, and by whom; how we sign what we send to brokers
+    tls           what the port encrypts with, and what we send to brokers
     insecure      --insecure: serve other machines without TLS
     """
 
@@ -167,14 +166,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     metrics_port: Port = 5558
     metrics_host: str = "127.0.0.1"
     idle_s_max: Annotated[int, Meta(ge=10)] = 120
-    tls_mode: TlsMode = TlsMode.DISABLED
-    tls_key_path: str = ""
-    tls_key_password: str = ""
-    tls_certificate_path: str = ""
-    tls_trust_path: str = ""
-    tls_test_mode: bool = True
     times: LeaseTimes = LeaseTimes()
     access: AccessConfig = AccessConfig()
+    tls: TlsConfig = TlsConfig()
     insecure: bool = False
 
     @classmethod
@@ -193,9 +187,6 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         also_known  keys of the name server that reads the same file
         """
         given: Properties = dict(properties)
-        mode = given.get("tls.server.mode", "").strip().lower()
-        if mode:
-            given["tls.server.mode"] = _TLS_MODE_ALIASES.get(mode, mode)
         below = home if home is not None else Path.home()
         given.setdefault("controllerStorePath", str(below / "controller"))
         if path is not None:
@@ -205,9 +196,15 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         access = parse_settings(AccessConfig, given, also_known=given.keys())
         known = (
             also_known | WITHOUT_EFFECT | keys_of(LeaseTimes).keys() | keys_of(AccessConfig).keys()
-        )
+        ) | TLS_KEYS
         config = parse_settings(
-            cls, given, also_known=known, times=times, access=access, insecure=insecure
+            cls,
+            given,
+            also_known=known,
+            times=times,
+            access=access,
+            tls=read_tls(given),
+            insecure=insecure,
         )
         config._check()
         return config
@@ -276,26 +273,17 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     @property
     def is_exposed(self) -> bool:
         """Whether other machines reach this controller without TLS."""
-        return not is_loopback(self.bind_host) and self.tls_mode is not TlsMode.ENFORCING
-
-    @property
-    def tls_files(self) -> TlsFiles:
-        return TlsFiles(
-            key_path=self.tls_key_path,
-            cert_path=self.tls_certificate_path,
-            key_password=self.tls_key_password,
-            trust_cert_path=self.tls_trust_path,
-        )
+        return not is_loopback(self.bind_host) and not self.tls.enforced
 
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for struct in (self, self.times, self.access):
+        for struct in (self, self.times, self.access, self.tls):
             for field in msgspec.structs.fields(struct):
                 if field.name in _NOT_IN_FILES:
                     continue
                 text = setting_text(getattr(struct, field.name))
-                secret = field.name in _SECRETS or field.encode_name in SECRETS
+                secret = field.encode_name in _SECRETS
                 found[field.encode_name] = "******" if text and secret else text
         return found
 
@@ -304,6 +292,7 @@ KEYS: Final = frozenset(
     keys_of(ControllerConfig).keys() - _NOT_IN_FILES
     | keys_of(LeaseTimes).keys()
     | keys_of(AccessConfig).keys()
+    | TLS_KEYS
     | WITHOUT_EFFECT
 )
 """Every key that a controller reads: a name server that embeds one must not call them unknown."""
@@ -312,6 +301,9 @@ KEYS: Final = frozenset(
 def check_startable(config: ControllerConfig) -> None:
     """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
     config.access.check()
+    config.tls.check()
+    for warning in config.tls.warnings():
+        log.warning("insecure: %s", warning)
     if config.is_exposed and not config.insecure and not config.access.authentication:
         raise ConfigError(
             "bindAddress" if config.bind_address else "controllerDLegerPeers",

@@ -7,7 +7,7 @@ import logging
 from typing import Final
 
 from tandemmq.cluster.logs import once_per
-from tandemmq.cluster.remoting.channel import ChannelPool, split_address
+from tandemmq.cluster.remoting.channel import ChannelPool, Tls, split_address
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Sign
 from tandemmq.cluster.remoting.errors import RemotingError
@@ -40,9 +40,9 @@ async def refuses(address: str, timeout_ms: int = PROBE_MS) -> bool:
 class Notices:
     """Oneway commands to brokers' own ports, one at a time for each address; only the newest waits."""
 
-    def __init__(self, sign: Sign | None = None) -> None:
+    def __init__(self, sign: Sign | None = None, tls: Tls = None) -> None:
         """sign: adds credentials, which a broker with access control asks for"""
-        self._pool = ChannelPool(connect_timeout_ms=CONNECT_MS, sign=sign)
+        self._pool = ChannelPool(tls=tls, connect_timeout_ms=CONNECT_MS, sign=sign)
         self._waiting: dict[str, Command] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 

@@ -26,6 +26,7 @@ from tandemmq.cluster.process import (
     running,
     stop_signals,
 )
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.cluster.remoting.stream import ConnectionLimits
 from tandemmq.storage import SystemClock
@@ -77,7 +78,9 @@ async def serving_controller(
         store = make_store(config)
         stack.push_async_callback(store.close)
         await store.open()
-        notices = Notices(config.access.signer)
+        encryption = Encryption(config.tls)
+        await asyncio.to_thread(encryption.load)
+        notices = Notices(config.access.signer, encryption.to_peers)
         stack.push_async_callback(notices.close)
         controller = Controller(config, store, clock, notify=notices.send)
         gate = None
@@ -88,9 +91,9 @@ async def serving_controller(
             Listen(
                 config.bind_host,
                 config.port,
-                tls=config.tls_mode,
-                tls_files=config.tls_files,
-                tls_test_mode=config.tls_test_mode,
+                tls=config.tls.mode,
+                tls_files=config.tls.own_files,
+                tls_test_mode=config.tls.test_mode,
                 limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
                 connections_max=CONNECTIONS_MAX,
             ).limited(*connections_affordable(ports)),
@@ -101,12 +104,14 @@ async def serving_controller(
             gate=gate,
         )
         controller.connections = server.connections
+        encryption.also(server.reload_tls)
         if config.metrics_exporter is Exporter.PROM:
             await stack.enter_async_context(_exposing(controller))
         jobs = {
             "store": store.run,
             "lead": controller.run,
             "remind": lambda: _remind_of_exposure(config),
+            **encryption.jobs(),
         }
         await stack.enter_async_context(running(**jobs))
         await stack.enter_async_context(server)

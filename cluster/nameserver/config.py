@@ -20,7 +20,9 @@ from tandemmq.cluster.config import (
     parse_settings,
     setting_text,
 )
-from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode
+from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
+from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
+from tandemmq.cluster.tlssettings import TlsConfig, read_tls
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,6 @@ ROCKETMQ_NAMES: Final = {
     "scan_interval_ms": "scanNotActiveBrokerInterval",
     "idle_s_max": "serverChannelMaxIdleTimeSeconds",
     "config_blacklist": "configBlackList",
-    "tls_mode": "tls.server.mode",
-    "tls_key_path": "tls.server.keyPath",
-    "tls_key_password": "tls.server.keyPassword",
-    "tls_certificate_path": "tls.server.certPath",
-    "tls_trust_path": "tls.server.trustCertPath",
-    "tls_test_mode": "tls.test.mode.enable",
     "controller_embedded": "enableControllerInNamesrv",
 }
 
@@ -98,8 +94,7 @@ NOT_SUPPORTED: Final = {
 }
 """Switches whose function is missing here, and what to do instead: they may be off, not on."""
 
-_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access"})
-_TLS_MODE_ALIASES: Final = {"off": "disabled", "required": "enforcing"}
+_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access", "tls"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -111,6 +106,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
     controller_embedded a controller runs in this process, with settings from the same file and a port of its own
     access              whether requests that change anything must be signed, and by whom
+    tls                 what the port encrypts with
     insecure            --insecure: serve other machines without TLS
     as_rocketmq         a settings file was given: without bindAddress every address is listened on, as at RocketMQ
     """
@@ -129,14 +125,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     scan_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
     idle_s_max: Annotated[int, Meta(ge=1)] = 120
     config_blacklist: str = "configBlackList;configStorePath;kvConfigPath"
-    tls_mode: TlsMode = TlsMode.DISABLED
-    tls_key_path: str = ""
-    tls_key_password: str = ""
-    tls_certificate_path: str = ""
-    tls_trust_path: str = ""
-    tls_test_mode: bool = True
     controller_embedded: bool = False
     access: AccessConfig = AccessConfig()
+    tls: TlsConfig = TlsConfig()
     insecure: bool = False
     as_rocketmq: bool = False
 
@@ -158,9 +149,6 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         also_known  keys of the controller that reads the same file
         """
         given: Properties = dict(properties)
-        mode = given.get("tls.server.mode", "").strip().lower()
-        if mode:
-            given["tls.server.mode"] = _TLS_MODE_ALIASES.get(mode, mode)
         for key, allowed in NOT_SUPPORTED.items():
             if given.pop(key, "false").strip().lower() == "true":
                 raise ConfigError(key, "true", allowed)
@@ -176,8 +164,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         return parse_settings(
             cls,
             given,
-            also_known={*WITHOUT_EFFECT, *keys_of(AccessConfig), *also_known},
+            also_known={*WITHOUT_EFFECT, *keys_of(AccessConfig), *TLS_KEYS, *also_known},
             access=access,
+            tls=read_tls(given),
             insecure=insecure,
             as_rocketmq=as_rocketmq,
         )
@@ -185,33 +174,25 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for struct in (self, self.access):
+        for struct in (self, self.access, self.tls):
             for field in msgspec.structs.fields(struct):
                 if field.name in _NOT_IN_FILES:
                     continue
                 text = setting_text(getattr(struct, field.name))
-                secret = "password" in field.name or field.encode_name in SECRETS
+                secret = field.encode_name in SECRETS | TLS_SECRETS
                 found[field.encode_name] = "******" if text and secret else text
         return found
 
     @property
-    def tls_files(self) -> TlsFiles:
-        return TlsFiles(
-            key_path=self.tls_key_path,
-            cert_path=self.tls_certificate_path,
-            key_password=self.tls_key_password,
-            trust_cert_path=self.tls_trust_path,
-        )
-
-    @property
     def is_exposed(self) -> bool:
         """Whether other machines reach this server without TLS."""
-        return not is_loopback(self.bind_address) and self.tls_mode is not TlsMode.ENFORCING
+        return not is_loopback(self.bind_address) and not self.tls.enforced
 
 
 KEYS: Final = frozenset(
     keys_of(NameServerConfig).keys() - _NOT_IN_FILES
     | keys_of(AccessConfig).keys()
+    | TLS_KEYS
     | WITHOUT_EFFECT
     | set(NOT_SUPPORTED)
 )
@@ -224,6 +205,7 @@ def check_startable(config: NameServerConfig) -> None:
     Raises ConfigError.
     """
     config.access.check()
+    config.tls.check()
     for warning in config.access.warnings():
         log.warning("insecure: %s", warning)
     guarded = config.access.authentication

@@ -51,6 +51,7 @@ from tandemmq.cluster.remoting import bodies
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.headers import (
     BrokerHeader,
     BrokerHeartbeatHeader,
@@ -525,9 +526,9 @@ async def serve_nameserver(
     listen = Listen(
         config.bind_address,
         config.listen_port,
-        tls=config.tls_mode,
-        tls_files=config.tls_files,
-        tls_test_mode=config.tls_test_mode,
+        tls=config.tls.mode,
+        tls_files=config.tls.own_files,
+        tls_test_mode=config.tls.test_mode,
         limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
     )
     gate = None
@@ -542,6 +543,9 @@ async def serve_nameserver(
         clock=clock,
         gate=gate,
     )
+    encryption = Encryption(config.tls)
+    await asyncio.to_thread(encryption.load)
+    encryption.also(server.reload_tls)
 
     async def scan() -> None:
         while True:
@@ -555,7 +559,11 @@ async def serve_nameserver(
     with stop_signals() as stop:
         async with (
             beside as names.judge,
-            running(scan=scan, remind=lambda: remind_of_exposure(config)),
+            running(
+                scan=scan,
+                remind=lambda: remind_of_exposure(config),
+                **encryption.jobs(),
+            ),
             server,
         ):
             line = (

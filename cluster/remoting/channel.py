@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import (
@@ -16,9 +16,14 @@ from tandemmq.cluster.remoting.connection import (
 )
 from tandemmq.cluster.remoting.errors import ConnectFailed
 from tandemmq.cluster.remoting.tls import TlsSession
+from tandemmq.cluster.remoting.tlsproblems import HUNG_UP
 
 CONNECT_TIMEOUT_MS = 3_000
 CHANNEL_RECEIVE_BYTES = 256 * 1024
+_PEER_LEFT = ("closed by the peer", "lost: ")  # reasons that say nothing of TLS
+
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext | None] | None
+"""What a connection is encrypted with, or who says so when it begins; None: plain TCP."""
 
 
 class Channel(Connection):
@@ -55,7 +60,10 @@ class Channel(Connection):
     def connection_lost(self, problem: Exception | None) -> None:
         super().connection_lost(problem)
         if not self._ready.done():
-            self._ready.set_exception(ConnectFailed(self.target, self.close_reason))
+            why = self.close_reason
+            if self._tls is not None and why.startswith(_PEER_LEFT):
+                why = f"{why}: {HUNG_UP}"
+            self._ready.set_exception(ConnectFailed(self.target, why))
 
     def pause_writing(self) -> None:
         """The server reads slowly: its answers are taken all the same, or both sides would wait."""
@@ -80,13 +88,13 @@ async def open_channel(
     host: str,
     port: int,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls = None,
     timeout_ms: int = CONNECT_TIMEOUT_MS,
     table: Mapping[int, Handler] | None = None,
     endpoint: Endpoint | None = None,
     sign: Sign | None = None,
 ) -> Channel:
-    """Connect, handshake included, within timeout_ms. Raises ConnectFailed.
+    """Connect, handshake included, within timeout_ms. Raises ConnectFailed, TlsUnusable.
 
     table      handlers of the peer's requests; ignored when an endpoint brings its own
     endpoint   shared with other channels: receive buffer, request ids, table, signature
@@ -97,12 +105,13 @@ async def open_channel(
         endpoint.sign = sign
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     shared = endpoint
+    context = tls() if callable(tls) else tls
     loop = asyncio.get_running_loop()
     channel: Channel | None = None
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, channel = await loop.create_connection(
-                lambda: Channel(shared, target, tls), host, port
+                lambda: Channel(shared, target, context), host, port
             )
             await channel.ready()
     except TimeoutError:
@@ -125,7 +134,7 @@ class ChannelPool:
         self,
         table: Mapping[int, Handler] | None = None,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         endpoint: Endpoint | None = None,
         sign: Sign | None = None,

@@ -35,6 +35,13 @@ from tandemmq.storage import Clock
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 1.0
+_NO_TLS: Final = (
+    "it speaks plain text, and tls.server.mode=enforcing demands TLS: set tls.enable=true there, "
+    "-Dtls.enable=true at a Java client, --ca or tls= at ours"
+)
+_TLS_IS_OFF: Final = (
+    "it speaks TLS, and tls.server.mode=disabled takes none: set it, or tls.enable=false there"
+)
 
 _refused_connections = once_per(10)
 
@@ -208,9 +215,9 @@ class RemotingServer:
         """What a connection beginning with this byte gets: TLS, None (plain), or a refusal."""
         mode = self.listen.tls
         if first_byte != CLIENT_HELLO:
-            return "plain, and TLS is required" if mode is TlsMode.ENFORCING else None
+            return _NO_TLS if mode is TlsMode.ENFORCING else None
         if mode is TlsMode.DISABLED or self._context is None:
-            return "TLS, and it is off"
+            return _TLS_IS_OFF
         return TlsSession(self._context, server_side=True)
 
 
@@ -242,6 +249,9 @@ class _Accepted(Connection):
         choice = self._server._tls_for(first_byte)
         if isinstance(choice, str):
             self._endpoint.stats.protocol_violations += 1
+            _refused_connections.warning(
+                log, "connection refused peer=%s why=%s", self.address, choice
+            )
             self.abort(choice)
         else:
             self._tls = choice

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, cast
 
 from tandemmq.cluster.remoting.errors import PeerBrokeProtocol, RemotingError
+from tandemmq.cluster.remoting.tlsproblems import explained
 
 CLIENT_HELLO: Final = 0x16
 """First byte of a TLS connection. No frame starts with it: its length would be above 350 MiB."""
@@ -68,14 +69,7 @@ def server_context(files: TlsFiles, *, test_mode: bool = True) -> ssl.SSLContext
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if files.key_path and files.cert_path:
-        try:
-            context.load_cert_chain(
-                files.cert_path, files.key_path, files.key_password or _no_password
-            )
-        except (OSError, ssl.SSLError, ValueError) as problem:
-            raise TlsUnusable(
-                f"key {files.key_path} with certificate {files.cert_path}: {problem}"
-            ) from problem
+        load_own(context, files.cert_path, files.key_path, files.key_password)
     elif not test_mode:
         return None
     else:
@@ -87,7 +81,7 @@ def server_context(files: TlsFiles, *, test_mode: bool = True) -> ssl.SSLContext
             context.load_verify_locations(files.trust_cert_path)
         except (OSError, ssl.SSLError) as problem:
             raise TlsUnusable(
-                f"trusted certificates {files.trust_cert_path}: {problem}"
+                _unreadable("trusted certificates", files.trust_cert_path, problem)
             ) from problem
     return context
 
@@ -98,12 +92,18 @@ def _no_password() -> str:
 
 
 def client_context(
-    *, ca_path: str = "", cert_path: str = "", key_path: str = "", verify: bool = True
+    *,
+    ca_path: str = "",
+    cert_path: str = "",
+    key_path: str = "",
+    key_password: str = "",
+    verify: bool = True,
 ) -> ssl.SSLContext:
     """What a client encrypts with.
 
-    ca_path   trusted roots, PEM; empty means the system's
-    verify    check the server's certificate and name; off only for test-mode servers
+    ca_path    trusted roots, PEM; empty means the system's
+    cert_path  what to show to a server that asks for a certificate; key_path "": the key is in the same file
+    verify     check the server's certificate and name; off only for test-mode servers
     Raises TlsUnusable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -116,11 +116,35 @@ def client_context(
             context.load_verify_locations(ca_path)
         elif verify:
             context.load_default_certs()
-        if cert_path:
-            context.load_cert_chain(cert_path, key_path or None, _no_password)
     except (OSError, ssl.SSLError) as problem:
-        raise TlsUnusable(f"{ca_path or cert_path}: {problem}") from problem
+        raise TlsUnusable(_unreadable("trusted certificates", ca_path, problem)) from problem
+    if cert_path:
+        load_own(context, cert_path, key_path, key_password)
     return context
+
+
+def load_own(
+    context: ssl.SSLContext, cert_path: str, key_path: str = "", key_password: str = ""
+) -> None:
+    """Give a context its certificate, instead of the one it has. Raises TlsUnusable."""
+    try:
+        context.load_cert_chain(cert_path, key_path or None, key_password or _no_password)
+    except (OSError, ssl.SSLError, ValueError) as problem:
+        what = f"key {key_path} with certificate" if key_path else "key and certificate"
+        raise TlsUnusable(_unreadable(what, cert_path, problem)) from problem
+
+
+def _unreadable(what: str, path: str, problem: Exception) -> str:
+    """Why a file cannot be used, and what to look at."""
+    text = f"{what} {path}: {problem}"
+    reason = getattr(problem, "reason", None) or ""
+    if reason == "KEY_VALUES_MISMATCH":
+        return f"{text}: the key belongs to another certificate"
+    if isinstance(problem, ssl.SSLError) and ("PEM" in reason or reason == ""):
+        return f"{text}: must be PEM, and a key's password must be right"
+    if "DECRYPT" in reason:
+        return f"{text}: the key's password is wrong, or missing"
+    return text
 
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
@@ -171,7 +195,7 @@ class TlsSession:
             except ssl.SSLWantReadError:
                 return False
             except ssl.SSLError as problem:
-                raise PeerBrokeProtocol(f"TLS handshake failed: {problem}") from None
+                raise PeerBrokeProtocol(f"TLS handshake failed: {explained(problem)}") from None
             self.established = True
             for plaintext in self._held:
                 self._object.write(plaintext)
@@ -190,7 +214,7 @@ class TlsSession:
                 self.ended = True
                 break
             except ssl.SSLError as problem:
-                raise PeerBrokeProtocol(f"TLS record cannot be read: {problem}") from None
+                raise PeerBrokeProtocol(f"TLS ended: {explained(problem)}") from None
             if not count:
                 self.ended = True
                 break

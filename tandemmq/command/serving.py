@@ -15,6 +15,7 @@ from typing import Any
 from tandemmq.cluster.config import ConfigError, Properties, read_properties
 from tandemmq.cluster.logs import setup_logging
 from tandemmq.cluster.process import run
+from tandemmq.cluster.remoting.tls import TlsUnusable
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.storage import FlushFailed, StorageError
 
@@ -141,6 +142,8 @@ def clear_errors() -> Iterator[None]:
         taken = isinstance(cause, OSError) and cause.errno in _PORT_ERRORS
         code = ExitCode.PORT_TAKEN if taken else ExitCode.BAD_CONFIG
         raise CommandFailed(str(problem), code) from problem
+    except TlsUnusable as problem:
+        raise CommandFailed(str(problem), ExitCode.BAD_CONFIG) from problem
     except FlushFailed as problem:
         raise CommandFailed(
             f"the disk refused a flush: {problem}", ExitCode.DISK_FAILED

@@ -15,7 +15,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.haport import door_of
 from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 from tandemmq.replication.door import Door, networks
-from tandemmq.replication.tlswire import HELD_BYTES_MAX, TlsWire
+from tandemmq.replication.tlswire import HELD_BYTES_MAX, Encrypted, TlsWire
 from tandemmq.replication.wire import SocketWire
 
 
@@ -119,7 +119,7 @@ class Served:
         self.held = 0
         self.file = file.open("rb") if file is not None else None
         plain = SocketWire(near, asyncio.get_running_loop())
-        self.wire = TlsWire(plain, server_side(), plain_too=plain_too)
+        self.wire = TlsWire(plain, Encrypted(server_side), plain_too=plain_too)
         self.wire.watch(self.readable, self.writable)
 
     def close(self) -> None:

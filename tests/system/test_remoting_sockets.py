@@ -30,9 +30,11 @@ from tandemmq.cluster.remoting import (
     client_context,
     open_channel,
 )
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.frame import FrameSplitter
 from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 from tandemmq.cluster.remoting.tls import TlsUnusable, server_context
+from tandemmq.cluster.tlssettings import TlsConfig
 from tandemmq.storage import StorageConfig
 
 pytestmark = pytest.mark.system
@@ -166,9 +168,9 @@ def test_a_broker_asks_its_rivals_as_their_clients_have_to(on_loop: Any, mode: T
 
     async def main() -> None:
         async with RemotingServer(Listen(tls=mode), {10: echo}) as server:
-            rivals = channels_to_rivals(
-                BrokerConfig(storage=StorageConfig(root="unused"), tls_mode=mode)
-            )
+            tls = TlsConfig(mode=mode)
+            config = BrokerConfig(storage=StorageConfig(root="unused"), tls=tls)
+            rivals = channels_to_rivals(config, Encryption(tls))
             answer = await rivals.request(f"{HOST}:{server.port}", Command(10), 5000)
             assert answer.code == 0
             await rivals.close()

@@ -29,7 +29,9 @@ from tandemmq.cluster.config import (
     parse_settings,
     setting_text,
 )
-from tandemmq.cluster.remoting.tls import TlsMode
+from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
+from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
+from tandemmq.cluster.tlssettings import TlsConfig, read_tls
 from tandemmq.replication import LeaseTimes, Mode, StreamRules
 from tandemmq.replication.door import networks
 from tandemmq.storage import FlushMode, StorageConfig, pack_host
@@ -122,10 +124,6 @@ ROCKETMQ_NAMES = {
     "http_token_file": "httpTokenFile",  # ours
     "http_readers_max": "httpReadersMax",  # ours
     "http_bytes_per_second_max": "httpBytesPerSecondMax",  # ours
-    "tls_mode": "tls.server.mode",
-    "tls_key_path": "tls.server.keyPath",
-    "tls_certificate_path": "tls.server.certPath",
-    "tls_trust_path": "tls.server.trustCertPath",
 }
 
 _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
@@ -138,6 +136,7 @@ _NOT_IN_FILES = frozenset(
         "lease",
         "access",
         "rights",
+        "tls",
         "waits_for_slaves",
         "insecure",
         "as_rocketmq",
@@ -186,7 +185,7 @@ _CHANGEABLE = frozenset(
     }
 )
 #: handed out to nobody
-_SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS
+_SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS | TLS_SECRETS
 
 #: without effect here, and still not for strangers to write into anybody's file
 _NEVER_CHANGEABLE = frozenset(
@@ -250,6 +249,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     lease: LeaseTimes = LeaseTimes()
     access: AccessConfig = AccessConfig()
     rights: RightsConfig = RightsConfig()
+    tls: TlsConfig = TlsConfig()
     waits_for_slaves: bool = False
     cluster: str = "DefaultCluster"
     name: str = msgspec.field(default_factory=host_name)
@@ -349,10 +349,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     http_bytes_per_second_max: NotNegative = (
         200_000_000  # of all readers: an audit must not starve clients; 0: no limit
     )
-    tls_mode: TlsMode = TlsMode.DISABLED
-    tls_key_path: str = ""
-    tls_certificate_path: str = ""
-    tls_trust_path: str = ""
     insecure: bool = False
     as_rocketmq: bool = False
     file: str = ""  # where the settings came from, and where changed ones are written
@@ -429,7 +425,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     @property
     def parts(self) -> tuple[msgspec.Struct, ...]:
         """The structs that hold settings of the one file."""
-        return self.storage, self.rules, self.lease, self.access, self.rights, self
+        return self.storage, self.rules, self.lease, self.access, self.rights, self.tls, self
 
     @property
     def guarded(self) -> bool:
@@ -458,7 +454,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     @property
     def is_exposed(self) -> bool:
         """Whether other machines reach this broker without TLS."""
-        return not is_loopback(self.bind_host) and self.tls_mode is not TlsMode.ENFORCING
+        return not is_loopback(self.bind_host) and not self.tls.enforced
 
     @property
     def address(self) -> str:
@@ -519,12 +515,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         return parse_settings(
             BrokerConfig,
             given,
-            also_known=known | set(WITHOUT_EFFECT),
+            also_known=known | TLS_KEYS | set(WITHOUT_EFFECT),
             storage=storage,
             rules=rules,
             lease=lease,
             access=access,
             rights=rights,
+            tls=read_tls(given),
             waits_for_slaves=waits,
             insecure=insecure,
             as_rocketmq=as_rocketmq,

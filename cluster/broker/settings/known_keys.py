@@ -15,8 +15,10 @@ _BIT_MAPS = "filters are judged by the properties themselves here, without bit m
 _AUTH_CACHES = "sizes caches that are not needed: users and rules are in memory"
 _OBSOLETE = "has no effect in RocketMQ 5 either"
 _ALWAYS = "the behaviour is fixed here"
+_CHECKED = "a certificate that a client shows is always checked"
 
 _BY_REASON: Final[dict[str, str]] = {
+    _CHECKED: "tls.server.authClient",
     _JAVA_THREADS: """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity adminBrokerThreadPoolNums
         adminBrokerThreadPoolQueueCapacity asyncSendEnable batchDispatchRequestThreadPoolNums

@@ -10,7 +10,6 @@ from tandemmq.cluster.broker.tables.names import TOPIC_CHARACTERS_MAX
 from tandemmq.cluster.broker.tables.offsets import COMMITS_PER_VERSION
 from tandemmq.cluster.config import Properties, setting_text
 from tandemmq.cluster.remoting.stream import ConnectionLimits
-from tandemmq.cluster.remoting.tls import TlsMode
 
 _OFF: Final = """
     brokerFastFailureEnable coldCtrStrategyEnable
@@ -50,6 +49,6 @@ def shown_settings(config: BrokerConfig) -> Properties:
         "storePathCommitLog": config.storage.commitlog_dir or root / "commitlog",
         "storePathEpochFile": config.epoch_path,
         "storePathBrokerIdentity": config.identity_path,
-        "useTLS": config.tls_mode is TlsMode.ENFORCING,
+        "useTLS": config.tls.enforced,
     }
     return found | {key: setting_text(value) for key, value in in_force.items()}

@@ -16,7 +16,6 @@ from tandemmq.cluster.broker.settings.config import (
 from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.broker.standing.haport import opened_to_all
 from tandemmq.cluster.config import ConfigError, is_loopback
-from tandemmq.cluster.remoting.tls import TlsMode
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +31,10 @@ def check_startable(config: BrokerConfig) -> None:
     check_access(config.access, config.rights, replicated=replicated)
     if not config.rights.migrated and not config.users_path.exists():
         config.access.check()
+    config.tls.check()
+    if config.name_servers or replicated:
+        for warning in config.tls.warnings():
+            log.warning("insecure: %s", warning)
     if config.controller_mode:
         rules = config.rules
         if config.waits_for_slaves and not rules.all_in_set:
@@ -118,7 +121,7 @@ def exposure(config: BrokerConfig) -> str:
 def _check_http(config: BrokerConfig) -> None:
     http_token(config)
     host = config.http_host
-    encrypted = config.tls_mode is TlsMode.ENFORCING
+    encrypted = config.tls.enforced
     if host and not is_loopback(host) and not encrypted and not config.insecure:
         raise ConfigError(
             "httpHost",

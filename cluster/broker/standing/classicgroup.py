@@ -26,7 +26,7 @@ from tandemmq.cluster.broker.standing.comparison import (
     ComparingMaster,
     ExaminingMaster,
 )
-from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
+from tandemmq.cluster.broker.standing.haport import dial_of, door_of, encrypted
 from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
 from tandemmq.cluster.broker.standing.standing import (
     MASTER_ID,
@@ -39,6 +39,7 @@ from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.process import Job
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.connection import Handler
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.replication import MasterCore, Mode, SlaveCore, StreamRules
 from tandemmq.replication.comparing import Finding, Verdict
 from tandemmq.replication.feed import Feed
@@ -87,7 +88,9 @@ class ClassicMaster:
         wake: Callable[[], None],
         names: Requests,
         brokers: Requests,
+        encryption: Encryption | None = None,
     ) -> None:
+        self._encryption = encryption or Encryption(config.tls)
         self.changes = RoleChanges()
         self.follows: Follows = anybody
         self.alarms = Alarms(clock)
@@ -350,7 +353,8 @@ class ClassicMaster:
         with listener:
             log.info("serving slaves address=%s mode=%s", config.ha_address, self.core.mode.value)
             try:
-                await self.sender.run(listener, door_of(config), await ha_context(config))
+                tls = await encrypted(self._encryption)
+                await self.sender.run(listener, door_of(config), tls)
             finally:
                 for pool in self._pools:
                     await pool.close()
@@ -401,6 +405,7 @@ class ClassicSlave:
         wake: Callable[[], None],
         flush: Callable[[int], None],
         brokers: Requests,
+        encryption: Encryption | None = None,
     ) -> None:
         self.changes = RoleChanges()
         self.follows: Follows = anybody
@@ -430,7 +435,7 @@ class ClassicSlave:
             store,
             clock,
             durable=self._synchronous,
-            dial=dial_of(config),
+            dial=dial_of(config, encryption or Encryption(config.tls)),
             compare=self._compare,
         )
         self.feed.register(Append, self._taken)  # behind the receiver, which appends

@@ -19,7 +19,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.lineage import Registered
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.logs import once_per
-from tandemmq.cluster.remoting.channel import Channel, open_channel, split_address
+from tandemmq.cluster.remoting.channel import Channel, Tls, open_channel, split_address
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
@@ -69,6 +69,7 @@ class ControllerLink:
         feed: Callable[[r.Event], None],
         registered: Callable[[tuple[KnownReplica, ...]], None],
         space: Callable[[], bool] = lambda: True,
+        tls: Tls = None,
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
@@ -81,6 +82,7 @@ class ControllerLink:
         self._rng = rng
         self._feed = feed
         self._space = space
+        self._tls = tls
         self._registered_are = registered
         self._listed_ms = -REPLICAS_MS
         self._channel: Channel | None = None
@@ -374,6 +376,7 @@ class ControllerLink:
             channel = await open_channel(
                 host,
                 port,
+                tls=self._tls,
                 timeout_ms=CONNECT_MS,
                 table=self.table(),
                 sign=self._config.access.signer,

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.config import is_loopback
-from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, client_context, server_context
+from tandemmq.cluster.remoting.encryption import Encryption
+from tandemmq.cluster.remoting.tlsproblems import HUNG_UP, explained
 from tandemmq.replication.door import LOOPBACK, Door, networks
+from tandemmq.replication.link import Link
 from tandemmq.replication.receiver import Dial, dial_tcp
-from tandemmq.replication.tlswire import tls_dial
+from tandemmq.replication.tlswire import Encrypted
 
 
 def door_of(config: BrokerConfig) -> Door:
@@ -27,7 +30,7 @@ def door_of(config: BrokerConfig) -> Door:
         config.controller_mode or opened_to_all(config) or is_loopback(config.bind_host)
     ):
         allowed = networks(" ".join(LOOPBACK))
-    return Door(config.tls_mode is TlsMode.ENFORCING, plain, allowed)
+    return Door(config.tls.enforced, plain, allowed)
 
 
 def opened_to_all(config: BrokerConfig) -> bool:
@@ -36,21 +39,27 @@ def opened_to_all(config: BrokerConfig) -> bool:
     return config.insecure and not config.ha_allowed.strip() and not asked_for
 
 
-async def ha_context(config: BrokerConfig) -> ssl.SSLContext | None:
+async def encrypted(encryption: Encryption) -> Encrypted | None:
     """What the HA port encrypts with; None without TLS. Raises TlsUnusable."""
-    if config.tls_mode is TlsMode.DISABLED:
+    if await asyncio.to_thread(encryption.server) is None:
         return None
-    files = TlsFiles(key_path=config.tls_key_path, cert_path=config.tls_certificate_path)
-    return await asyncio.to_thread(server_context, files)
+    return Encrypted(encryption.server, explained)
 
 
-def dial_of(config: BrokerConfig) -> Dial:
-    """How a slave reaches its master's HA port: as its clients have to reach the other ports.
+def dial_of(config: BrokerConfig, encryption: Encryption) -> Dial:
+    """How a slave reaches its master's HA port: as it reaches the other ports, but for hosts of haPlainAddresses."""
+    takes_plain = Door(True, networks(config.ha_plain)).takes_plain
 
-    The master's certificate is checked where roots are configured. Raises TlsUnusable.
-    """
-    if config.tls_mode is not TlsMode.ENFORCING:
-        return dial_tcp
-    roots = config.tls_trust_path
-    context = client_context(ca_path=roots, verify=bool(roots))
-    return tls_dial(context, Door(True, networks(config.ha_plain)).takes_plain)
+    async def dial(host: str, port: int, make: Callable[[], Link]) -> object:
+        context = None if takes_plain(host) else encryption.to_peers()
+        if context is None:
+            return await dial_tcp(host, port, make)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_connection(make, host, port, ssl=context)
+        except ssl.SSLError as problem:
+            raise ConnectionAbortedError(f"TLS handshake failed: {explained(problem)}") from problem
+        except ConnectionResetError as problem:
+            raise ConnectionAbortedError(f"{problem}: {HUNG_UP}") from problem
+
+    return dial

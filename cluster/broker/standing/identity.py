@@ -16,7 +16,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.controlanswers import read_apply_broker_id_answer, read_next_broker_id_answer
 from tandemmq.cluster.controlplane import encode_apply_broker_id, encode_next_broker_id
-from tandemmq.cluster.remoting.channel import Channel, open_channel
+from tandemmq.cluster.remoting.channel import Channel, Tls, open_channel
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.errors import HeaderProblem, RemotingError
 from tandemmq.replication import CorruptIdentityFile, Identity, decode_identity
@@ -88,7 +88,9 @@ class IdentityFiles:
         return found
 
 
-async def obtain_identity(config: BrokerConfig, clock: Clock, rng: random.Random) -> Identity:
+async def obtain_identity(
+    config: BrokerConfig, clock: Clock, rng: random.Random, tls: Tls = None
+) -> Identity:
     """Whose store this is; a new store is given an id, as soon as a controller answers.
 
     Raises what IdentityFiles raises.
@@ -102,7 +104,7 @@ async def obtain_identity(config: BrokerConfig, clock: Clock, rng: random.Random
         for host, port in config.controller_addresses:
             try:
                 channel = await open_channel(
-                    host, port, timeout_ms=CONNECT_MS, sign=config.access.signer
+                    host, port, tls=tls, timeout_ms=CONNECT_MS, sign=config.access.signer
                 )
                 try:
                     identity = await _apply(channel, files, config, clock)

@@ -13,6 +13,7 @@ from tandemmq.cluster.broker.standing.identity import obtain_identity
 from tandemmq.cluster.broker.standing.lineage import succeed
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.remoting.channel import Tls
 from tandemmq.replication import CorruptEpochFile, CorruptIdentityFile, EpochHistory, Identity
 from tandemmq.replication.keeping import EpochFile
 from tandemmq.storage import Clock, MessageStore
@@ -44,6 +45,7 @@ async def find_membership(
     suspect: SuspectMark,
     clock: Clock,
     rng: random.Random,
+    tls: Tls = None,
 ) -> Membership:
     """Read the files; a new store waits here until a controller gives it an id.
 
@@ -63,7 +65,7 @@ async def find_membership(
     if recovered.dropped_bytes and not suspect.there:
         await asyncio.to_thread(suspect.make, f"the log was damaged at {recovered.log_end}")
     try:
-        identity = await obtain_identity(config, clock, rng)
+        identity = await obtain_identity(config, clock, rng, tls)
     except CorruptIdentityFile as problem:
         why = f"{problem}. Restore it, or start this replica with an empty store: {REFILLED}"
         raise ConfigError("storePathBrokerIdentity", str(config.identity_path), why) from problem

@@ -23,7 +23,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, ha_secre
 from tandemmq.cluster.broker.standing import hastatus, replicalog
 from tandemmq.cluster.broker.standing.controllerlink import ControllerLink
 from tandemmq.cluster.broker.standing.handover import HandOver
-from tandemmq.cluster.broker.standing.haport import dial_of, door_of, ha_context
+from tandemmq.cluster.broker.standing.haport import dial_of, door_of, encrypted
 from tandemmq.cluster.broker.standing.hastatus import Following, Passages, Rate, SlaveLag
 from tandemmq.cluster.broker.standing.membership import Membership
 from tandemmq.cluster.broker.standing.standing import MASTER_ID, Follows, RoleChanges, SendRefused
@@ -32,6 +32,7 @@ from tandemmq.cluster.process import Job
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.replication import (
     EpochHistory,
     GroupView,
@@ -85,7 +86,9 @@ class ControlledReplica:
         membership: Membership,
         wake: Callable[[], None],
         flush: Callable[[int], None],
+        encryption: Encryption | None = None,
     ) -> None:
+        self._encryption = encryption or Encryption(config.tls)
         self.changes = RoleChanges()
         self.follows: Follows = anybody
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
@@ -130,7 +133,7 @@ class ControlledReplica:
         self.link = ControllerLink(
             config, clock, rng, replica=identity.replica, incarnation=incarnation,
             lineage=membership.lineage, feed=self._heard_of_group, registered=self._heard_of_replicas,
-            space=lambda: not store.flags.full,
+            space=lambda: not store.flags.full, tls=self._encryption.to_peers,
         )  # fmt: skip
         self._hand_over = HandOver(self.link, store.flags, config.rules.copies_min)
         party = Party(
@@ -140,7 +143,8 @@ class ControlledReplica:
         self._sender = Sender(
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )
-        self._receiver = Receiver(self.feed, store, clock, party=party, dial=dial_of(config))
+        dial = dial_of(config, self._encryption)
+        self._receiver = Receiver(self.feed, store, clock, party=party, dial=dial)
         LogKeeping(self.feed, store, membership.epochs)
         self._wire()
 
@@ -219,7 +223,7 @@ class ControlledReplica:
     async def _serve_slaves(self) -> None:
         config = self._config
         with open_listener(config.bind_host, config.ha_listen_port) as listener:
-            await self._sender.run(listener, door_of(config), await ha_context(config))
+            await self._sender.run(listener, door_of(config), await encrypted(self._encryption))
 
     async def hand_over(self) -> None:
         """This process is to stop: have a member of the set take over first, if one is near."""

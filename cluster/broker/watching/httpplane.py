@@ -37,7 +37,8 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig, http_token
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.config import is_loopback
 from tandemmq.cluster.httplog import http_logger
-from tandemmq.cluster.remoting.tls import TlsFiles, TlsMode, server_context
+from tandemmq.cluster.remoting.encryption import Encryption
+from tandemmq.cluster.remoting.tls import ClientAuth, load_own, server_context
 from tandemmq.replication.epochs import EpochHistory, read_epochs
 from tandemmq.replication.errors import ReplicationError
 from tandemmq.storage import Clock, MessageStore
@@ -528,14 +529,27 @@ def _content(path: Path) -> bytes | None:
 
 @asynccontextmanager
 async def serving_http(
-    config: BrokerConfig, store: MessageStore, standing: Standing, clock: Clock
+    config: BrokerConfig,
+    store: MessageStore,
+    standing: Standing,
+    clock: Clock,
+    encryption: Encryption,
 ) -> AsyncIterator[None]:
-    """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError."""
+    """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError.
+
+    Where the other ports demand TLS this one speaks it too. Who comes in shows the token, and no certificate.
+    """
     plane = Plane(config, store, standing, clock)
     context = None
-    if config.tls_mode is TlsMode.ENFORCING:
-        files = TlsFiles(key_path=config.tls_key_path, cert_path=config.tls_certificate_path)
+    files = msgspec.structs.replace(config.tls, client_auth=ClientAuth.NONE).own_files
+    if config.tls.enforced:
         context = await asyncio.to_thread(server_context, files)
+
+    async def renew() -> None:
+        # in place: the server keeps the context that it began with
+        if context is not None and files.cert_path:
+            load_own(context, files.cert_path, files.key_path, files.key_password)
+
     runner = web.AppRunner(
         plane.application(), access_log=None, logger=http_logger("store"),
         keepalive_timeout=IDLE_S, shutdown_timeout=1.0,
@@ -551,6 +565,7 @@ async def serving_http(
         log.info("store served url=%s://%s:%d", scheme, host, config.http_port)
         if not is_loopback(host) and context is None:
             log.warning("the HTTP port is not encrypted host=%s", host)
+        encryption.also(renew)
         yield
     finally:
         plane.close()

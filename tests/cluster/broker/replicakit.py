@@ -66,6 +66,7 @@ class Controllers:
         host: str,
         port: int,
         *,
+        tls: object = None,
         timeout_ms: int,
         table: Mapping[int, Handler] | None = None,
         sign: Sign | None = None,

@@ -30,6 +30,7 @@ from tandemmq.cluster.nameserver.server import (
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.tlssettings import TlsConfig
 from tandemmq.storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
@@ -385,7 +386,7 @@ async def test_kv_requests(served: Served) -> None:
 
 
 async def test_settings_in_force_are_listed_and_secrets_masked(tmp_path: Path) -> None:
-    served = Served(tmp_path, tls_key_password="hunter2")
+    served = Served(tmp_path, tls=TlsConfig(key_password="hunter2"))
     text = bytes((await served.code(319)).body or b"").decode()
     lines = text.splitlines()
     assert lines == sorted(lines)
@@ -476,7 +477,7 @@ def test_a_stock_file_is_read_and_updates_go_back_to_it(tmp_path: Path) -> None:
     config = NameServerConfig.from_properties(properties, path=path, home=tmp_path)
     assert (config.listen_port, config.order_message_enabled) == (29876, True)
     assert config.config_store_path == str(path)
-    assert config.tls_mode.value == "enforcing"
+    assert config.tls.mode.value == "enforcing"
 
 
 @pytest.mark.parametrize(
