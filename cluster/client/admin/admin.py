@@ -7,7 +7,7 @@ from tandemmq.cluster.client.admin.replicas import ReplicaAdmin
 from tandemmq.cluster.client.admin.users import UserAdmin
 
 
-# Inherited, not held: users ask one object, and a hundred methods that pass each call on to six parts would hide what
+# Inherited, not held: users ask one object, and ninety methods that pass each call on to six parts would hide what
 # they do. Each part stands on those whose answers it uses: messages on groups, groups on topics, topics on servers.
 class Admin(MessageAdmin, ReplicaAdmin, UserAdmin):
     """Administration over the wire, of TandemMQ's and of RocketMQ's clusters.
