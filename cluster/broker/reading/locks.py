@@ -16,8 +16,10 @@ from tandemmq.storage import CorruptFile
 LOCK_LIVES_MS: Final = 60_000
 #: so long a client works on by a lock that it cannot renew (RocketMQ's clients and ours)
 LOCK_TRUSTED_MS: Final = 30_000
-#: locks of all groups; beyond it queues that nobody holds are not granted (about 150 MB)
-LOCKS_MAX: Final = 500_000
+#: of all locks, as slaves are told of them in one frame, with the groups; beyond it queues that nobody holds are
+#: not granted (some 70,000)
+BYTES_MAX: Final = 8 << 20
+_LOCK_BYTES: Final = 24  # beside names
 
 
 class QueueName(NamedTuple):
@@ -68,10 +70,10 @@ class QueueLocks:
             False  # a slave: locks are its master's, and only that one hears of renewals
         )
         self._groups: dict[str, dict[QueueName, _Lock]] = {}
-        self._count = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._groups.values()))
 
     # -- keeping -----------------------------------------------------------------------
 
@@ -123,7 +125,11 @@ class QueueLocks:
             }
             if not self._groups[group]:
                 del self._groups[group]
-        self._count = sum(map(len, self._groups.values()))
+        self._bytes = sum(
+            _bytes(group, lock.client_id, queue)
+            for group, locks in self._groups.items()
+            for queue, lock in locks.items()
+        )
 
     def _changed(self, group: str) -> None:
         self.file.changed()
@@ -147,12 +153,14 @@ class QueueLocks:
                 held.renewed_ms = now_ms
                 granted.append(queue)
                 continue
-            if held is None:
-                if self._count >= LOCKS_MAX:
-                    continue
-                self._count += 1
-            elif not held.free(now_ms):
+            if held is not None and not held.free(now_ms):
                 continue
+            more = _bytes(group, client_id, queue)
+            if held is not None:
+                more -= _bytes(group, held.client_id, queue)
+            if self._bytes + more > BYTES_MAX:
+                continue
+            self._bytes += more
             locks[queue] = _Lock(client_id, now_ms)
             granted.append(queue)
             changed = True
@@ -203,8 +211,13 @@ class QueueLocks:
             return
         locks = self._groups[group]
         for queue in freed:
-            del locks[queue]
-        self._count -= len(freed)
+            self._bytes -= _bytes(group, locks.pop(queue).client_id, queue)
         if not locks:
             del self._groups[group]
         self._changed(group)
+
+
+def _bytes(group: str, client_id: str, queue: QueueName) -> int:
+    """At most so many of what slaves are told are of this lock."""
+    names = len(group) + len(queue.topic) + len(queue.broker_name)  # checked: one byte a character
+    return names + 6 * len(client_id) + _LOCK_BYTES

@@ -20,7 +20,7 @@ from tandemmq.cluster.broker.reading.locks import (
 )
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.standing import SendRefused
-from tandemmq.storage import CorruptFile
+from tandemmq.storage import CorruptFile, fastjson
 
 __all__ = ["pair"]
 
@@ -77,7 +77,7 @@ def test_group_consumes_in_order_while_it_holds_a_live_lock() -> None:
 def test_locks_are_bounded_and_given_up_places_are_free_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tandemmq.cluster.broker.reading.locks.LOCKS_MAX", 1)
+    monkeypatch.setattr("tandemmq.cluster.broker.reading.locks.BYTES_MAX", 50)  # one
     locks = Locks()
     assert locks.lock("G", "a", [ONE, TWO], 0) == [ONE]
     assert locks.lock("H", "a", [ONE], 0) == []
@@ -87,6 +87,18 @@ def test_locks_are_bounded_and_given_up_places_are_free_again(
     locks.expire(2 + LOCK_LIVES_MS)
     assert len(locks) == 0
     assert locks.lock("G", "a", [ONE], 0) == [ONE]
+
+
+def test_what_slaves_are_told_fits_a_frame_whatever_clients_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tandemmq.cluster.broker.reading.locks.BYTES_MAX", 100_000)
+    locks = Locks()
+    for number in range(200):
+        queues = [QueueName("T" * 127, "broker-a", queue_id) for queue_id in range(20)]
+        locks.lock("G" * (number % 100), "\x01" * (7 * number), queues, 0)
+    assert 100 < len(locks) < 1_000
+    assert len(fastjson.dumps(locks.told(None))) <= 100_000
 
 
 def test_a_change_of_holders_is_told_and_a_renewal_is_not() -> None:
