@@ -43,6 +43,16 @@ CALLS: Final = (
 )
 #: calls that take a name away from a file, and at which place of their arguments
 TAKES_NAME: Final = {"unlink": 0, "replace": 1, "rename": 1}
+#: how many paths, before everything else, a call is given; the others are given a descriptor
+PATHS: Final = {
+    "open": 1,
+    "replace": 2,
+    "rename": 2,
+    "link": 2,
+    "unlink": 1,
+    "mkdir": 1,
+    "rmdir": 1,
+}
 
 DIRECTORY: Final = -1
 STALE: Final = (
@@ -178,7 +188,8 @@ class Disk:
                 return call(*arguments, **options)
             self._deaf = True
             try:
-                self._look(one_call=False)
+                around = self._around(name, arguments, options)
+                self._look(one_call=False, at=around)
                 if self.on_call is not None:
                     self.on_call()
                 if taken is not None:
@@ -188,7 +199,7 @@ class Disk:
                     self._note_sync(arguments[0])
                 elif name == "ftruncate":
                     self._lengths[os.fstat(arguments[0]).st_ino] = arguments[1]
-                self._look(one_call=True)
+                self._look(one_call=True, at=around)
                 return done
             finally:
                 self._deaf = False
@@ -200,7 +211,6 @@ class Disk:
         if stat.S_ISREG(found.st_mode):
             self._synced[found.st_ino] = content(f"/proc/self/fd/{descriptor}")
         elif found.st_ino in self._directories:
-            self._look(one_call=False)
             self._directories[found.st_ino].sync()
 
     def _note_nameless(self, path: str | Path) -> None:
@@ -212,18 +222,52 @@ class Disk:
         if stat.S_ISREG(found.st_mode):
             self._nameless[found.st_ino] = content(str(path))
 
-    def _look(self, *, one_call: bool) -> None:
-        """Note every directory whose names are others than at the last look."""
-        left = [str(self.base)]
+    def _around(
+        self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> set[str] | None:
+        """The directories whose names a call may change, or speaks for; None: any below the base.
+
+        A look at a directory costs a server that runs on this disk more than its call does."""
+        if options:
+            return None  # a path may begin at a descriptor
+        if name in PATHS:
+            paths = [os.fspath(each) for each in arguments[: PATHS[name]]]
+        else:
+            found = os.fstat(arguments[0])
+            regular = stat.S_ISREG(found.st_mode)
+            if regular and name != "ftruncate":
+                return set()  # its bytes are vouched for, and no name is
+            if found.st_nlink > 1 and regular:
+                return None
+            paths = [os.readlink(f"/proc/self/fd/{arguments[0]}")]
+            if not regular:
+                return {paths[0]} if self._has(paths[0]) else None
+        around = {os.path.dirname(each) for each in paths}
+        return around if all(map(self._has, around)) else None
+
+    def _has(self, directory: str) -> bool:
+        base = str(self.base)
+        return directory == base or directory.startswith(f"{base}/")
+
+    def _look(self, *, one_call: bool, at: set[str] | None = None) -> None:
+        """Note every directory whose names are others than at the last look: those, or all below the base."""
+        left = [str(self.base)] if at is None else sorted(at)
         while left:
             directory = left.pop()
             listing: Listing = {}
-            with os.scandir(directory) as entries:
+            try:
+                entries = os.scandir(directory)
+            except FileNotFoundError:
+                if at is None:
+                    raise
+                continue  # the call that is about to fail says so itself
+            with entries:
                 for entry in entries:
                     length = self._lengths.get(entry.inode(), 0)
                     if entry.is_dir(follow_symlinks=False):
                         length = DIRECTORY
-                        left.append(entry.path)
+                        if at is None:
+                            left.append(entry.path)
                     listing[entry.name] = (entry.inode(), length)
             known = self._directories.setdefault(os.stat(directory).st_ino, _Directory())
             known.look(listing, one_call=one_call)
