@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tandemmq.cluster.access.signature import sign
 from tandemmq.cluster.access.users import PolicyBody, RuleBody, RulesBody, UserBody
+from tandemmq.cluster.broker.access.guarding import Guarding
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.remoting.command import Command
@@ -93,6 +94,7 @@ async def measured(guarded: bool, who: tuple[str, str] | None, count: int, pipel
 
 
 def _allow(broker: Broker) -> None:
+    assert isinstance(broker.guarding, Guarding)
     users = broker.guarding.users
     users.create_user(SHOP[0], UserBody(password=SHOP[1]), users.find(ROOT[0]))
     rule = RuleBody("Topic:Bench", ["Pub"], None, "Allow")

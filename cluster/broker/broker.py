@@ -6,29 +6,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandemmq.cluster.broker.access.guarding import Guarding
+from tandemmq.cluster.broker.access.unguarded import guarding_of
 from tandemmq.cluster.broker.duplicates import Claim
-from tandemmq.cluster.broker.handlers.admin_accounts import AccountHandlers
-from tandemmq.cluster.broker.handlers.admin_config import ConfigAdminHandlers
-from tandemmq.cluster.broker.handlers.admin_groups import GroupAdminHandlers
-from tandemmq.cluster.broker.handlers.admin_offsets import OffsetAdminHandlers
-from tandemmq.cluster.broker.handlers.admin_state import StateAdminHandlers
-from tandemmq.cluster.broker.handlers.admin_topics import TopicAdminHandlers
-from tandemmq.cluster.broker.handlers.admin_users import UserHandlers
-from tandemmq.cluster.broker.handlers.client import ClientHandlers
-from tandemmq.cluster.broker.handlers.locks import LockHandlers
-from tandemmq.cluster.broker.handlers.masteronly import guarded
-from tandemmq.cluster.broker.handlers.offsets import OffsetHandlers
+from tandemmq.cluster.broker.handlers.capabilities import table_of
 from tandemmq.cluster.broker.handlers.pull import PullHandler
-from tandemmq.cluster.broker.handlers.query import QueryHandler
-from tandemmq.cluster.broker.handlers.reply import ReplyHandler
-from tandemmq.cluster.broker.handlers.send import SendHandler
-from tandemmq.cluster.broker.handlers.sendback import SendBackHandler
-from tandemmq.cluster.broker.handlers.tables import TableHandlers
-from tandemmq.cluster.broker.handlers.timers import TimerHandlers
-from tandemmq.cluster.broker.handlers.transaction import TransactionHandler
 from tandemmq.cluster.broker.jobs import (
     AckExpiry,
     Dispatch,
@@ -49,13 +32,10 @@ from tandemmq.cluster.broker.sending.acks import Acks
 from tandemmq.cluster.broker.sending.admission import Admission
 from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.fastpath import SendPath
-from tandemmq.cluster.broker.sending.messages import UniqueIds
 from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_host
 from tandemmq.cluster.broker.settings.startable import exposure
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
-from tandemmq.cluster.broker.standing.membership import Membership
-from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
 from tandemmq.cluster.broker.standing.standing import OnMaster, Standing
 from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
@@ -83,6 +63,9 @@ from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.storage import Clock, FlushMode, MessageStore, Owner
 
+if TYPE_CHECKING:
+    from tandemmq.cluster.broker.standing.membership import Membership
+
 log = logging.getLogger(__name__)
 
 #: the fast port serves everything but what may keep a connection waiting
@@ -100,11 +83,7 @@ PORTS: Final = 2
 
 
 class Broker:
-    """Every part of a broker over one open store.
-
-    POP has its codes and no handlers yet: the
-    server answers REQUEST_CODE_NOT_SUPPORTED until their tables are added here.
-    """
+    """Every part of a broker over one open store."""
 
     def __init__(
         self,
@@ -122,10 +101,12 @@ class Broker:
         self.encryption = encryption or Encryption(config.tls)
         self.store = store
         self.clock = clock
+        self.rng = rng
+        self.store_host = packed_host(config)
         self.output_budget = OutputBudget(config.unread_output_bytes_max)  # of both ports
         self.topics = TopicTable(config, config.config_path / "topics.json", clock)
         self.groups = GroupTable(config, config.config_path / "subscriptionGroup.json", clock)
-        self.guarding = Guarding(
+        self.guarding = guarding_of(
             config,
             store,
             clock,
@@ -175,8 +156,9 @@ class Broker:
             clock,
         )
         self.timers = timers_of(
-            config, store, self.release.put, self.schedule.time, clock, packed_host(config)
+            config, store, self.release.put, self.schedule.time, clock, self.store_host
         )
+        self.timer_door = TimerDoor(config, self.timers.pending, self.timers.now_ms, rng.random)
         self.resting = Resting(store, self.standing, self.log_flush.reach)
         self.offsets.file.rests = self.schedule.file.rests = self.resting
         self.retention = Retention(store)
@@ -215,7 +197,6 @@ class Broker:
         # masters do before it says what it is.
         self.standing.changes.watch(self.table_sync.role_changed)
         self.standing.changes.watch(self._role_changed)
-        self._store_host = packed_host(config)
         self.transactions = Transactions(
             config,
             store,
@@ -225,7 +206,7 @@ class Broker:
             self.producers,
             self.standing,
             clock,
-            store_host=self._store_host,
+            store_host=self.store_host,
         )
         reigning: dict[str, Job] = {
             "schedule": self.schedule.run,
@@ -238,7 +219,6 @@ class Broker:
             config, self.topics, self.standing, rng, self.encryption.to_peers
         )
         self.claim = claim
-        self._rng = rng
         self.slave_reads = SlaveReads(config, store, self.standing, clock)
         self.pulls = PullHandler(
             config,
@@ -253,13 +233,13 @@ class Broker:
             clock,
         )
         self.refusals = Refusals(clock.monotonic_ms)
-        self.table: Mapping[int, Handler] = self.refusals.noticing(self._table())
+        self.table: Mapping[int, Handler] = self.refusals.noticing(table_of(self))
         self.send_path = SendPath(
             config,
             store,
             Admission(config, store, self.topics, self.acks, self.standing, clock, self.guarding),
             self.release,
-            store_host=self._store_host,
+            store_host=self.store_host,
             rng=rng,
         )
         self._chunk = self.guarding.in_front_of(self.send_path.process)
@@ -275,6 +255,9 @@ class Broker:
     def _stand(self, membership: Membership | None, rng: random.Random) -> Standing:
         config, store, clock = self.config, self.store, self.clock
         if membership is not None:
+            # Imported when wanted: what speaks with controllers would cost every start time and memory.
+            from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
+
             return ControlledReplica(
                 config,
                 store,
@@ -319,7 +302,7 @@ class Broker:
             return
         self.topics.reign_began(self.standing.epoch)
         self.locks.reign_began(self.clock.monotonic_ms())
-        if isinstance(self.standing, ControlledReplica) and self.standing.may_have_lost:
+        if self.standing.may_have_lost:
             why = "an election that may have lost what readers had"
             self.lost(why, self.standing.agreed)
 
@@ -335,130 +318,6 @@ class Broker:
 
     def _register_again(self) -> None:
         self.registration.all_changed()
-
-    def _table(self) -> dict[int, Handler]:
-        config, store, clock = self.config, self.store, self.clock
-        topics, groups, offsets = self.topics, self.groups, self.offsets
-        consumers, producers = self.consumers, self.producers
-        host, rng = self._store_host, self._rng
-        timers = self.timers
-        door = TimerDoor(config, timers.pending, timers.now_ms, rng.random)
-        sends = SendHandler(
-            config,
-            store,
-            topics,
-            groups,
-            self.locks,
-            self.release,
-            self.standing,
-            UniqueIds(host, clock, rng),
-            self.transactions,
-            store_host=host,
-            clock=clock,
-            rng=rng,
-            timers=door,
-        )
-        sendbacks = SendBackHandler(
-            config,
-            store,
-            topics,
-            groups,
-            self.release,
-            self.standing,
-            self.stats,
-            store_host=host,
-            rng=rng,
-        )
-        standing = self.standing
-        replica = (standing,) if isinstance(standing, ControlledReplica | ClassicMaster) else ()
-        parts = (
-            *replica,
-            sends,
-            ReplyHandler(config, sends, producers, standing, store_host=host, clock=clock),
-            sendbacks,
-            TransactionHandler(self.transactions, self.release, self.standing),
-            self.pulls,
-            QueryHandler(config, store),
-            ClientHandlers(config, clock, topics, groups, consumers, producers),
-            LockHandlers(self.locks, standing, self.table_readers, clock),
-            OffsetHandlers(store, topics, groups, offsets, self.cuts),
-            TopicAdminHandlers(
-                config,
-                store,
-                self.release,
-                topics,
-                offsets,
-                self.stats,
-                self.deletions,
-                self.table_readers,
-            ),
-            GroupAdminHandlers(
-                config, store, groups, offsets, consumers, producers, self.table_readers
-            ),
-            OffsetAdminHandlers(
-                config,
-                clock,
-                store,
-                topics,
-                groups,
-                offsets,
-                consumers,
-                self.stats,
-                self.pulls.held.sent_elsewhere,
-            ),
-            StateAdminHandlers(
-                config,
-                clock,
-                store,
-                self.release,
-                topics,
-                self.stats,
-                self.schedule,
-                self.retention,
-                self.standing,
-                self.timers,
-            ),
-            ConfigAdminHandlers(config, clock, self.permission_changed),
-            TimerHandlers(
-                config,
-                clock,
-                store,
-                topics,
-                self.release,
-                self.standing,
-                door,
-                timers.pending,
-                store_host=host,
-            ),
-            TableHandlers(
-                topics,
-                groups,
-                offsets,
-                self.schedule,
-                store,
-                self.table_readers,
-                self.resting,
-                self.guarding.shared_tree,
-                self.locks.told,
-            ),
-            UserHandlers(config, self.guarding, standing, self.table_readers),
-            *self._account_handlers(),
-        )
-        table: dict[int, Handler] = {}
-        for part in parts:
-            for code, handler in part.table().items():
-                assert code not in table, f"two handlers for request {code}"
-                table[code] = handler
-        if self.claim is not None:
-            asked = RequestCode.GET_BROKER_CONFIG
-            table[asked] = self.claim.answering(table[asked])
-        return guarded(table, self.standing)
-
-    def _account_handlers(self) -> list[AccountHandlers]:
-        """Where accounts of ACL 1.0 are not asked for, requests about them are not known."""
-        files = self.guarding.plain_files
-        served = self.config.rights.plain and files is not None
-        return [AccountHandlers(self.config, files)] if served and files is not None else []
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         if self.topics.following:

@@ -22,8 +22,6 @@ from tandemmq.cluster.broker.sending.acks import STOPPED_WAITING
 from tandemmq.cluster.broker.settings.config import BrokerConfig, MetricsExporter
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
-from tandemmq.cluster.broker.standing.membership import find_membership
-from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import raise_open_files_limit, running, stop_signals
 from tandemmq.cluster.remoting.channel import ChannelPool
@@ -171,6 +169,9 @@ async def _serve_opened(
     """Find out who we are and whether the name is ours, then serve. Raises NameTaken."""
     membership = None
     if config.controller_mode:
+        # Imported when wanted: what speaks with controllers would cost every start time and memory.
+        from tandemmq.cluster.broker.standing.membership import find_membership
+
         finding = find_membership(config, store, suspect, clock, rng, encryption.to_peers)
         membership = await unless(stop, finding)
         if membership is None:
@@ -223,8 +224,7 @@ async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str
                 await unless(stop, claim.settle(broker.registration))
             log.info("stop requested signal=%s", await stop)
             await broker.timers.settle()
-            if isinstance(broker.standing, ControlledReplica):
-                await broker.standing.hand_over()
+            await broker.standing.hand_over()
     except NameTaken as problem:
         refused = problem
     except BaseExceptionGroup as failures:

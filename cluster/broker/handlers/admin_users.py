@@ -23,7 +23,7 @@ from tandemmq.cluster.broker.handlers.requests import (
     refusing,
 )
 from tandemmq.cluster.broker.reading.members import Peer
-from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables.tablereaders import TableReaders
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -39,10 +39,7 @@ _BODY_BYTES_MAX: Final = 4 << 20
 class UserHandlers:
     """Source: RocketMQ's AdminBrokerProcessor."""
 
-    def __init__(
-        self, config: BrokerConfig, guarding: Guarding, standing: Standing, readers: TableReaders
-    ) -> None:
-        self._on = config.access.authentication
+    def __init__(self, guarding: Guarding, standing: Standing, readers: TableReaders) -> None:
         self._guarding = guarding
         self._users = guarding.users
         self._standing = standing
@@ -64,11 +61,6 @@ class UserHandlers:
 
     def _served(self, handler: Callable[[Command, Peer], Answer]) -> Handler:
         def handle(command: Command, connection: Any) -> Answer:
-            if not self._on:  # nobody was asked who they are: they get no passwords
-                raise Refused(
-                    ResponseCode.NO_PERMISSION,
-                    "The authenticationMetadataProvider is not configured",
-                )
             if len(command.body or b"") > _BODY_BYTES_MAX:
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"body above {_BODY_BYTES_MAX} bytes")
             try:

@@ -73,7 +73,8 @@ class ClassicMaster:
     """
 
     broker_id = MASTER_ID
-    epoch = incarnation = 0
+    epoch = incarnation = agreed = 0
+    may_have_lost = False
     master = None
     in_sync = None
     stock_slaves: frozenset[int] = frozenset()
@@ -328,6 +329,12 @@ class ClassicMaster:
     def heard(self, master_address: str | None, ha_address: str | None) -> None:
         """Name servers tell a master nothing."""
 
+    async def hand_over(self) -> None:
+        """Nobody takes over from a master of classic replication."""
+
+    def runtime(self) -> dict[str, str]:
+        return {}
+
     def closing(self) -> None:
         """Nothing is left to be done."""
 
@@ -389,7 +396,8 @@ class ClassicSlave:
     brokers         how the master is asked whether its log is ours: before anything is reported
     """
 
-    epoch = incarnation = 0
+    epoch = incarnation = agreed = 0
+    may_have_lost = False
     role = Role.SLAVE
     in_sync = None
     stock_slaves: frozenset[int] = frozenset()
@@ -547,6 +555,15 @@ class ClassicSlave:
             await self.receiver.run()
         finally:
             await self._brokers.close()
+
+    async def hand_over(self) -> None:
+        """A slave has nothing to hand over."""
+
+    def table(self) -> dict[int, Handler]:
+        return {}
+
+    def runtime(self) -> dict[str, str]:
+        return {}
 
     def closing(self) -> None:
         """Half a message at the end of the log is cut: so this stop is a clean one, and after the

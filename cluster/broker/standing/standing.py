@@ -12,6 +12,7 @@ from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
 from tandemmq.cluster.process import Job, running
 from tandemmq.cluster.remoting.codes import ResponseCode
+from tandemmq.cluster.remoting.connection import Handler
 
 MASTER_ID: Final = 0  # under which a master is registered, whoever it is
 
@@ -70,6 +71,14 @@ class Standing(Protocol):
     def holds_answers(self) -> bool: ...
 
     @property
+    def may_have_lost(self) -> bool:
+        """Whether our reign began without something that readers may have been given before it."""
+
+    @property
+    def agreed(self) -> int:
+        """So far our log was confirmed before our reign."""
+
+    @property
     def master(self) -> str | None:
         """Where clients reach the master that this slave follows: its tables are copied from there.
         None on a master, and while none is known."""
@@ -120,6 +129,15 @@ class Standing(Protocol):
 
     def jobs(self) -> Mapping[str, Job]:
         """What runs beside the broker's own jobs, before the first request until after the last."""
+
+    async def hand_over(self) -> None:
+        """This process is to stop: have another replica take over first, if one can."""
+
+    def table(self) -> Mapping[int, Handler]:
+        """The requests that such a standing answers itself, and their handlers."""
+
+    def runtime(self) -> Mapping[str, str]:
+        """Entries of the runtime table that only such a standing has; all ours."""
 
     def closing(self) -> None:
         """Everything has stopped in good order, and the store closes next."""

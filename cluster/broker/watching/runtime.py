@@ -9,7 +9,6 @@ from typing import Final
 
 from tandemmq.cluster.broker.sending.delay import DelaySchedule
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
-from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.remoting.codes import VERSION
@@ -99,8 +98,7 @@ def runtime_table(
     )
     if alarms := standing.alarms_now():
         table["alarms"] = "; ".join(alarms)
-    if isinstance(standing, ControlledReplica):
-        table.update(standing.runtime())
+    table.update(standing.runtime())
     table.update(timers)
     table.update(stats.rates())
     table.update(stats.day_totals())

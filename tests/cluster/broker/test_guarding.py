@@ -28,7 +28,7 @@ from tandemmq.cluster.access.rights import (
 from tandemmq.cluster.access.signature import AccessUser, sign, sign_own
 from tandemmq.cluster.access.startup import AccessConfig
 from tandemmq.cluster.access.users import UserBody
-from tandemmq.cluster.broker.access.guarding import StoredFacts
+from tandemmq.cluster.broker.access.guarding import Guarding, StoredFacts
 from tandemmq.cluster.controller.config import ControllerConfig
 from tandemmq.cluster.nameserver.config import NameServerConfig
 from tandemmq.cluster.nameserver.kvconfig import KvConfig
@@ -146,10 +146,15 @@ def request(code: int, user: str = "", password: str = "", **more: str) -> Comma
     return command
 
 
+def guarding_of(asker: Asker) -> Guarding:
+    assert isinstance(asker.broker.guarding, Guarding)
+    return asker.broker.guarding
+
+
 @pytest.fixture
 def guarded(make_broker: MakeBroker) -> Asker:
     asker = make_broker(**ON)
-    users = asker.broker.guarding.users
+    users = guarding_of(asker).users
     users.create_user("norm", UserBody(password="normpw12"), users.find("root"))
     asker.put("T", 0)
     return asker
@@ -162,7 +167,7 @@ def grant(asker: Asker, *wanted: Need, user: str = "norm") -> None:
         reach = Reach.KIND if need.name is None else Reach.LITERAL
         resource = RuledResource(need.kind, reach, need.name or "")
         rules.append(Rule(resource, need.actions, (), Decision.ALLOW))
-    users = asker.broker.guarding.users
+    users = guarding_of(asker).users
     users._rules[user] = Rules(tuple(rules))
     users.changed([user])
 
@@ -457,7 +462,7 @@ async def test_rights_that_are_not_checked_leave_what_is_for_super_users(
     make_broker: MakeBroker,
 ) -> None:
     asker = make_broker(**{**ON, "authorizationEnabled": "false"})
-    users = asker.broker.guarding.users
+    users = guarding_of(asker).users
     users.create_user("norm", UserBody(password="normpw12"), users.find("root"))
     assert may(asker, 11) and may(asker, 26)
     for code in [*range(3001, 3011), 1008, 29010]:
@@ -478,7 +483,7 @@ async def test_a_white_listed_code_has_no_identity(make_broker: MakeBroker) -> N
 async def test_disabled_users_are_out_at_once(guarded: Asker) -> None:
     grant(guarded, rule("TOPIC", "T", "GET"))
     assert may(guarded, 30)
-    users = guarded.broker.guarding.users
+    users = guarding_of(guarded).users
     users.update_user("norm", UserBody(userStatus="disable"), users.find("root"))
     assert Client(guarded).turned_away(request(30, "norm", "normpw12")) == "User:norm is disabled."
 
@@ -502,14 +507,14 @@ async def test_noise_in_the_header_passes_nobody_and_stops_nothing(guarded: Aske
         " root",
     ]
     codes = [*map(int, RequestCode), 0, -1, 32767]
-    before = guarded.broker.guarding.users.to_json(), guarded.broker.store.end
+    before = guarding_of(guarded).users.to_json(), guarded.broker.store.end
     for _ in range(20_000):
         ext = {rng.choice([*FILLER, "AccessKey", "AccessKey", "Signature", "SecurityToken", "SignedCode", "filter",
                            "username", "tableStamp"]): rng.choice(words) for _ in range(rng.randrange(6))}  # fmt: skip
         body = rng.choice([None, b"{", b"[]", b"\xff" * 9, b'{"consumerDataSet":7}'])
         answer = keeper(Command(rng.choice(codes), ext, body), client.connection)
         assert answer is not None and answer.code == 16
-    assert (guarded.broker.guarding.users.to_json(), guarded.broker.store.end) == before
+    assert (guarding_of(guarded).users.to_json(), guarded.broker.store.end) == before
     command = request(3005)
     command.ext = {}
     sign(command, "root", "rootpw12")
@@ -558,12 +563,12 @@ async def test_users_and_rules_are_kept_and_nobody_else_reads_the_file(
     assert (await asker.ask(3004, username="nobody")).body is None
     assert [each["username"] for each in await asker.json(3005)] == ["bob", "root"]
     assert len(await asker.json(3010, resourceFilter="Topic")) == 1
-    path = asker.broker.guarding.file.path
+    path = guarding_of(asker).file.path
     assert path.stat().st_mode & 0o777 == 0o600
-    users = asker.broker.guarding.users
+    users = guarding_of(asker).users
     before = users.to_json()
     users.adopt({"users": [{"username": "x", "password": "y"}]})
-    asker.broker.guarding.load()
+    guarding_of(asker).load()
     assert users.to_json() == before
     assert (await asker.ask(3001, {"username": "bob", "password": "x"}, username="bob")).code == 16
     assert (await asker.ask(3001, b"nonsense", username="z")).code == 29
@@ -589,11 +594,11 @@ async def test_a_slave_leaves_changes_to_its_master_and_stops_no_tool(
         **ON, brokerRole="SLAVE", brokerId="1", haMasterAddress="127.0.0.1:1",
         innerClientAuthenticationCredentials=inner,
     )  # fmt: skip
-    before = asker.broker.guarding.users.to_json()
+    before = guarding_of(asker).users.to_json()
     for code in (3001, 3002, 3003):
         answer = await asker.ask(code, {"username": "bob", "password": "b"}, username="bob")
         assert answer.code == 0 and "slave" in (answer.remark or "")
-    assert asker.broker.guarding.users.to_json() == before
+    assert guarding_of(asker).users.to_json() == before
     assert len(await asker.json(3005)) == 2
 
 
