@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -56,6 +57,7 @@ UNCLEAN_MARGIN_MS: Final = (
 FOREIGN_SLACK_MS: Final = 1_000
 FREE_LOOK_SLOTS: Final = 600
 HOUR_MS: Final = 3_600_000
+COUNTED_PER_STEP: Final = 4_096  # units
 _OUT: Final = rules.OUT_MS.encode()
 _REAL_TOPIC: Final = messages.REAL_TOPIC.encode()
 _DELETE: Final = rules.DEL_UNIQKEY.encode()
@@ -100,9 +102,12 @@ class PendingTimers:
         self.enqueued = 0
         self._linked_offset = -1  # log offset of the last entry that has a unit
         self.blocked = False
-        self.waiting: dict[
-            int, Counter[str]
-        ] = {}  # hour since 1970 of the slot -> topic -> messages
+        # hour since 1970 of the slot -> topic -> messages
+        self.waiting: dict[int, Counter[str]] = {}
+        self._counted_ms = 0  # messages of slots from here on count, none of those before
+        self._leaving: Iterator[Linked] | None = None  # what still counts of the slot before
+        self._gone: Counter[str] = Counter()  # handed out of the first slot that counts
+        self._topics: dict[int, str] = {}  # of what is counted, by the hash that units have
 
     # -- starting --------------------------------------------------------------------------
 
@@ -116,7 +121,7 @@ class PendingTimers:
             self._foreign = check._replace(read_ms=max(0, check.read_ms - margin_ms))
         self.refresh()
         how = self._load_files(check, clean)
-        self._load_counts(check.ours and how == "read")
+        self._load_counts(check.read_ms if check.ours and how == "read" else None)
         if self.log.end or self.enqueued:
             log.info(
                 "timers loaded pending=%d how=%s queue_offset=%d read_ms=%d took_ms=%d",
@@ -248,7 +253,8 @@ class PendingTimers:
         linked = self._append(units)
         self.enqueued = offset
         for topic, unit in zip(topics, units, strict=True):
-            if not unit.magic & TIMER_DELETE:
+            if not unit.magic & TIMER_DELETE and unit.slot_ms >= self._counted_ms:
+                self._topics[unit.topic_hash] = topic
                 self._count(topic, unit.slot_ms, 1)
         return linked
 
@@ -360,25 +366,57 @@ class PendingTimers:
     def finished(self, slot_ms: int) -> None:
         """A slot was delivered, all of it."""
         self.read_ms = slot_ms + self.window.precision_ms
-        if self.read_ms % HOUR_MS == 0:
-            self.waiting.pop(slot_ms // HOUR_MS, None)
 
-    def gone(self, topic: str, slot_ms: int) -> None:
-        """A message waits no longer."""
-        self._count(topic, slot_ms, -1)
+    def gone(self, topic: str, unit: TimerUnit) -> None:
+        """A message of the slot that is delivered waits no longer."""
+        if unit.slot_ms >= self._counted_ms and not unit.magic & TIMER_DELETE:
+            self._gone[topic] += 1
+
+    def discount(self, units_max: int | None = COUNTED_PER_STEP) -> None:
+        """Count no longer what waited in slots that are over, on whatever broker they were delivered.
+
+        units_max  None: all of it
+        """
+        hour_ms = self.read_ms - self.read_ms % HOUR_MS
+        if self._counted_ms < hour_ms:
+            for hour in [each for each in self.waiting if each * HOUR_MS < hour_ms]:
+                del self.waiting[hour]
+            self._counted_ms, self._leaving = hour_ms, None
+            self._gone.clear()
+        left = sys.maxsize if units_max is None else units_max
+        while left > 0:
+            if self._leaving is None:
+                slot_ms = self._counted_ms
+                if slot_ms >= self.read_ms:
+                    return
+                self._counted_ms += self.window.precision_ms
+                self._leaving = self.chain(slot_ms)
+                self._gone.clear()
+            left -= 1
+            linked = next(self._leaving, None)
+            if linked is None:
+                self._leaving = None
+            elif not linked.unit.magic & TIMER_DELETE:
+                topic = self._topics.get(linked.unit.topic_hash, "")
+                self._count(topic, linked.unit.slot_ms, -1)
 
     def _count(self, topic: str, slot_ms: int, more: int) -> None:
         self.waiting.setdefault(slot_ms // HOUR_MS, Counter())[topic] += more
 
-    def by_hour(self) -> dict[int, dict[str, int]]:
+    def by_hour(self, *, whole_slots: bool = False) -> dict[int, dict[str, int]]:
         """Start of the hour, ms since 1970 -> topic -> messages that wait in it. A message that is put back on its way
-        counts in the hour of that."""
+        counts in the hour of that.
+
+        whole_slots  as if nothing of the slot under way were delivered, which is how a start counts it
+        """
         first = self.read_ms // HOUR_MS
-        return {
-            hour * HOUR_MS: {topic: count for topic, count in sorted(topics.items()) if count > 0}
-            for hour, topics in sorted(self.waiting.items())
-            if hour >= first and any(count > 0 for count in topics.values())
-        }
+        found = {}
+        for hour, topics in sorted(self.waiting.items()):
+            if hour == self._counted_ms // HOUR_MS and not whole_slots:
+                topics = topics - self._gone
+            if hour >= first and (left := {each: n for each, n in sorted(topics.items()) if n > 0}):
+                found[hour * HOUR_MS] = left
+        return found
 
     @property
     def count(self) -> int:
@@ -405,7 +443,7 @@ class PendingTimers:
         self._cut(log_end)
         self.enqueued = self._next_of_last()
         self.refresh()
-        self._load_counts(False)
+        self._load_counts(None)
 
     def _cut(self, log_end: int) -> None:
         position = self.log.end
@@ -440,10 +478,10 @@ class PendingTimers:
             version.timestamp, version.counter, True, self.window.precision_ms,
         )  # fmt: skip
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, whole_slots: bool = False) -> dict[str, Any]:
         """Body of GET_TIMER_METRICS and file timermetrics; pendingByHour is ours."""
         now_ms = self._clock.now_ms()
-        by_hour = self.by_hour()
+        by_hour = self.by_hour(whole_slots=whole_slots)
         counts: Counter[str] = Counter()
         for topics in by_hour.values():
             counts.update(topics)
@@ -455,13 +493,21 @@ class PendingTimers:
             "pendingByHour": {str(hour_ms): topics for hour_ms, topics in by_hour.items()},
         }
 
-    def _load_counts(self, trusted: bool) -> None:
-        """From our own file, or from the units."""
+    def _load_counts(self, written_ms: int | None) -> None:
+        """From our own file, or from the units.
+
+        written_ms  up to where was delivered when the file was written; None: it is not to be trusted
+        """
         self.waiting.clear()
+        self._leaving = None
+        self._gone.clear()
+        self._counted_ms = self.read_ms
         found = jsonfile.load(self._metrics_path) or {}
-        if trusted and isinstance(hours := found.get("pendingByHour"), dict):
+        if written_ms is not None and isinstance(hours := found.get("pendingByHour"), dict):
             for hour_ms, topics in hours.items():
                 self.waiting[int(hour_ms) // HOUR_MS] = Counter(topics)
+                self._topics |= {java_hash(topic): topic for topic in topics}
+            self._counted_ms = written_ms
             return
         known = found.get("timingCount")
         names_known = [*(known if isinstance(known, dict) else ()), *self._store.topics()]
@@ -476,7 +522,8 @@ class PendingTimers:
         if unknown := {topic_hash for _, topic_hash in counts} - by_hash.keys():
             by_hash |= self._topics_of(unknown)
         for (hour, topic_hash), count in counts.items():
-            self._count(by_hash.get(topic_hash, ""), hour * HOUR_MS, count)
+            topic = self._topics[topic_hash] = by_hash.get(topic_hash, "")
+            self._count(topic, hour * HOUR_MS, count)
 
     def _topics_of(self, hashes: set[int]) -> dict[int, str]:
         """The topics of units that neither a file nor a queue names: their first messages are still waiting."""
@@ -518,7 +565,9 @@ class PendingTimers:
             self.version.advance(self._clock.now_ms())
             check = self.checkpoint()
         self._written = check
-        return self.log.to_sync(), self.wheel.to_write(), check, self.metrics()
+        self.discount(None)  # what is written counts from where the checkpoint says
+        metrics = self.metrics(whole_slots=True)
+        return self.log.to_sync(), self.wheel.to_write(), check, metrics
 
     def _write(
         self, files: list[tuple[int, Path]], pages: list[tuple[int, bytes]],

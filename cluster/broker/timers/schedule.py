@@ -220,6 +220,7 @@ class TimerSchedule:
         if not self._serving:
             self.pending.refresh()
         linked = self.pending.link(LINKS_PER_STEP)
+        self.pending.discount()
         self.enqueued_total += len(linked)
         if self._serving:
             opened = self._opened
@@ -410,11 +411,11 @@ class TimerSchedule:
             return
         unique_id = properties.get(messages.UNIQ_KEY, "")
         if not rolls and deletes and rules.delete_key(topic, unique_id) in deletes:
-            self.pending.gone(topic, unit.slot_ms)
+            self.pending.gone(topic, unit)
             return
         place = (names.TIMER_TOPIC, 0) if rolls else (topic, queue_id)
         if self._is_repeat(place, key_of(record, properties, int(rolls)), unit.log_offset):
-            self.pending.gone(topic, unit.slot_ms)
+            self.pending.gone(topic, unit)
             return
         if rolls:
             rolled = (rules.number(properties, rules.ROLL_TIMES) or 0) + 1
@@ -445,7 +446,7 @@ class TimerSchedule:
             return
         self._copies += 1
         self.dequeued_total += 1
-        self.pending.gone(topic, unit.slot_ms)
+        self.pending.gone(topic, unit)
 
     def _is_repeat(
         self, place: tuple[str, int], key: tuple[str, str, int, int, int], log_offset: int

@@ -10,7 +10,7 @@ import pytest
 from messagekit import START_MS, FakeClock, Kit, open_kit
 
 from tandemmq.cluster.broker.tables import names
-from tandemmq.cluster.broker.timers import rules
+from tandemmq.cluster.broker.timers import marks, rules
 from tandemmq.cluster.broker.timers.rules import Window
 from tandemmq.cluster.broker.timers.schedule import DELIVERIES_PER_STEP, REPEATS_KNOWN_MS
 from tandemmq.cluster.remoting.codes import ResponseCode
@@ -62,8 +62,8 @@ def arrived(kit: Kit) -> list[int]:
     return [int(r.body) for r in kit.records() if r.topic == "T"]
 
 
-def reopened(root: Path, clock: FakeClock) -> Iterator[Kit]:
-    with open_timers(root, clock) as kit:
+def reopened(root: Path, clock: FakeClock, **settings: object) -> Iterator[Kit]:
+    with open_timers(root, clock, **settings) as kit:
         kit.topic("T", 4)
         kit.dispatch()
         kit.timers.pending.load()
@@ -472,8 +472,9 @@ def test_a_clean_stop_and_start_goes_on_from_the_files(tmp_path: Path) -> None:
         fill(kit)
         pass_ms(kit, 3_000)
         kit.timers.pending.flush_now()
-        waiting = kit.timers.pending.by_hour()
-        assert sum(waiting[START_MS // HOUR_MS * HOUR_MS].values()) == 200 - len(arrived(kit))
+        now = kit.timers.pending.by_hour()
+        assert sum(now[START_MS // HOUR_MS * HOUR_MS].values()) == 200 - len(arrived(kit))
+        waiting = kit.timers.pending.by_hour(whole_slots=True)
     with open_timers(tmp_path, clock) as kit:
         pending = kit.timers.pending
         pending.load()
@@ -585,3 +586,64 @@ def test_entries_that_a_queue_gets_again_are_not_linked_again(kit: Kit) -> None:
     pass_ms(kit, 2_500)
     assert arrived(kit) == list(range(5))
     assert kit.timers.pending.count == 0
+
+
+# -- what waits, as it is told -----------------------------------------------------------------
+
+
+def test_what_waits_is_told_right_through_delivery_recall_restart_and_rolls(tmp_path: Path) -> None:
+    clock = FakeClock()
+    draw = random.Random(5)
+    settings = {"timer_roll_window_slots": 40}
+    due: dict[int, int] = {}
+    recalled = set()
+    with open_timers(tmp_path, clock, **settings) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for number in range(120):
+            delay_ms = draw.randrange(1_000, 90_000)
+            due[number] = START_MS + delay_ms
+            sent = send(kit, number, delay_ms=delay_ms)
+            if delay_ms > 30_000 and number % 3 == 0:
+                recalled.add(number)
+                assert recall(kit, (sent.ext or {})["recallHandle"]).code == 0
+        settle(kit)
+        for _ in range(8):
+            pass_ms(kit, 3_700)
+            assert kit.timers.pending.count == 120 - len(arrived(kit))
+        kit.timers.pending.flush_now()
+    for kit in reopened(tmp_path, clock, **settings):
+        for _ in range(20):
+            pass_ms(kit, 3_700)
+            count, now_ms = kit.timers.pending.count + len(arrived(kit)), kit.clock.now_ms()
+            # one that is recalled counts until it is due, or the end of that second
+            assert count <= 120 - len([n for n in recalled if due[n] + 1_050 < now_ms])
+            assert count >= 120 - len([n for n in recalled if due[n] <= now_ms])
+        assert set(arrived(kit)) == due.keys() - recalled
+        assert kit.timers.pending.by_hour() == {}
+
+
+def test_a_replica_tells_what_waits_by_the_marks_of_its_master(kit: Kit) -> None:
+    for number in range(20):
+        send(kit, number, delay_ms=2_000 + number * 100)
+    for number in range(20, 30):
+        send(kit, number, delay_ms=60_000)
+    settle(kit)
+    kit.timers.end()
+    pending = kit.timers.pending
+    assert pending.count == 30
+    upto_ms = pending.window.floor(START_MS + 10_000)
+    progress = marks.Progress(upto_ms, pending.enqueued, kit.store.end)
+    marks.put(kit.store.put, progress, kit.clock.now_ms(), bytes(8))
+    kit.dispatch()
+    kit.timers.link()
+    assert pending.count == 10
+    kit.clock.pass_ms(10_500)
+    kit.timers.begin()  # it is the master now
+    settle(kit)
+    send(kit, 30, delay_ms=60_000)
+    settle(kit)
+    assert pending.count == 11
+    pass_ms(kit, 61_000)
+    assert pending.by_hour() == {}
