@@ -337,19 +337,24 @@ class TableSync:
                 async with self._turns[kind.code]:
                     await self._copy(kind, master)
             except ConnectFailed as problem:
-                self._failed(kind.name, master, problem)
+                self._to_ask_again(kind, master, problem)
                 return False  # the others would say the same
             except (RemotingError, TableRefused, OSError, ValueError) as problem:
-                self._failed(kind.name, master, problem)
+                self._to_ask_again(kind, master, problem)
                 sound = False
         # Right after its progress was read: what it does not have, it did not have a moment ago.
-        if sound and self._asked_ms[RequestCode.GET_ALL_CONSUMER_OFFSET] >= began_ms:
+        if sound and self._asked_ms.get(RequestCode.GET_ALL_CONSUMER_OFFSET, -1) >= began_ms:
             sound = await self._tell(master)
         if sound:
             await self._learn_starts(master)
             self.rounds += 1
             self.synced_ms = self._clock.now_ms()
         return sound
+
+    def _to_ask_again(self, kind: _Kind, master: str, problem: Exception) -> None:
+        """With the next round: without its tables a replica does not count as one that has everything."""
+        self._asked_ms.pop(kind.code, None)
+        self._failed(kind.name, master, problem)
 
     def _due(self, kind: _Kind) -> bool:
         if (followed_ms := self._followed_ms.get(kind.code)) is not None:

@@ -396,6 +396,22 @@ async def test_one_table_that_cannot_be_read_does_not_stop_the_others(pair: Pair
     assert pair.sync.failures == 1
 
 
+async def test_a_table_that_could_not_be_copied_is_asked_for_with_the_next_round(
+    pair: Pair,
+) -> None:
+    """A slave without its master's tables is not taken into the set: ten seconds of one copy only."""
+    pair.link.problem = ConnectFailed(MASTER, "connection refused")
+    assert not await pair.round()
+    pair.link.problem = None
+    pair.link.fails_on[GROUPS] = ConnectionLost(MASTER, "lost")
+    assert not await pair.round(after_ms=100)
+    del pair.link.fails_on[GROUPS]
+    pair.link.asked.clear()
+    assert await pair.round(after_ms=100)
+    assert GROUPS in pair.link.asked
+    assert pair.state(pair.slave) == pair.state(pair.master)
+
+
 async def test_an_error_answer_changes_nothing(pair: Pair) -> None:
     pair.link.replaced[GROUPS] = Command(1, remark="no")
     before = pair.slave.broker.groups.to_json()
