@@ -62,7 +62,8 @@ class TurnLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
-        self.wake()
+        if not self._turn_due:
+            self.wake()
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -70,7 +71,9 @@ class TurnLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:  # fmt: skip
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        handle = asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+        self._stage.after(max(0, int(delay * 1e6)) + 1, self._fire, handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -195,12 +198,14 @@ class TurnLoop(asyncio.AbstractEventLoop):
         """Have a turn soon, if there is anything to do and the process runs."""
         if not self._turn_due and self._ready and not self._life.paused and not self._life.dead:
             self._turn_due = True
-            self._stage.after(self._stage.draw(*TURN_US), self._turn)
+            stage = self._stage
+            stage.after(stage.draw(*TURN_US), self._turn)
 
     def _fire(self, handle: asyncio.TimerHandle) -> None:
-        if not handle.cancelled() and not self._life.dead:
+        if not handle._cancelled and not self._life.dead:
             self._ready.append(handle)
-            self.wake()
+            if not self._turn_due:
+                self.wake()
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -216,12 +221,13 @@ class TurnLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
-                    if life.ended():
+                    if life.dead:  # perhaps just now
                         return
         finally:
             asyncio._set_running_loop(None)
             stage.current = None
-        self.wake()
+        if ready:
+            self.wake()
 
     def _thread(
         self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...], ends_us: int

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import logging
 import os
 import select
@@ -19,6 +22,9 @@ import msgspec
 
 from tandemmq.chaos.whole.cluster import WholeCluster
 from tandemmq.chaos.whole.stage import Finding
+from tandemmq.cluster.config import keys_of
+from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.headers import Header
 from tandemmq.replication.config import Mode
 
 MEMORY: Final = Path("/dev/shm")  # files there are what the page cache is elsewhere
@@ -89,17 +95,35 @@ def run_seeds(runs: Iterable[SeedRun], *, jobs: int = 2) -> Iterator[SeedOutcome
 
 
 def _begin(run: SeedRun) -> tuple[int, int]:
+    _learn_shapes()
     reads, writes = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         os.close(writes)
         return reads, pid
+    gc.disable()  # a seed is over before it pays; and nothing that was killed may be cleaned up
     outcome = _outcome(run)
     with os.fdopen(writes, "wb") as pipe:
         pipe.write(msgspec.msgpack.encode(outcome))
     sys.stdout.flush()
     os._exit(0)
+
+
+@functools.cache
+def _learn_shapes() -> None:
+    """Have msgspec look at every structure before the first seed: it remembers, a process that is forked later does, too."""
+    left: list[type[msgspec.Struct]] = [msgspec.Struct]
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        if issubclass(kind, Header):
+            with contextlib.suppress(HeaderProblem):  # it needs fields, but is known from now on
+                kind.from_ext({})
+        elif kind.__struct_fields__:
+            keys_of(kind)
+            with contextlib.suppress(TypeError):  # it is never read from bytes
+                msgspec.json.Decoder(kind)
 
 
 def _outcome(run: SeedRun) -> SeedOutcome:

@@ -98,6 +98,7 @@ def broker_main(
         "slaveTimeout": 800,
         "haMaxTimeSlaveNotCatchup": 500,
         "flushConsumerOffsetInterval": 1000,
+        "cleanResourceInterval": 1000,
         **times,
     }
     config = BrokerConfig.from_properties(as_text(settings), environment={})

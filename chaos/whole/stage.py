@@ -211,10 +211,6 @@ class Life:
             self.host.life = None
             self.stage.wires.ended(self, power=power)
 
-    def ended(self) -> bool:
-        """Whether it died, perhaps just now."""
-        return self.dead
-
     def _finished(self, task: Any) -> None:
         problem = None if task.cancelled() else task.exception()
         if self.dead:
@@ -233,6 +229,7 @@ class Stage:
         self.seed = seed
         self.root = root
         self.chance = Chance(seed)
+        self._random = self.chance.random
         self.now_us = 0
         self.events = 0
         self.digest = 0
@@ -268,11 +265,12 @@ class Stage:
         heapq.heappush(self._heap, (when_us, self._sequence, call, arguments))
 
     def after(self, delay_us: int, call: Callable[..., None], *arguments: Any) -> None:
-        self.at(self.now_us + delay_us, call, *arguments)
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._sequence, call, arguments))
 
     def draw(self, low: int, high: int) -> int:
         """low to high, both included; cheaper than randint."""
-        return low + int(self.chance.random() * (high - low + 1))
+        return low + int(self._random() * (high - low + 1))
 
     def run_until(self, events: int) -> None:
         """Until so many turns were had. Raises Finding."""

@@ -94,6 +94,7 @@ class Wires:
         self.slow_us = 0
         self._listening: dict[Address, tuple[Life, Callable[[End], None]]] = {}
         self._ports = itertools.count(40_000)
+        self._unheard: list[tuple[Life, Address, asyncio.Future[End]]] = []  # who knocks in vain
 
     # --- opening ---
 
@@ -108,7 +109,7 @@ class Wires:
         self._listening.pop(address, None)
 
     async def connect(self, life: Life, address: Address) -> End:
-        """Our end. Raises ConnectionRefusedError; hangs where nobody answers."""
+        """Our end. Raises ConnectionRefusedError; hangs while nobody answers."""
         made: asyncio.Future[End] = life.loop.create_future()
         self._stage.after(self._delay(), self._knock, life, address, made)
         return await made
@@ -118,6 +119,7 @@ class Wires:
             return
         target = self._stage.host_at(address[0])
         if target is None or not self._passes(life.host, target) or not target.powered:
+            self._unheard.append((life, address, made))
             return
         found = self._listening.get(address)
         if found is None or found[0].dead:
@@ -187,9 +189,19 @@ class Wires:
             self._stage.draw(0, self.slow_us) if self.slow_us else 0
         )
 
+    def _knock_again(self) -> None:
+        """As kernels do whose first packet was not answered."""
+        unheard, self._unheard = self._unheard, []
+        for life, address, made in unheard:
+            if not life.dead and not made.done():
+                self._stage.after(
+                    self._stage.draw(*RETRANSMIT_US), self._knock, life, address, made
+                )
+
     def unblock(self, pairs: Sequence[tuple[int, int]]) -> None:
         """What waits behind a partition goes on."""
         self.blocked.difference_update(pairs)
+        self._knock_again()
         for end in list(self.ends):
             if end.held and self._passes(end.peer.life.host, end.life.host):
                 held, end.held = end.held, []
@@ -198,6 +210,7 @@ class Wires:
 
     def booted(self, host: Host) -> None:
         """What was sent to this host while it was dark is sent again by its peers' kernels, and refused."""
+        self._knock_again()
         for end in list(self.ends):
             peer = end.peer
             if peer.broken and peer.life.dead and peer.life.host is host and peer.unread:
