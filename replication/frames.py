@@ -38,12 +38,11 @@ from typing import Final
 
 import lz4.block
 import msgspec
-from crc32c import crc32c
 
 from tandemmq.replication.config import FRAME_BODY_BYTES_MAX
 from tandemmq.replication.epochs import ENTRIES_MAX, EPOCH_MAX, NO_OFFSET, Epoch, EpochHistory
 from tandemmq.replication.errors import PeerBrokeProtocol
-from tandemmq.replication.joinedcrc import joined_crc
+from tandemmq.replication.joinedcrc import crc32c, joined_crc
 
 Buffer = bytes | bytearray | memoryview
 

@@ -1,11 +1,25 @@
-"""CRC-32C of two pieces in a row out of the checksum of each, as zlib's crc32_combine() does it for CRC-32."""
+"""CRC-32C, and that of two pieces in a row out of the checksum of each, as zlib's crc32_combine() does for CRC-32."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Final
 
 _POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reflected
+
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """CRC-32C of a piece, going on from that of what is before it."""
+    return _compiled()(data, crc)
+
+
+@cache
+def _compiled() -> Callable[[bytes | bytearray | memoryview, int], int]:
+    # Imported when wanted: the package reads its own metadata first, and most brokers send no such frame.
+    from crc32c import crc32c
+
+    return crc32c
 
 
 def joined_crc(first: int, second: int, second_size: int) -> int:

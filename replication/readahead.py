@@ -11,9 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
-from tandemmq.replication.joinedcrc import shift
+from tandemmq.replication.joinedcrc import crc32c, shift
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,12 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig, MetricsExporte
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
-from tandemmq.cluster.process import raise_open_files_limit, running, stop_signals
+from tandemmq.cluster.process import (
+    collect_rarely,
+    raise_open_files_limit,
+    running,
+    stop_signals,
+)
 from tandemmq.cluster.remoting.channel import ChannelPool
 from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import RemotingServer
@@ -272,7 +277,7 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    collect_rarely()
 
 
 def with_free_port(config: BrokerConfig) -> BrokerConfig:

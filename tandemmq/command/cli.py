@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from tandemmq import __version__
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.extras import need_server
 from tandemmq.command.hints import check_words
@@ -97,7 +97,7 @@ def _run(argv: list[str]) -> int:
         print(GREETING)
         return ExitCode.OK
     if argv == ["--version"]:
-        print(f"tandem {metadata.version('tandemmq')}")
+        print(f"tandem {__version__}")
         return ExitCode.OK
     if argv[0] == ADMIN:  # mqadmin's names and options: a parser of its own
         code: int = importlib.import_module("tandemmq.admin.commands").run_admin(argv[1:])

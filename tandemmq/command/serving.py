@@ -14,7 +14,7 @@ from typing import Any
 
 from tandemmq.cluster.config import ConfigError, Properties, read_properties
 from tandemmq.cluster.logs import setup_logging
-from tandemmq.cluster.process import run
+from tandemmq.cluster.process import collect_rarely, run
 from tandemmq.cluster.remoting.tls import TlsUnusable
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.storage import FlushFailed, StorageError
@@ -86,6 +86,7 @@ def run_controller(arguments: argparse.Namespace) -> ExitCode:
 
 def run_broker(arguments: argparse.Namespace) -> ExitCode:
     """Serve messages until SIGTERM or SIGINT."""
+    collect_rarely()  # from the first import on
     broker = importlib.import_module("tandemmq.cluster.broker")
     setup_logging(arguments.log_level, json=arguments.log_json)
     with clear_errors():

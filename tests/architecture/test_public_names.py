@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -12,6 +13,10 @@ import tandemmq
 import tandemmq.cluster.client
 
 PUBLIC = sorted(set(tandemmq.__all__) - {"__version__"})
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert tandemmq.__version__ == metadata.version("tandemmq")
 
 
 def test_names_of_the_issue_are_there() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import crc32c  # noqa: F401 - of the stream's frames: loaded now, no slave waits for it
 import msgspec
 
 from tandemmq.cluster.broker.errors import NotMaster, TooFewReplicas
