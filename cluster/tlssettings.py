@@ -39,7 +39,7 @@ ROCKETMQ_NAMES: Final = {
     "peers_certificate_path": "tls.client.certPath",
     "peers_key_path": "tls.client.keyPath",
     "peers_key_password": "tls.client.keyPassword",
-    "file": "tls.config.file",
+    "config_file": "tls.config.file",
 }
 USUAL_FILE: Final = "/etc/rocketmq/tls.properties"
 SECRETS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
@@ -67,7 +67,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES
     to_peers        whether we speak TLS to name servers, controllers and brokers; unsaid: where our ports demand it
     peers_checked   whether a peer's certificate and name must be right; unsaid: where we know whom to trust
     peers_*         else what our ports have: trusted roots, and the certificate to show to peers that ask for one
-    file            holds settings of this struct, too; they win, as at RocketMQ
+    config_file     holds settings of this struct, too; they win, as at RocketMQ
     """
 
     mode: TlsMode = TlsMode.DISABLED
@@ -83,7 +83,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES
     peers_certificate_path: str = ""
     peers_key_path: str = ""
     peers_key_password: str = ""
-    file: str = ""
+    config_file: str = ""
 
     @property
     def enforced(self) -> bool:

@@ -61,7 +61,7 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def shown(value: Any) -> str:
     """A default as broker.conf would spell it."""
     if isinstance(value, enum.Enum):
-        return f"`{value.value}`"
+        return shown(value.value)
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{value}`" if value != "" else "(empty)"

@@ -47,6 +47,7 @@ class WrongLoop(ClientError):
 
 NAME_SERVER_ADVICE: Final = "Is one running there, and is that address reachable from here?"
 _NOT_THERE: Final = "Is it running, and is that address reachable from here (brokerIP1, firewall)?"
+_HUNG_UP: Final = "Has it ended? Or does it demand TLS: then give `tls`, or --ca to a command."
 
 
 class NoNameServer(ClientError):
@@ -259,4 +260,6 @@ def _unreachable_remedy(why: str) -> str:
         return "Check the certificates of both sides: dates, names and the CA in `tls`."
     if "ssl" in why.lower() or "tls" in why.lower():
         return "Check whether that server speaks TLS and which versions."
+    if "closed by the peer" in why:
+        return _HUNG_UP
     return _NOT_THERE

@@ -6,8 +6,8 @@ import ssl
 from typing import Final
 
 _UNTRUSTED: Final = (
-    "nobody whom we trust has signed the peer's certificate: tls.client.trustCertPath (--ca, "
-    "`tls`) must hold its CA"
+    "nobody whom we trust has signed the peer's certificate: our trusted roots (tls.client.trustCertPath, "
+    "for clients of ours tls.server.trustCertPath; --ca, `tls`) must hold its CA"
 )
 _OTHER_NAME: Final = (
     "the peer's certificate is for another address: put the one that it is reached by into its subjectAltName, "
@@ -16,6 +16,8 @@ _OTHER_NAME: Final = (
 #: by X509_V_ERR_*: what we found wrong with the peer's certificate
 _FOUND: Final = {
     2: _UNTRUSTED,
+    7: "the peer's certificate is signed by another CA of the same name: was the CA made anew? "
+    + _UNTRUSTED,
     9: "the peer's certificate is not valid yet: compare the clocks",
     10: "the peer's certificate has expired: renew it there",
     18: _UNTRUSTED,
@@ -29,7 +31,7 @@ _FOUND: Final = {
     64: _OTHER_NAME,
 }
 _WANTED: Final = (
-    "the peer wants a certificate of ours: set tls.client.certPath and tls.client.keyPath (--cert and --key, or "
+    "the peer wants a certificate of ours: set tls.client.certPath and tls.client.keyPath (--cert and --cert-key, or "
     "load_cert_chain() of `tls`)"
 )
 _NO_TLS: Final = (
@@ -46,6 +48,10 @@ _SAID: Final = (
     (
         "ALERT_UNKNOWN_CA",
         "the peer does not trust who signed our certificate: its trusted roots must hold our CA",
+    ),
+    (
+        "ALERT_DECRYPT_ERROR",
+        "the peer trusts another CA of the same name as ours: was the CA made anew?",
     ),
     ("ALERT_CERTIFICATE_EXPIRED", "our certificate has expired: renew it here"),
     ("ALERT_CERTIFICATE_REVOKED", "the peer says that our certificate is revoked"),

@@ -52,6 +52,10 @@ def _access_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--tls", action="store_true", help="remoting encrypted, trusting anybody")
     parser.add_argument("--ca", metavar="FILE", help="encrypted, trusting these certificates (PEM)")
+    parser.add_argument(
+        "--cert", metavar="FILE", help="shown to name servers and brokers that ask for one (PEM)"
+    )
+    parser.add_argument("--cert-key", metavar="FILE", help="of --cert; default: in the same file")
 
 
 def _spark_arguments(parser: argparse.ArgumentParser) -> None:

@@ -229,6 +229,10 @@ def reach_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls", action="store_true", help="encrypt, trusting any certificate")
     parser.add_argument("--ca", metavar="FILE", help="encrypt, trusting these certificates (PEM)")
+    parser.add_argument("--cert", metavar="FILE", help="encrypt, showing this certificate (PEM)")
+    parser.add_argument(
+        "--cert-key", metavar="FILE", help="of --cert, unencrypted; default: it is in the same file"
+    )
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:

@@ -27,12 +27,21 @@ def reach(arguments: argparse.Namespace) -> ClientConfig:
     that is none.
     """
     tls = None
-    if arguments.tls or arguments.ca is not None:
+    if arguments.cert_key is not None and arguments.cert is None:
+        raise CommandFailed("--cert-key needs --cert, the certificate of that key", ExitCode.USAGE)
+    if arguments.tls or arguments.ca is not None or arguments.cert is not None:
         try:
             # without --ca as RocketMQ's clients: encrypted, but nobody's certificate is checked
-            tls = client_context(ca_path=arguments.ca or "", verify=arguments.ca is not None)
+            tls = client_context(
+                ca_path=arguments.ca or "",
+                cert_path=arguments.cert or "",
+                key_path=arguments.cert_key or "",
+                verify=arguments.ca is not None,
+            )
         except TlsUnusable as problem:
-            raise CommandFailed(f"--ca: {problem}", ExitCode.USAGE) from problem
+            raise CommandFailed(
+                f"--ca, --cert or --cert-key: {problem}", ExitCode.USAGE
+            ) from problem
     return ClientConfig(
         name_server(arguments.namesrv),
         tls=tls,
