@@ -1,0 +1,27 @@
+"""The campaign of consumers in order, in small: real masters die under a group whose members come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandemmq.chaos.groups import GroupPlan
+from tandemmq.chaos.ordering import QUEUES, Ordering
+from tandemmq.chaos.traffic import TrafficPlan
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+
+async def test_no_queue_is_in_two_hands_or_out_of_order_while_masters_die(tmp_path: Path) -> None:
+    """INV-45"""
+    traffic = TrafficPlan(rate=300, queues=QUEUES)
+    campaign = Ordering(GroupPlan(), traffic, tmp_path, 20261124, lambda _: None)
+    campaign.rounds, campaign.load_s = 4, 1.0
+    outcome = await campaign.run()
+    assert outcome.problems == []
+    assert outcome.counts["masters killed"] >= 4
+    assert outcome.counts["messages handled in order"] > 1_000
+    assert outcome.counts["queues taken over"] > 0
+    for replica in campaign.group.replicas:
+        assert (replica.store / "config" / "queueLocks.json").exists()
