@@ -84,7 +84,9 @@ class Halves:
         self._end = 0
         self._ops: deque[tuple[int, int]] = deque()  # op queue offset, highest half it names
         self._ops_end = 0
-        self._by_offset: dict[int, int] = {}  # log offset -> origin; these two while replaying
+        self._by_offset: dict[
+            int, tuple[int, Birth]
+        ] = {}  # log offset -> origin; these two while replaying
         self._by_birth: dict[Birth, int] = {}
         self.counts: Counter[str] = Counter()  # topic -> pending
 
@@ -112,13 +114,17 @@ class Halves:
         if half.origin == half.queue_offset and half.checks:
             half.origin = self._by_birth.get(birth, half.origin)
         self._by_birth.setdefault(birth, half.origin)
-        self._by_offset[half.offset] = half.origin
+        self._by_offset[half.offset] = half.origin, birth
         self.stored(half)
 
     def saw_commit(self, prepared_offset: int, birth: Birth) -> None:
-        """A committed message, with the log offset of its half."""
-        origin = self._by_offset.get(prepared_offset)
-        if origin is None:  # of a half below all that is pending, but RocketMQ may have copied it
+        """A committed message, with the log offset of its half.
+
+        Ordinary messages may have the flag of committed ones: a copy for a retry keeps it, and a client may set it.
+        They name offset 0, where the half of somebody else may lie: birth tells.
+        """
+        origin, born = self._by_offset.get(prepared_offset, (-1, None))
+        if born != birth:  # of a half below all that is pending, but RocketMQ may have copied it
             origin = self._by_birth.get(birth, -1)
             half = self.find(origin)
             if half is not None and half.checks:

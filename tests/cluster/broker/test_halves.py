@@ -113,6 +113,20 @@ def test_a_commit_is_known_by_its_message_without_any_op_message() -> None:
     assert halves.outcome(0) is Outcome.COMMITTED
 
 
+def test_an_ordinary_message_with_the_flag_of_a_committed_one_ends_no_half_at_offset_0() -> None:
+    """A copy for a retry keeps the flag, and names no half: offset 0."""
+    halves = Halves()
+    halves.begin(0, 0)
+    halves.saw_half(half(0), birth("a"))
+    halves.saw_half(half(1), birth("b"))
+    halves.saw_commit(1000, birth("b"))
+    halves.saw_commit(0, birth("b"))
+    halves.saw_commit(0, birth("somebody"))
+    halves.caught_up()
+    assert pending(halves, 0, 1) == [0]
+    assert halves.outcome(0) is None
+
+
 def test_an_op_message_ends_exactly_what_it_names() -> None:
     """Ours name copies that were put again: the newer one is still pending."""
     halves = Halves()
