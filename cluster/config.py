@@ -10,6 +10,7 @@ import enum
 import functools
 import ipaddress
 import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -87,11 +88,11 @@ def format_properties(properties: Mapping[str, str]) -> str:
 def edit_properties_file(path: str | Path, changes: Mapping[str, str]) -> None:
     """Give keys of a settings file new values; comments and all other lines stay as they are.
 
-    A key that the file lacks is added at its end. The former file becomes PATH.bak. Raises
-    OSError. Blocks.
+    A key that the file lacks is added at its end. The former file becomes PATH.bak, and who may read them stays.
+    Raises OSError. Blocks.
     """
     target = Path(path)
-    lines = target.read_bytes().decode("latin-1").splitlines()
+    lines = re.split(r"\r\n|\r|\n", target.read_bytes().decode("latin-1").rstrip("\r\n"))
     pending = dict(changes)
     kept: list[str] = []
     position = 0
@@ -108,10 +109,19 @@ def edit_properties_file(path: str | Path, changes: Mapping[str, str]) -> None:
             kept += entry
         position = end
     text = "".join(line + "\n" for line in kept) + format_properties(pending)
+    mode = target.stat().st_mode & 0o777  # it may hold passwords
     fresh = target.with_name(target.name + ".new")
-    fresh.write_bytes(text.encode("latin-1"))
-    target.with_name(target.name + ".bak").write_bytes(target.read_bytes())
+    _write(target.with_name(target.name + ".bak"), target.read_bytes(), mode)
+    _write(fresh, text.encode("latin-1"), mode)
     fresh.replace(target)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    with path.open("wb") as file:
+        os.fchmod(file.fileno(), mode)  # before there is anything to read
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _goes_on(line: str) -> bool:

@@ -158,6 +158,27 @@ def test_edited_file_keeps_comments_order_and_unknown_lines(tmp_path: Path) -> N
     assert (tmp_path / "broker.conf.bak").read_text().startswith("# my broker\na=1\n")
 
 
+def test_who_may_read_a_settings_file_stays_when_it_is_changed(tmp_path: Path) -> None:
+    """It may hold passwords."""
+    path = tmp_path / "broker.conf"
+    path.write_text("a=1\n")
+    path.chmod(0o600)
+    edit_properties_file(path, {"a": "2"})
+    assert {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {
+        "broker.conf": 0o600, "broker.conf.bak": 0o600,
+    }  # fmt: skip
+
+
+def test_only_what_ends_a_line_for_java_ends_one_when_a_file_is_changed(tmp_path: Path) -> None:
+    """A byte of a letter in UTF-8, read as Latin-1, is a line end to others: a comment became a setting."""
+    path = tmp_path / "broker.conf"
+    path.write_bytes("# Åauthenticated\n# \x0bb=9\r\nname=Å\ra=1\n".encode())
+    before = read_properties(path)
+    edit_properties_file(path, {"a": "2"})
+    assert read_properties(path) == {**before, "a": "2"}
+    assert before.keys() == {"name", "a"}
+
+
 def test_many_continued_lines_are_read_in_linear_time() -> None:
     began = time.perf_counter()
     (found,) = parse_properties("k=" + "v\\\n" * 300_000 + "\n").items()
