@@ -25,7 +25,7 @@ compiled(globals(), "tandemmq.storage._reading")
 PULL_BYTES_MIN: Final = 100
 PULL_BYTES_MAX: Final = 128 << 20
 
-#: after so many bytes of judged properties (or of whole records, where these are not in memory) an answer is due
+#: see Selector
 JUDGED_BYTES_MAX: Final = 1 << 20
 
 _SIZE_MAGIC: Final = struct.Struct(">ii")
@@ -80,11 +80,14 @@ class Selector:
     tag_codes   hashes of the wanted tags (signed 32 bits), as queue entries have them; None takes all
     matches     judges a message by its properties as its record has them; asked only of those that tag_codes takes
     judged_max  of how many messages for one answer at most: fewer where a judgement is dear
+    judged_bytes_max  after so many bytes of their properties an answer is due; of whole records, where these are not
+                in memory
     """
 
     tag_codes: frozenset[int] | None = None
     matches: Callable[[bytes], bool] | None = None
     judged_max: int = 1 << 31
+    judged_bytes_max: int = JUDGED_BYTES_MAX
 
     def may_want(self, tag_codes: Iterable[int]) -> bool:
         """Whether a message with one of these may be among the wanted ones."""
@@ -183,6 +186,8 @@ class Reader:
                 )
             if records and (len(records) >= count_limit or total + size > bytes_limit):
                 break
+            if judged > selector.judged_bytes_max:
+                break
             examined += 1
             last_physical = physical
             if physical < skip_below:
@@ -215,8 +220,6 @@ class Reader:
                 properties = _properties(record)
                 judged += len(properties) if was_hot else size
                 if not matches(properties):
-                    if judged > JUDGED_BYTES_MAX:
-                        break
                     continue
             records.append(record)
             total += size

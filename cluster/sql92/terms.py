@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -248,6 +249,15 @@ _FINDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
+#: a longer text is looked for by a regular expression: `in` takes a step for each pair of characters at worst
+SHORT_CHARACTERS_MAX: Final = 16
+
+
+def _finder(word: str, text: str) -> Callable[[str], object]:
+    if word == "CONTAINS" and len(text) > SHORT_CHARACTERS_MAX:
+        return re.compile(re.escape(text)).search
+    finds = _FINDS[word]
+    return lambda value: finds(value, text)
 
 
 def search(term: Term, word: str, text: str, wanted: bool) -> Term:
@@ -255,13 +265,13 @@ def search(term: Term, word: str, text: str, wanted: bool) -> Term:
 
     False, and so is its NOT, where there is no text to look in or for.
     """
-    part, finds = term.evaluate, _FINDS[word]
     if not text:
         return _condition(lambda properties: False, term)
+    part, find = term.evaluate, _finder(word, text)
 
     def evaluate(properties: Properties) -> Value:
         value = part(properties)
-        return isinstance(value, str) and finds(value, text) is wanted
+        return isinstance(value, str) and bool(find(value)) is wanted
 
     return _condition(evaluate, term)
 

@@ -157,6 +157,30 @@ def test_properties_are_judged_after_tags(opened: Any) -> None:
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_answer_is_due_after_so_many_bytes_of_judged_properties(
+    opened: Any, wanted: bool
+) -> None:
+    """Whether messages are wanted or not: what it costs is to judge them."""
+    store = opened()
+    for _ in range(30):
+        store.put(Draft("T", 0, b"x", b"p\x01" + b"v" * 1_000))
+    while store.dispatch():
+        pass
+    judged: list[bytes] = []
+
+    def matches(properties: bytes) -> bool:
+        judged.append(properties)
+        return wanted
+
+    found = store.get("T", 0, 0, 32, selector=Selector(None, matches, judged_bytes_max=4_500))
+    assert len(judged) == found.next_offset == 5
+    assert len(offsets(found)) == (5 if wanted else 0)
+    found = store.get("T", 0, 5, 32, selector=Selector(None, matches, judged_bytes_max=1))
+    assert found.next_offset == 6  # one at least, or a consumer would never get on
+    offsets(found)
+
+
 def test_properties_of_ipv6_and_long_topic_records_are_found(opened: Any) -> None:
     store = opened()
     topic = "%RETRY%" + "g" * 150

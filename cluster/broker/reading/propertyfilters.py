@@ -16,6 +16,8 @@ FILTERS_KEPT: Final = 512
 #: messages that a pull judges by a filter of at most CHEAP_TERMS; of a larger one it judges fewer in the same time
 JUDGED_MAX: Final = 800
 CHEAP_TERMS: Final = 32
+#: bytes of properties times parts of the filter that a pull judges: a part costs some 20 ns for each byte at worst
+PARTS_BYTES_MAX: Final = 4 << 20
 #: properties that are looked for one by one: beyond, reading all of a message's takes no longer
 NAMES_SOUGHT_MAX: Final = 6
 
@@ -34,8 +36,12 @@ def _compiled(text: str) -> Selector | ExpressionRefused:
         expression = compile_expression(text)
     except ExpressionRefused as refused:
         return refused
-    dearness = max(1, expression.term_count // CHEAP_TERMS)
-    return Selector(matches=_judge(expression), judged_max=JUDGED_MAX // dearness)
+    terms = expression.term_count
+    return Selector(
+        matches=_judge(expression),
+        judged_max=JUDGED_MAX // max(1, terms // CHEAP_TERMS),
+        judged_bytes_max=min(Selector().judged_bytes_max, PARTS_BYTES_MAX // terms),
+    )
 
 
 def _judge(expression: Expression) -> Callable[[bytes], bool]:
