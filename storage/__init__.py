@@ -69,7 +69,7 @@ from tandemmq.storage.pagecache import PageCache
 from tandemmq.storage.querying import QueryResult
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector, hot_bytes
-from tandemmq.storage.record import Bytes
+from tandemmq.storage.record import PROPERTIES_BYTES_MAX, Bytes
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.store import MessageStore, open_store
 from tandemmq.storage.storelock import is_in_use
@@ -100,6 +100,7 @@ __all__ = [
     "COMPILED",
     "EVERYTHING",
     "NO_UNIT",
+    "PROPERTIES_BYTES_MAX",
     "QUEUE_ENTRY_BYTES",
     "TIMER_BITS",
     "TIMER_DEFAULT",

@@ -54,7 +54,7 @@ class PutRules:
             raise MessageIllegal(f"topic is {topic_bytes} bytes, allowed are 1 to {limit}")
         if draft.queue_id < 0:
             raise MessageIllegal(f"queue id is {draft.queue_id}")
-        if body_bytes > self._store.config.body_bytes_max:
+        if body_bytes > self._store.config.body_bytes_max and not draft.again:
             raise MessageTooLarge(
                 f"body is {body_bytes} bytes, maxMessageSize is {self._store.config.body_bytes_max}"
             )

@@ -105,6 +105,7 @@ class Draft:
     properties  the encoded string (encode_properties), copied as it is
     born_host, store_host  4 or 16 address bytes and 4 port bytes (pack_host); their lengths set
                            sys_flag's V6 bits
+    again  it was stored before, for another place: maxMessageSize, which may be less by now, was kept to then
     """
 
     topic: str
@@ -118,6 +119,7 @@ class Draft:
     store_host: bytes = NO_HOST
     reconsume_times: int = 0
     prepared_offset: int = 0
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class SendBackHandler:
             born_host=record.born_host,
             store_host=self._store_host,
             reconsume_times=record.reconsume_times + 1,
+            again=True,
         )
         if dead:
             name = names.dlq_topic(group.group_name)

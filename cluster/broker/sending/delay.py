@@ -280,4 +280,5 @@ def delivered(record: Record) -> Draft | None:
         born_host=record.born_host,
         store_host=record.store_host,
         reconsume_times=record.reconsume_times,
+        again=True,
     )

@@ -75,6 +75,12 @@ class TimerDoor:
             )
         if ahead_ms <= 0:
             return None
+        if deletes and not properties[rules.DEL_UNIQKEY].startswith(
+            rules.delete_key(draft.topic, "")
+        ):
+            raise MessageIllegal(
+                f"timer message illegal, {rules.DEL_UNIQKEY} names no message of topic {draft.topic}"
+            )
         out_ms = rules.out_ms(deliver_ms, config.timer_precision_ms)
         self._check_crowd(out_ms)
         properties[rules.OUT_MS] = str(out_ms)

@@ -245,11 +245,15 @@ class TimerSchedule:
             opened.positions.append(linked.position)
 
     def _deletes(self, unit: TimerUnit) -> str:
-        """The key that a deleting message names."""
+        """The key that a deleting message names; none of another topic's than its own: who may send to the one need
+        not be allowed to send to the other."""
         view = self._store.stored_at(unit.log_offset)
         if view is None:
             return ""
-        return decode(view, crc_checked=False).property_map.get(rules.DEL_UNIQKEY, "")
+        properties = decode(view, crc_checked=False).property_map
+        key = properties.get(rules.DEL_UNIQKEY, "")
+        own = rules.delete_key(properties.get(messages.REAL_TOPIC, ""), "")
+        return key if key.startswith(own) else ""
 
     # -- delivering ------------------------------------------------------------------------
 
@@ -433,13 +437,14 @@ class TimerSchedule:
             born_host=record.born_host,
             store_host=record.store_host,
             reconsume_times=record.reconsume_times,
+            again=True,
         )
         try:
             self._put(draft)
         except PropertiesTooLarge:  # with what was added; without, they fit once
             draft.properties = record.properties
             self._put(draft)
-        except MessageIllegal as problem:  # maxMessageSize is less than it was
+        except MessageIllegal as problem:  # its topic's name, say, in a store that others wrote
             log.error(
                 "timed message is refused, dropped offset=%d why=%s", unit.log_offset, problem
             )

@@ -9,7 +9,9 @@ from tandemmq.cluster.broker.sending import messages
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.transactions.halves import Birth, Half
 from tandemmq.storage import (
+    PROPERTIES_BYTES_MAX,
     Draft,
+    PropertiesTooLarge,
     Record,
     SysFlag,
     decode_properties,
@@ -26,6 +28,8 @@ PRODUCER_GROUP: Final = "PGROUP"
 TRANSACTION_ID: Final = "__transactionId__"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 ORIGIN: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+#: the longest that copied() adds: two names, two ends each, an offset, a count
+COPY_ADDS_BYTES: Final = len(ORIGIN) + len(CHECK_TIMES) + 4 + 19 + 10
 IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 _OP_TAG: Final = b"d"
@@ -33,7 +37,10 @@ _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 
 
 def make_half(draft: Draft, group: str) -> None:
-    """Turn a message into a half message. group: of its producer, for a client that does not say it."""
+    """Turn a message into a half message. group: of its producer, for a client that does not say it.
+
+    Raises PropertiesTooLarge.
+    """
     properties = decode_properties(draft.properties)
     properties.setdefault(PRODUCER_GROUP, group)
     properties[TRANSACTION_ID] = properties[messages.UNIQ_KEY]
@@ -42,6 +49,12 @@ def make_half(draft: Draft, group: str) -> None:
     for name in (CHECK_TIMES, ORIGIN):  # a client's own would make it a copy of something
         properties.pop(name, None)
     draft.properties = encode_properties(properties)
+    if len(draft.properties) > PROPERTIES_BYTES_MAX - COPY_ADDS_BYTES:
+        # Stored, it could not be put again, and would be given up before its producer was asked once.
+        raise PropertiesTooLarge(
+            f"properties are {len(draft.properties)} bytes, of a half message at most"
+            f" {PROPERTIES_BYTES_MAX - COPY_ADDS_BYTES}"
+        )
     draft.sys_flag &= ~SysFlag.TRANSACTION_MASK
     draft.topic = names.HALF_TOPIC
     draft.queue_id = HALF_QUEUE
@@ -194,6 +207,7 @@ def _same(record: Record) -> Draft:
         born_host=record.born_host,
         store_host=record.store_host,
         reconsume_times=record.reconsume_times,
+        again=True,
     )
 
 

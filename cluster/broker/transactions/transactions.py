@@ -47,6 +47,7 @@ from tandemmq.storage import (
 
 log = logging.getLogger(__name__)
 _unnoted = once_per(10)
+_unchecked = once_per(10)
 
 REPLAYED_AT_ONCE: Final = 1_024  # records: a few ms, then others are served
 CHECKS_AT_ONCE: Final = 200
@@ -418,6 +419,11 @@ class Transactions:
                 return
             try:
                 self._check(half, began_ms)
+            except (MessageIllegal, CorruptRecord) as problem:  # others can be asked for
+                self.halves.later(half, began_ms)
+                _unchecked.warning(
+                    log, "half message is left as it is offset=%d why=%s", half.offset, problem
+                )
             except StorageError as problem:
                 self.halves.later(half, began_ms)
                 log.warning("transactions not checked why=%s", problem)

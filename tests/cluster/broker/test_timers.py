@@ -313,6 +313,43 @@ def test_what_cannot_be_recalled_is_refused(kit: Kit) -> None:
     assert arrived(kit) == [1]
 
 
+def test_nobody_deletes_a_message_of_another_topic_than_the_deleting_one_has(kit: Kit) -> None:
+    """Who may send to the one need not be allowed to send to the other."""
+    kit.topic("Other", 4)
+    assert send(kit, 1, delay_sec=3).code == 0
+    properties = {"UNIQ_KEY": "B" * 32, "TIMER_DELAY_SEC": "3", "TIMER_DEL_UNIQKEY": f"T+{1:032X}"}
+    answer = kit.send(b"0", b="Other", e="0", i=encode_properties(properties).decode())
+    assert answer is not None and answer.code == ResponseCode.MESSAGE_ILLEGAL
+    parked = {
+        "TIMER_OUT_MS": str(rules.out_ms(START_MS + 3_000, 1000)),
+        "REAL_TOPIC": "Other",
+        "REAL_QID": "0",
+    }
+    kit.store.put(  # as a store may have it that was RocketMQ's
+        Draft(names.TIMER_TOPIC, 0, b"0", encode_properties(properties | parked))
+    )
+    pass_ms(kit, 10_000)
+    assert arrived(kit) == [1]
+
+
+def test_a_message_that_is_larger_than_is_taken_by_now_comes_all_the_same(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        properties = {"UNIQ_KEY": "A" * 32, "TIMER_DELAY_SEC": "3"}
+        answer = kit.send(b"7".rjust(5_000), i=encode_properties(properties).decode())
+        assert answer is not None and answer.code == 0
+        settle(kit)
+    with open_timers(tmp_path, clock, storage={"body_bytes_max": 1_000}) as kit:
+        kit.topic("T", 4)
+        kit.dispatch()
+        kit.timers.pending.load()
+        kit.timers.begin()
+        pass_ms(kit, 5_000)
+        assert arrived(kit) == [7]
+
+
 def test_recalling_is_off_by_default(tmp_path: Path) -> None:
     with open_kit(tmp_path) as kit:
         kit.topic("T", 4)

@@ -18,7 +18,9 @@ from tandemmq.cluster.broker.reading.members import GroupClient
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.standing import SendRefused
 from tandemmq.cluster.broker.tables.names import HALF_TOPIC, OP_TOPIC
+from tandemmq.cluster.broker.transactions import records
 from tandemmq.cluster.broker.transactions import transactions as shell
+from tandemmq.cluster.broker.transactions.records import COPY_ADDS_BYTES
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.storage import (
@@ -393,8 +395,72 @@ async def test_a_producer_with_a_wrong_clock_is_asked_in_time(kit: Kit) -> None:
     assert len(peer.requests) == 2 and not of(kit, GIVEN_UP)
 
 
-async def test_a_half_that_cannot_be_put_again_is_given_up_and_others_are_asked(kit: Kit) -> None:
-    """RocketMQ tries the first of them until the round is over, in each round."""
+async def test_a_retried_message_of_one_transaction_does_not_end_another(kit: Kit) -> None:
+    """The first half of a log lies at offset 0, which every ordinary message names as its half."""
+    first = begin(kit)
+    assert first["commitLogOffset"] == "0"
+    other = begin(kit, UNIQ_KEY="F" * 32)
+    ended(kit, other)
+    (committed,) = of(kit, "T")
+    back = {"offset": str(committed.physical_offset), "group": "TOOLS_CONSUMER", "delayLevel": "0"}
+    answer = kit.ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, back))
+    assert answer is not None and answer.code == 0
+    await succeed(kit)
+    answer = ended(kit, first)
+    assert answer is not None and answer.code == 0
+    assert len(of(kit, "T")) == 2
+
+
+async def test_a_damaged_half_keeps_nobody_else_from_being_asked(kit: Kit, tmp_path: Path) -> None:
+    damaged = begin(kit)
+    begin(kit, UNIQ_KEY="F" * 32)
+    peer = listen(kit)
+    with next((tmp_path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(int(damaged["commitLogOffset"]) + BODY_AT)
+        file.write(b"HELLO")
+    await round_of(kit)
+    assert [request.ext["msgId"] for request in peer.requests] == ["F" * 32]
+    assert len(kit.transactions.halves) == 2
+
+
+def test_a_half_without_room_for_what_its_copies_are_given_is_refused(kit: Kit) -> None:
+    """Stored, it would be given up before its producer was asked."""
+    begin(kit)
+    (half,) = of(kit, HALF_TOPIC)
+    room = 32_767 - COPY_ADDS_BYTES - len(half.properties) - len("long\x01\x02")
+    begin(kit, long="x" * room)
+    text = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": UNIQUE, "TAGS": "A"}
+    text["long"] = "x" * (room + 1)
+    answer = kit.send(f="4", e="2", i=encode_properties(text).decode())
+    assert answer is not None and answer.code == ResponseCode.MESSAGE_ILLEGAL, answer
+
+
+async def test_a_half_that_is_larger_than_is_taken_by_now_is_asked_for_and_committed(
+    tmp_path: Path,
+) -> None:
+    with open_kit(tmp_path) as kit:
+        kit.topic("T", 4)
+        await kit.transactions.replay()
+        named = begin(kit, b"x" * 5_000)
+        kit.dispatch()
+    with open_kit(tmp_path, storage={"body_bytes_max": 1_000}) as kit:
+        kit.topic("T", 4)
+        await succeed(kit)
+        peer = listen(kit)
+        await round_of(kit)
+        assert len(peer.requests) == 1
+        answer = ended(kit, named)
+        assert answer is not None and answer.code == 0
+        assert [len(record.body) for record in of(kit, "T")] == [5_000]
+        answer = kit.send(b"x" * 1_001)
+        assert answer is not None and answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_a_half_that_cannot_be_put_again_is_given_up_and_others_are_asked(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ tries the first of them until the round is over, in each round; it takes them, this does not."""
+    monkeypatch.setattr(records, "COPY_ADDS_BYTES", 0)
     room = 32_767 - 400
     begin(kit, long="x" * room)
     begin(kit)
