@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tandemmq.cluster.client.message import Message, ReceivedMessage
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-NORMAL, DELAYED = 0, 3  # of RocketMQ's MessageType
+NORMAL, HALF, COMMITTED, DELAYED = 0, 1, 2, 3  # of RocketMQ's MessageType
 CONSUMED, RAISED, FAILED = 0, 2, 4  # of its ConsumeReturnType
 NOTHING: Final = (
     "null"  # as Java writes what is not there; an empty last field would break its reader
@@ -36,6 +36,7 @@ class Attempt(NamedTuple):
 
     broker      address
     region, offset_id  "" when the broker did not answer
+    half        whether it is the half message of a transaction
     """
 
     unique_id: str
@@ -45,10 +46,28 @@ class Attempt(NamedTuple):
     began_ms: int
     cost_ms: int
     ok: bool
+    half: bool = False
+
+
+class TransactionEnd(NamedTuple):
+    """What a producer says of a transaction, by itself or to a broker that asks.
+
+    broker  address
+    state   RocketMQ's word for it
+    """
+
+    unique_id: str
+    transaction_id: str
+    broker: str
+    region: str
+    told_ms: int
+    state: str
+    asked: bool
 
 
 def sent_record(group: str, message: Message, attempt: Attempt) -> TraceRecord:
     """A Pub record."""
+    kind = HALF if attempt.half else DELAYED if message.delay_level else NORMAL
     fields = (
         "Pub",
         attempt.began_ms,
@@ -61,11 +80,31 @@ def sent_record(group: str, message: Message, attempt: Attempt) -> TraceRecord:
         attempt.broker,
         len(message.body),
         attempt.cost_ms,
-        DELAYED if message.delay_level else NORMAL,
+        kind,
         attempt.offset_id,
         str(attempt.ok).lower(),
     )
     return TraceRecord(_joined(fields), (attempt.unique_id, *message.keys))
+
+
+def ended_record(group: str, message: Message, end: TransactionEnd) -> TraceRecord:
+    """An EndTransaction record."""
+    fields = (
+        "EndTransaction",
+        end.told_ms,
+        end.region or NOTHING,
+        group,
+        message.topic,
+        end.unique_id,
+        message.tags or NOTHING,
+        " ".join(message.keys) or NOTHING,
+        end.broker,
+        COMMITTED,
+        end.transaction_id,
+        end.state,
+        str(end.asked).lower(),
+    )
+    return TraceRecord(_joined(fields), (end.unique_id, *message.keys))
 
 
 def before_record(

@@ -20,8 +20,10 @@ from tandemmq.cluster.client.traces import (
     Attempt,
     TraceBuffer,
     TraceRecord,
+    TransactionEnd,
     after_record,
     before_record,
+    ended_record,
     sent_record,
 )
 from tandemmq.cluster.logs import once_per
@@ -157,8 +159,10 @@ class Tracer:
         result: SendResult,
         began_ms: int,
         cost_ms: int,
+        *,
+        half: bool = False,
     ) -> None:
-        """A broker has stored a message, or those of a batch: a record for each."""
+        """A broker has stored a message, or those of a batch: a record for each. half: of a transaction."""
         if result.queue.topic == self._topic:
             return
         broker = instance.brokers.master(result.queue.broker_name) or result.queue.broker_name
@@ -176,6 +180,7 @@ class Tracer:
                         began_ms,
                         cost_ms,
                         result.ok,
+                        half,
                     ),
                 )
                 for place, (message, unique_id) in enumerate(
@@ -183,6 +188,27 @@ class Tracer:
                 )
             ]
         )
+
+    def half_failed(
+        self,
+        instance: ClientInstance,
+        message: Message,
+        unique_id: str,
+        broker_name: str,
+        began_ms: int,
+        cost_ms: int,
+    ) -> None:
+        """A broker did not store a half message, or did not say so."""
+        if message.topic == self._topic:
+            return
+        broker = instance.brokers.master(broker_name) or broker_name
+        attempt = Attempt(unique_id, "", broker, "", began_ms, cost_ms, ok=False, half=True)
+        self.buffer.add([sent_record(self._group, message, attempt)])
+
+    def transaction_ended(self, message: Message, end: TransactionEnd) -> None:
+        """A broker is told how a transaction ended, or will not be."""
+        if message.topic != self._topic:
+            self.buffer.add([ended_record(self._group, message, end)])
 
     # As a ConsumeHook; perhaps in a thread
 

@@ -305,6 +305,9 @@ def read_traces(message: ReceivedMessage, message_id: str) -> list[dict[str, Any
             group = each[8] if len(each) >= 9 else groups.get(each[1], "")
             when = int(each[7]) if len(each) >= 9 else message.born_ms
             found.append(_trace("Sub", group, host, when, int(each[3]), status))
+        elif each[0] == "EndTransaction" and len(each) >= 13 and each[5] == message_id:
+            status = f"{each[11]}, asked" if each[12] == "true" else each[11]
+            found.append(_trace("End", each[3], host, int(each[1]), 0, status))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class Stock:
         name = f"timed-{self.serial}"
         return self.driver.call(op, name=name, namesrv=self.namesrv, **fields)
 
-    def send(self, body: str, **timer: int) -> dict[str, Any]:
+    def send(self, body: str, **timer: object) -> dict[str, Any]:
         (answer,) = self.call("send.sync", topic=TOPIC, messages=[{"body": body, **timer}])
         return dict(answer)
 
@@ -94,6 +95,40 @@ def test_a_stock_client_times_and_recalls(
             assert store_ms >= due[body] - EARLY_MS, body
         with pytest.raises(DriverError):
             client.call("send.recall", topic=TOPIC, handle=sent["recallHandle"])
+
+
+def test_a_stock_client_deletes_by_property_and_hears_when_a_crowded_second_has_room(
+    newest_driver: Driver, names: NameServer, tmp_path: Path
+) -> None:
+    settings = {**TIMERS, "timerCongestNumEachSlot": "3"}
+    with make_broker(tmp_path, names.address, settings=settings) as broker:
+        broker.start()
+        client = Stock(newest_driver, names.address)
+        client.renew(broker)
+        due_ms = now_ms() // 1000 * 1000 + 4_500
+        kept, unwanted = (client.send(body, setDeliverTimeMs=due_ms) for body in ("kept", "gone"))
+        assert kept["status"] == "SEND_OK"
+        deletes = {"TIMER_DEL_UNIQKEY": f"{TOPIC}+{unwanted['msgId']}"}
+        client.send("deletes", setDeliverTimeMs=due_ms, ownProperties=deletes)
+        over = client.send("no timer", setDelayTimeMs=0)
+        assert over["status"] == "SEND_OK"
+        with pytest.raises(DriverError) as refused:
+            client.send("too late to delete", setDeliverTimeMs=now_ms() - 1, ownProperties=deletes)
+        assert "if set del msg" in str(refused.value)
+        crowded_ms = now_ms() // 1000 * 1000 + 60_500
+        with pytest.raises(DriverError) as refused:
+            for number in range(40):
+                client.send(f"crowded {number}", setDeliverTimeMs=crowded_ms)
+        assert "timer message is under flow control" in str(refused.value)
+        if AGAINST == "ours":
+            said = re.search(r"the first moment after it with room is (\d+)", str(refused.value))
+            assert said is not None
+            free_ms = int(said[1])
+            assert crowded_ms < free_ms <= crowded_ms + 1_000
+            client.send("in time", setDeliverTimeMs=free_ms)
+        wait_until(lambda: "kept" in dict(client.stored()), 15, "what was kept")
+        time.sleep(1.5)
+        assert {body for body, _ in client.stored()} == {"kept", "no timer"}
 
 
 async def test_our_client_times_and_recalls_at_a_stock_broker(

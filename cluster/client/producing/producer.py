@@ -95,7 +95,7 @@ class Producer:
     serializer         makes the body of send_value(): value -> bytes
     hooks              see SendHook. Hooks, signatures, namespaces and avoid_slow_brokers cost a task
                        per send
-    trace_topic        write traces of sends there, TRACE_TOPIC or another; None: none. In the
+    trace_topic        write traces of sends and transactions there, TRACE_TOPIC or another; None: none. In the
                        background: what cannot be written is dropped
     instance_name, tls, config  see ClientConfig
 
@@ -185,6 +185,7 @@ class Producer:
             timeout_ms,
             check_transaction,
             check_timeout_ms,
+            self._tracer,
         )
 
     # Life

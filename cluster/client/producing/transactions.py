@@ -27,6 +27,8 @@ from tandemmq.cluster.client.producing.budget import Budget
 from tandemmq.cluster.client.producing.selection import Selector, worth_retrying
 from tandemmq.cluster.client.producing.sending import Prepared
 from tandemmq.cluster.client.reaching.instance import ClientInstance
+from tandemmq.cluster.client.traces import TransactionEnd
+from tandemmq.cluster.client.tracing import Tracer
 from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
 from tandemmq.storage import parse_offset_message_id
 
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 CHECKS_AT_ONCE: Final = 16
 CHECKS_WAITING_MAX: Final = 2_000  # RocketMQ's; what is dropped is asked again
 RETRY_PAUSE_S: Final = 0.1
+_DEFAULT_REGION: Final = "DefaultRegion"
 
 #: of an end that was not done; another broker, or the same one soon, may do it
 _AGAIN: Final = frozenset(
@@ -53,6 +56,13 @@ class TransactionState(enum.Enum):
     ROLLBACK = 12
     UNKNOWN = 0
 
+
+#: in traces
+_WORDS: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
 
 #: tells a broker how a transaction ended: see Producer(check_transaction=...)
 TransactionCheck = Callable[[ReceivedMessage], Awaitable[TransactionState]]
@@ -86,8 +96,10 @@ class TransactionalSends:
         timeout_ms: int,
         check: TransactionCheck | None,
         check_timeout_ms: int,
+        tracer: Tracer | None,
     ) -> None:
         self.sends = sends
+        self.tracer = tracer
         self.group = group
         self.attempts = attempts
         self.timeout_ms = timeout_ms
@@ -141,8 +153,10 @@ class TransactionalSends:
     async def _answer(self, message: ReceivedMessage, address: str) -> None:
         unique_id = message.message_id
         try:
+            told = changed(message, topic=unwrap(self._namespace, message.topic))
             async with self._running:
-                state = await self._state(message)
+                state = await self._state(told)
+            self._trace(told, self._asked[unique_id], address, state)
             if state is not TransactionState.UNKNOWN:
                 ext = dict(self._asked[unique_id].ext or {})
                 ext.pop("offsetMsgId", None)
@@ -163,14 +177,30 @@ class TransactionalSends:
         if message.message_id in self.open:
             return TransactionState.UNKNOWN  # its application is at work on it right here
         assert self._check is not None
-        told = changed(message, topic=unwrap(self._namespace, message.topic))
         try:
             async with asyncio.timeout(self._check_timeout_s):
-                state = await self._check(told)
+                state = await self._check(message)
             return TransactionState(state)
         except Exception:  # the application's: brokers ask again
             log.exception("transaction check failed group=%s id=%s", self.group, message.message_id)
             return TransactionState.UNKNOWN
+
+    def _trace(
+        self, message: ReceivedMessage, question: Command, address: str, state: TransactionState
+    ) -> None:
+        if self.tracer is None or message.properties.get("TRACE_ON") == "false":
+            return
+        end = TransactionEnd(
+            message.message_id,
+            (question.ext or {}).get("transactionId", message.message_id),
+            address,
+            message.properties.get("MSG_REGION", _DEFAULT_REGION),
+            self.sends.instance().clock.now_ms(),
+            _WORDS[state],
+            asked=True,
+        )
+        what = Message(message.topic, message.body, tags=message.tags, keys=message.keys)
+        self.tracer.transaction_ended(what, end)
 
 
 class Transaction:
@@ -266,23 +296,37 @@ class Transaction:
     async def _begin(self, what: Prepared) -> SendResult:
         """Tried again only where it was surely not stored: a second half message of the same transaction would be
         asked for one day."""
-        sends = self._owner.sends
+        sends, tracer = self._owner.sends, self._owner.tracer
         budget = Budget(asyncio.get_running_loop().time(), self._timeout_ms)
+        instance = sends.instance()
+        began_ms = instance.clock.now_ms()
         failed: str | None = None
         attempts = 1 if self._queue or self._selector else self._owner.attempts
         while True:
             queue = await sends.choose(self._message, self._queue, self._selector, failed)
             try:
-                return await sends.attempt(what, [self._message], queue, max(budget.left_ms(), 1))
-            except BrokerRefused as problem:
+                result = await sends.attempt(what, [self._message], queue, max(budget.left_ms(), 1))
+            except ClientError as problem:
+                if tracer is not None:
+                    tracer.half_failed(
+                        instance, self._message, what.unique_id, queue.broker_name, began_ms,
+                        budget.spent_ms(),
+                    )  # fmt: skip
                 attempts -= 1
-                if not attempts or not worth_retrying(problem) or budget.left_ms() <= 0:
+                refused = isinstance(problem, BrokerRefused) and worth_retrying(problem)
+                if not attempts or not refused or budget.left_ms() <= 0:
                     raise
+            else:
+                if tracer is not None:
+                    messages, spent_ms = [self._message], budget.spent_ms()
+                    tracer.sent(instance, messages, result, began_ms, spent_ms, half=True)
+                return result
             failed = queue.broker_name
             await sends.instance().look_for_master(failed, what.topic, budget.left_ms())
 
     async def _end(self, state: TransactionState) -> None:
         self.state = state
+        self._trace(state)
         if state is TransactionState.UNKNOWN:
             return
         result, owner = self.result, self._owner
@@ -323,6 +367,22 @@ class Transaction:
             await asyncio.sleep(RETRY_PAUSE_S)
             instance = owner.sends.instance()
             await instance.look_for_master(result.queue.broker_name, self._topic, budget.left_ms())
+
+    def _trace(self, state: TransactionState) -> None:
+        owner, result = self._owner, self.result
+        if owner.tracer is None:
+            return
+        instance, name = owner.sends.instance(), result.queue.broker_name
+        end = TransactionEnd(
+            result.message_id,
+            result.transaction_id or result.message_id,
+            instance.brokers.master(name) or name,
+            result.region_id or _DEFAULT_REGION,
+            instance.clock.now_ms(),
+            _WORDS[state],
+            asked=False,
+        )
+        owner.tracer.transaction_ended(self._message, end)
 
     async def _ask_to_end(self, ext: Mapping[str, str], left_ms: int) -> Command:
         if left_ms <= 0:

@@ -13,6 +13,7 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
@@ -65,6 +66,11 @@ final class Texts {
         if (m.containsKey("properties")) {
             for (Map.Entry<String, Object> property : m.getJSONObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), String.valueOf(property.getValue()));
+            }
+        }
+        if (m.containsKey("ownProperties")) { // those that putUserProperty keeps for RocketMQ itself
+            for (Map.Entry<String, Object> property : m.getJSONObject("ownProperties").entrySet()) {
+                MessageAccessor.putProperty(message, property.getKey(), String.valueOf(property.getValue()));
             }
         }
         return message;

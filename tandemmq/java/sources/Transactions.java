@@ -23,7 +23,9 @@ final class Transactions {
     Object start(JSONObject c) throws Exception {
         String name = c.getString("name");
         String check = c.getString("check");
-        TransactionMQProducer producer = new TransactionMQProducer(c.getString("group"));
+        TransactionMQProducer producer = c.containsKey("traceTopic")
+            ? new TransactionMQProducer(null, c.getString("group"), Texts.signing(c), true, c.getString("traceTopic"))
+            : new TransactionMQProducer(c.getString("group"));
         producer.setNamesrvAddr(c.getString("namesrv"));
         producer.setInstanceName(name);
         producer.setSendMsgTimeout(10000);

@@ -21,8 +21,10 @@ from tandemmq.cluster.client import (
     ReceivedMessage,
     SendFailed,
     StartFrom,
+    TransactionState,
 )
 from tandemmq.cluster.client import traces as module
+from tandemmq.cluster.client.reaching.requests import Requests
 from tandemmq.cluster.client.records import read_records
 from tandemmq.cluster.client.traces import (
     CONSUMED,
@@ -30,11 +32,14 @@ from tandemmq.cluster.client.traces import (
     Attempt,
     TraceBuffer,
     TraceRecord,
+    TransactionEnd,
     after_record,
     before_record,
+    ended_record,
     sent_record,
 )
 from tandemmq.cluster.remoting import Command, RequestCode
+from tandemmq.storage import Draft, encode, encode_properties
 
 SENT = Attempt("ID1", "OFF1", "10.0.0.1:10911", "R", 1_000, 7, ok=True)
 
@@ -226,3 +231,70 @@ def test_sends_go_on_where_traces_cannot_be_written(
 
     run(main())
     assert any("traces lost group=PG" in line for line in caplog.messages)
+
+
+def test_the_end_of_a_transaction_is_written_as_java_writes_it() -> None:
+    end = TransactionEnd("ID1", "TX1", "10.0.0.1:10911", "R", 1_000, "COMMIT_MESSAGE", asked=False)
+    record = ended_record("PG", Message("T", b"abc", tags="A", keys=["k1", "k2"]), end)
+    assert record.keys == ("ID1", "k1", "k2")
+    assert record.text.split("\x01") == [
+        "EndTransaction", "1000", "R", "PG", "T", "ID1", "A", "k1 k2", "10.0.0.1:10911", "2", "TX1",
+        "COMMIT_MESSAGE", "false\x02",
+    ]  # fmt: skip
+    half = sent_record("PG", Message("T", b"abc"), SENT._replace(half=True))
+    assert half.text.split("\x01")[11] == "1"
+
+
+def test_transactions_are_traced_from_the_half_message_to_what_a_broker_is_told(
+    cluster: FakeCluster,
+) -> None:
+    broker = tracing(cluster)
+    refusals = 0
+
+    def answer(command: Command) -> Command | None:
+        nonlocal refusals
+        if command.code == RequestCode.END_TRANSACTION:
+            return command.reply()
+        if command.code == RequestCode.SEND_MESSAGE_V2 and ext(command)["b"] == "T":
+            if refusals < 1:
+                refusals += 1
+                return command.reply(2, "busy")
+            fields = {"msgId": "7F00000100002A9F0000000000001267", "queueId": "0", "queueOffset": "3",
+                      "transactionId": "TX", "MSG_REGION": "R"}  # fmt: skip
+            return command.reply(ext=fields)
+        return None
+
+    broker.trouble = answer
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        return TransactionState.ROLLBACK
+
+    async def main() -> None:
+        async with Producer(
+            "PG", namesrv=NAME_SERVER, trace_topic=TRACE_TOPIC, check_transaction=check
+        ) as producer:
+            for unique_id in ("COMMITTED", "LEFT"):
+                async with producer.transaction(Message("T", b"1", unique_id=unique_id)) as half:
+                    if unique_id == "LEFT":
+                        half.unknown()
+            asked = Draft(
+                "T", 0, b"1", properties=encode_properties({"UNIQ_KEY": "LEFT", "PGROUP": "PG"})
+            )
+            question = Command(
+                RequestCode.CHECK_TRANSACTION_STATE,
+                {"commitLogOffset": "4711", "tranStateTableOffset": "3", "transactionId": "TX"},
+                encode(asked, 3, 4711, 1_000),
+            )
+            instance = producer._running()
+            requests = Requests(dict, instance.replies, lambda: instance.transaction_checks)
+            here: Any = broker
+            requests.handle_check_transaction_state(question, here)
+            await asyncio.sleep(0.1)
+        assert shown(broker, "COMMITTED") == [
+            ("Pub", "PG", "failed"), ("Pub", "PG", "success"), ("End", "PG", "COMMIT_MESSAGE"),
+        ]  # fmt: skip
+        assert shown(broker, "LEFT") == [
+            ("Pub", "PG", "success"), ("End", "PG", "UNKNOW"), ("End", "PG", "ROLLBACK_MESSAGE, asked"),
+        ]  # fmt: skip
+
+    run(main())
