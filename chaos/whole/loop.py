@@ -221,7 +221,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
-                    if life.dead:  # perhaps just now
+                    if life.ended():
                         return
         finally:
             asyncio._set_running_loop(None)

@@ -112,7 +112,7 @@ def _begin(run: SeedRun) -> tuple[int, int]:
 
 @functools.cache
 def _learn_shapes() -> None:
-    """Have msgspec look at every structure before the first seed: it remembers, a process that is forked later does, too."""
+    """Have msgspec look at every structure before the first seed: it remembers, in processes forked later, too."""
     left: list[type[msgspec.Struct]] = [msgspec.Struct]
     while left:
         kind = left.pop()

@@ -211,6 +211,10 @@ class Life:
             self.host.life = None
             self.stage.wires.ended(self, power=power)
 
+    def ended(self) -> bool:
+        """Whether it died, perhaps just now."""
+        return self.dead
+
     def _finished(self, task: Any) -> None:
         problem = None if task.cancelled() else task.exception()
         if self.dead:

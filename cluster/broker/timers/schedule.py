@@ -314,6 +314,8 @@ class TimerSchedule:
             return 0
         self._late_deletes.clear()
         if self._opened is None and not self._open(now_ms):
+            if self._stopping:
+                return TICK_MS  # no slot is opened any more, however many are due
             next_ms = self.pending.read_ms
             if next_ms <= now_ms:
                 next_ms += self.pending.window.precision_ms

@@ -72,6 +72,14 @@ def reopened(root: Path, clock: FakeClock, **settings: object) -> Iterator[Kit]:
         yield kit
 
 
+async def test_a_broker_that_takes_long_to_stop_does_not_spin_over_what_is_due(kit: Kit) -> None:
+    send(kit, 1, deliver_ms=START_MS + 1_500)
+    await kit.timers.settle()
+    pass_ms(kit, 5_000)
+    assert arrived(kit) == []
+    assert kit.timers.step() > 0
+
+
 # -- when, and in which slot ----------------------------------------------------------------
 
 
