@@ -11,28 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from tandemmq.cluster import controlanswers as answers
 from tandemmq.cluster import controlplane as plane
 from tandemmq.cluster.config import (
-    ConfigError,
-    convert_setting,
     edit_properties_file,
     format_properties,
-    keys_of,
-    parse_properties,
 )
 from tandemmq.cluster.controller.config import CHANGEABLE, ControllerConfig
 from tandemmq.cluster.controller.notices import refuses
 from tandemmq.cluster.controller.reign import Reign
 from tandemmq.cluster.controller.store import Changes, LeadershipLost, Store
+from tandemmq.cluster.livesettings import asked_settings, changed_config
 from tandemmq.cluster.logs import OncePer, once_per
 from tandemmq.cluster.process import running
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
-from tandemmq.cluster.remoting.errors import HeaderProblem
+from tandemmq.cluster.remoting.errors import HeaderProblem, Refused
 from tandemmq.replication import GroupRecord
 from tandemmq.replication import election as e
 from tandemmq.replication.credence import at_home
@@ -66,18 +61,10 @@ LINES: Final = {
 }
 
 
-class Refused(Exception):
-    """A request that is answered with this code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-
-
 def reply_to(problem: Exception) -> tuple[int, str] | None:
     """Code and remark for what handlers raise on purpose."""
     if isinstance(problem, Refused):
-        return problem.code, str(problem)
+        return problem.code, problem.remark
     if isinstance(problem, HeaderProblem):
         return ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)
     return None
@@ -346,15 +333,9 @@ class Controller:
     ) -> Command:
         """All of it or nothing: every key must be one of CHANGEABLE, every value in range."""
         self._believe_operator(connection, "updateControllerConfig")
-        body = bytes(command.body or b"")
-        if len(body) > SETTINGS_BYTES_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {SETTINGS_BYTES_MAX} bytes")
-        try:
-            given = parse_properties(body.decode("utf-8"))
-        except (ConfigError, UnicodeDecodeError):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        given = asked_settings(command.body, SETTINGS_BYTES_MAX)
         async with self._updating:
-            changed = self._changed_config(given)
+            changed = changed_config(self.config, given, CHANGEABLE, self.config.config_blacklist)
             if self.config.config_store_path and given:
                 await asyncio.to_thread(_store_settings, self.config.config_store_path, given)
             before, self.config = self.config, changed
@@ -362,24 +343,6 @@ class Controller:
                 self.reign.feed(e.AllowUnclean(changed.unclean))
         log.info("settings changed keys=%s", ",".join(sorted(given)))
         return command.reply()
-
-    def _changed_config(self, given: dict[str, str]) -> ControllerConfig:
-        blacklist = {key.strip() for key in self.config.config_blacklist.split(";")}
-        names = keys_of(ControllerConfig)
-        types = {each.name: each.type for each in msgspec.structs.fields(ControllerConfig)}
-        values: dict[str, object] = {}
-        for key, text in given.items():
-            if key in blacklist:
-                raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            if key not in CHANGEABLE:
-                raise Refused(
-                    ResponseCode.NO_PERMISSION, f"{key[:64]} cannot be changed while running"
-                )
-            try:
-                values[names[key]] = convert_setting(key, text, types[names[key]])
-            except ConfigError as problem:
-                raise Refused(ResponseCode.SYSTEM_ERROR, str(problem)[:256]) from None
-        return msgspec.structs.replace(self.config, **values)
 
     # --- connections ---
 

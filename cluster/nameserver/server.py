@@ -15,12 +15,10 @@ from tandemmq.cluster.access.doorkeeper import super_keeper
 from tandemmq.cluster.access.needs import NAME_SERVER_OPEN, NAME_SERVER_SUPER, super_rows
 from tandemmq.cluster.config import (
     ConfigError,
-    convert_setting,
     format_properties,
-    keys_of,
-    parse_properties,
     read_properties,
 )
+from tandemmq.cluster.livesettings import asked_settings, changed_config
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.nameserver.config import (
     CHANGEABLE,
@@ -52,6 +50,7 @@ from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.encryption import Encryption
+from tandemmq.cluster.remoting.errors import Refused
 from tandemmq.cluster.remoting.headers import (
     BrokerHeader,
     BrokerHeartbeatHeader,
@@ -84,14 +83,6 @@ _doubts = once_per(1)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Refused(Exception):
-    """A request that is answered with this code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-
-
 class _WipedAnswer(Header):
     wipe_topic_count: int
 
@@ -107,7 +98,7 @@ class _RouteBody(msgspec.Struct, rename="camel"):
 def reply_to(problem: Exception) -> tuple[int, str] | None:
     """Code and remark for what handlers raise on purpose."""
     if isinstance(problem, Refused):
-        return problem.code, str(problem)
+        return problem.code, problem.remark
     if isinstance(problem, (RegistrationRefused, TableFull)):
         return ResponseCode.SYSTEM_ERROR, str(problem)
     return None
@@ -433,39 +424,17 @@ class NameServer:
 
     async def handle_update_namesrv_config(self, request: Command, _: Connection) -> Command:
         """All of it or nothing: every key must be one of CHANGEABLE, every value in range."""
-        body = bytes(request.body or b"")
-        if len(body) > SETTINGS_BYTES_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"body above {SETTINGS_BYTES_MAX} bytes")
-        try:
-            given = parse_properties(body.decode("utf-8"))
-        except (ConfigError, UnicodeDecodeError):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        given = asked_settings(request.body, SETTINGS_BYTES_MAX)
         async with self._updating:
-            changed = self._changed_config(given)
+            changed = changed_config(
+                self.config, given, CHANGEABLE, f"{self.config.config_blacklist};rocketmqHome"
+            )
             if self.config.config_store_path and given:
                 await asyncio.to_thread(_store_settings, self.config.config_store_path, given)
             self.config = changed
             self.routes.topics_follow_registration = changed.topics_follow_registration
         log.info("settings changed keys=%s", ",".join(sorted(given)))
         return request.reply()
-
-    def _changed_config(self, given: dict[str, str]) -> NameServerConfig:
-        blacklist = {key.strip() for key in self.config.config_blacklist.split(";")}
-        names = keys_of(NameServerConfig)
-        types = {field.name: field.type for field in msgspec.structs.fields(NameServerConfig)}
-        values: dict[str, object] = {}
-        for key, text in given.items():
-            if key in blacklist or key == "rocketmqHome":
-                raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            if key not in CHANGEABLE:
-                raise Refused(
-                    ResponseCode.NO_PERMISSION, f"{key[:64]} cannot be changed while running"
-                )
-            try:
-                values[names[key]] = convert_setting(key, text, types[names[key]])
-            except ConfigError as problem:
-                raise Refused(ResponseCode.SYSTEM_ERROR, str(problem)[:256]) from None
-        return msgspec.structs.replace(self.config, **values)
 
 
 def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Command:

@@ -46,3 +46,12 @@ class HeaderProblem(RemotingError):
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
         self.field = field
+
+
+class Refused(Exception):
+    """Raised by a handler: its request is answered with this code and remark, and nothing was changed."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark

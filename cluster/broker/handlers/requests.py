@@ -16,6 +16,7 @@ from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.remoting import bodies
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.errors import Refused as Refused
 from tandemmq.storage import fastjson
 
 Arguments = TypeVar("Arguments")
@@ -23,15 +24,6 @@ Answer = Command | None | Awaitable[Command | None]
 
 #: larger bodies are parsed in a thread: parsing holds up every other client otherwise
 BODY_BYTES_ON_LOOP_MAX: Final = 64 << 10
-
-
-class Refused(Exception):
-    """A request that is answered with a code and a remark; nothing was changed."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
 
 
 def refusing(handler: Callable[..., Answer]) -> Callable[..., Answer]:
