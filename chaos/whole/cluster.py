@@ -20,7 +20,7 @@ from tandemmq.replication.config import Mode
 from tandemmq.storage import FlushFailed, StoreIsFull
 
 QUIET_EVENTS_MAX: Final = 60_000
-OPERATOR_US: Final = 4_000_000  # until a person looks
+OPERATOR_US: Final = 3_000_000  # until a person looks
 LOOK_EVENTS: Final = 50
 RESTART_US: Final = (50_000, 900_000)
 

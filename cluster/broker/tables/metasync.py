@@ -384,7 +384,8 @@ class TableSync:
 
     def _take_if_due(self, kind: _Kind, master: str, found: _Waiting) -> None:
         if self._master() != master:
-            return  # somebody else is the master by now, or we are
+            self._asked_ms.pop(kind.code, None)  # it may be the master again
+            return  # somebody else is by now, or we are
         if not self._tables.holds(found.rests_on):
             self._waiting[kind.code] = found
             return

@@ -430,6 +430,22 @@ async def test_an_answer_that_comes_after_the_master_changed_is_not_taken(pair: 
     assert "Orders" not in pair.slave.broker.topics
 
 
+async def test_what_was_not_taken_is_asked_for_at_once_when_the_same_master_is_back(
+    pair: Pair,
+) -> None:
+    await pair.make_topic("Orders")
+
+    def gone() -> None:
+        pair.source = None
+
+    pair.link.before_answer = gone
+    await pair.round()
+    assert "Orders" not in pair.slave.broker.topics
+    pair.source, pair.link.before_answer = MASTER, lambda: None
+    assert await pair.round(after_ms=100)
+    assert "Orders" in pair.slave.broker.topics
+
+
 async def test_a_topic_that_only_the_log_knows_is_asked_for_at_once(pair: Pair) -> None:
     pair.link.ours = False
     await pair.round()
