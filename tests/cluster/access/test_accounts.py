@@ -183,10 +183,10 @@ async def test_a_change_that_makes_no_sense_is_refused_and_changes_nothing(
 
 
 async def test_files_of_noise_change_nothing_and_crash_nothing(tmp_path: Path) -> None:
-    """20,000 damaged files: each is read as accounts, or refused as a whole."""
+    """20,000 damaged files: each is read as accounts, or refused as a whole and those of before stay."""
     rng = random.Random(7)
     whole = SAMPLE.encode()
-    files, _ = opened(tmp_path)
+    files, seen = opened(tmp_path)
     bad = 0
     for _ in range(20_000):
         data = bytearray(whole[: rng.randrange(40, 220)] if rng.random() < 0.5 else whole[:160])
@@ -202,9 +202,22 @@ async def test_files_of_noise_change_nothing_and_crash_nothing(tmp_path: Path) -
         except ValueError:
             bad += 1
     assert bad > 1_000
-    for _ in range(100):  # and through the file itself
-        files.path.write_bytes(bytes(rng.choice(whole) for _ in range(200)))
+    for _ in range(200):  # and through the file itself
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randrange(3)] = bytes(
+                rng.choices(b"\0\t\n -:[]{}&*!|>%@`'\"#,?=aA0", k=2)
+            )
+        told, failed, before = len(seen), files.failures, seen[-1]
+        files.path.write_bytes(data)
         await files.look()
+        if files.failures > failed:
+            assert len(seen) == told and seen[-1] is before
+    assert 10 < files.failures < 190
+    files.path.write_text(SAMPLE)
+    await files.look()
+    assert list(seen[-1].by_key) == ["RocketMQ", "rocketmq2"]
 
 
 FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

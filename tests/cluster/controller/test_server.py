@@ -11,6 +11,7 @@ import pytest
 from controllerkit import Table
 
 from tandemmq.cluster import controlplane as plane
+from tandemmq.cluster.access.needs import CONTROLLER_OPEN, CONTROLLER_SUPER
 from tandemmq.cluster.config import parse_properties
 from tandemmq.cluster.controller.measures import Measures
 from tandemmq.cluster.controller.notices import refuses
@@ -46,7 +47,7 @@ def beat(replica: int, **fields: Any) -> Command:
     return plane.encode_heartbeat(event, "c", f"10.0.0.{replica}:1")
 
 
-async def test_every_controller_code_has_a_handler() -> None:
+async def test_every_controller_code_has_a_handler_and_a_row() -> None:
     async with Table() as table:
         named = {
             code
@@ -55,6 +56,8 @@ async def test_every_controller_code_has_a_handler() -> None:
         }
         others = {RequestCode.CLEAN_BROKER_DATA, RequestCode.BROKER_HEARTBEAT}
         assert set(table.controller.table()) == named | others
+        assert set(table.controller.table()) == CONTROLLER_OPEN | CONTROLLER_SUPER
+        assert not CONTROLLER_OPEN & CONTROLLER_SUPER
 
 
 # --- settings over the wire ---
