@@ -227,9 +227,10 @@ def test_mqadmin_without_rights_changes_neither_broker_nor_name_server(
     assert routed(guarded.name_server, "Orders") and not routed(guarded.name_server, "Sneaked")
 
 
+@pytest.mark.parametrize("guarded", ["2.0"], indirect=True)
+@pytest.mark.parametrize("signed", [("5.3.3", "binary")], indirect=True, ids="-".join)
 def test_mqadmin_manages_users_and_rules(signed: Driver, guarded: Guarded) -> None:
-    if guarded.code != 16 or signed.version != stock.NEWEST:
-        pytest.skip("commands of 5.3 for ACL 2.0")
+    """By commands that only 5.3 has, for ACL 2.0 alone."""
 
     def admin(*arguments: str) -> str:
         return signed.mqadmin(*arguments, "-n", guarded.name_server)
@@ -259,11 +260,12 @@ def test_mqadmin_manages_users_and_rules(signed: Driver, guarded: Guarded) -> No
     assert "success" in admin("deleteUser", *at, "-u", "bob")
 
 
+@pytest.mark.parametrize("guarded", ["1.0"], indirect=True)
+@pytest.mark.parametrize("signed", [("4.9.7", "json")], indirect=True, ids="-".join)
 def test_mqadmin_manages_accounts_of_files(
     signed: Driver, guarded: Guarded, tmp_path: Path
 ) -> None:
-    if guarded.code != 1 or signed.version == stock.NEWEST:
-        pytest.skip("commands of 4.9 for ACL 1.0")
+    """By commands that only 4.9 has, for ACL 1.0 alone."""
 
     def admin(*arguments: str) -> str:
         return signed.mqadmin(*arguments, "-n", guarded.name_server)
