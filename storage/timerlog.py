@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -212,6 +213,14 @@ class TimerLog:
         for file in self._files:
             count = min(self.last_in_file // UNIT_BYTES + 1, (self.end - file.start) // UNIT_BYTES)
             yield file.start, UNIT.iter_unpack(file.view[: count * UNIT_BYTES])
+
+    def checksum(self) -> int:
+        """CRC-32 of everything up to the end. 50 MB take some 30 ms."""
+        found = 0
+        for file in self._files:
+            with memoryview(file.view) as view:
+                found = zlib.crc32(view[: min(self.end - file.start, self.file_bytes)], found)
+        return found
 
     def before(self, position: int) -> int:
         """Position of the unit in front of a position; NO_UNIT: there is none."""

@@ -21,6 +21,9 @@ ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 
 _WHEEL_SLOTS_MAX: Final = 7 * 86_400 - 60  # as far ahead may a slot be
+_AHEAD_MS_MAX: Final = (
+    1 << 31
+) - 60_001  # the field has 32 bits; a slot may begin before its message
 _LONG = re.compile(r"[+-]?[0-9]{1,18}").fullmatch
 
 
@@ -37,10 +40,12 @@ class Window(NamedTuple):
     @classmethod
     def of(cls, precision_ms: int, slots: int, kept_ms: int) -> Window:
         """RocketMQ's rule, and never beyond two thirds of what the log is kept for: a message whose file was deleted
-        cannot be delivered."""
+        cannot be delivered. Nor beyond what a unit of the timer log can say."""
         if not 2 <= slots <= _WHEEL_SLOTS_MAX:
             slots = _WHEEL_SLOTS_MAX
-        return cls(precision_ms, max(2, min(slots, kept_ms * 2 // 3 // precision_ms)))
+        return cls(
+            precision_ms, max(2, min(slots, min(kept_ms * 2 // 3, _AHEAD_MS_MAX) // precision_ms))
+        )
 
     def floor(self, time_ms: int) -> int:
         """The slot that a moment is in."""

@@ -372,10 +372,14 @@ class TimerSchedule:
         return 0
 
     def _walk(self, opened: _Opened) -> None:
-        """Collect the messages of a chain; what came since it was opened stays behind them."""
+        """Collect the messages of a chain; what came since it was opened stays behind them. Raises StorageError."""
         assert opened.walk is not None
         for _ in range(WALKED_PER_STEP):
-            linked = next(opened.walk, None)
+            try:
+                linked = next(opened.walk, None)
+            except StorageError:
+                self._opened = None  # none of it was delivered yet: it is opened again
+                raise
             if linked is None:
                 break
             self._into(opened, linked)

@@ -106,6 +106,12 @@ def test_no_message_waits_longer_than_the_log_is_kept() -> None:
     assert Window.of(1000, 1, 10_000 * HOUR_MS).slots == 7 * 86_400 - 60
 
 
+def test_a_slot_is_never_further_ahead_than_a_unit_of_the_timer_log_can_say() -> None:
+    window = Window.of(60_000, 172_800, 10_000 * HOUR_MS)
+    slot_ms, rolls = rules.slotted(90 * 24 * HOUR_MS, 59_999, window)
+    assert rolls and slot_ms + 60_000 < 1 << 31
+
+
 # -- sending --------------------------------------------------------------------------------
 
 
@@ -506,6 +512,59 @@ def test_two_sends_of_one_message_are_two_deliveries_after_a_crash_too(tmp_path:
     for kit in reopened(tmp_path, clock):
         pass_ms(kit, 1_000)
         assert arrived(kit) == [7, 7]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("field", "damage"), [(0, "0000"), (4, "00" * 8), (24, "00bc614e"), (28, "00" * 8)]
+)
+def test_a_damaged_unit_is_found_at_the_start_and_no_message_is_lost(
+    tmp_path: Path, field: int, damage: str, clean: bool
+) -> None:
+    """Its size, the unit before it, its slot, where its message lies."""
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for number in range(60):
+            send(kit, number, delay_ms=5_000 + number % 7 * 1_000)
+        pass_ms(kit, 1_000)
+        kit.timers.pending.flush_now()
+        kit.timers.pending.close()
+    if not clean:
+        (tmp_path / "abort").touch()
+    with next((tmp_path / "timerlog").iterdir()).open("r+b") as file:
+        file.seek(30 * 52 + field)
+        file.write(bytes.fromhex(damage))
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 20_000)
+        assert sorted(arrived(kit)) == list(range(60))
+
+
+def test_a_slot_whose_chain_is_broken_waits_until_a_start_mends_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    with open_timers(tmp_path, clock) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        for number in range(3):
+            send(kit, number, delay_ms=5_000)
+        settle(kit)
+        with next((tmp_path / "timerlog").iterdir()).open("r+b") as file:
+            file.seek(52)
+            file.write(b"\xff")
+        for _ in range(200):
+            clock.pass_ms(50)
+            kit.timers.step()
+        assert arrived(kit) == []
+        assert "timed messages wait" in caplog.text and "is damaged at 52" in caplog.text
+    (tmp_path / "abort").touch()
+    for kit in reopened(tmp_path, clock):
+        pass_ms(kit, 1_000)
+        assert sorted(arrived(kit)) == [0, 1, 2]
 
 
 def test_a_clean_stop_and_start_goes_on_from_the_files(tmp_path: Path) -> None:
