@@ -19,7 +19,7 @@ from tandemmq.chaos.asking import registered, routed
 from tandemmq.chaos.java import JavaBroker
 from tandemmq.chaos.processes import wait_until
 from tandemmq.chaos.servers import Broker, NameServer
-from tandemmq.java import NEWEST, Driver, DriverError, body_of
+from tandemmq.java import NEWEST, VERSIONS, Driver, DriverError, body_of
 
 TIMERS = {"timerWheelEnable": "true", "recallMessageEnable": "true"}
 EARLY_MS = 0 if AGAINST == "ours" else 1_000
@@ -29,8 +29,8 @@ TOPIC = "Timed"
 class Stock:
     """One stock producer and reader; brokers of the same name come and go."""
 
-    def __init__(self, driver: Driver, namesrv: str) -> None:
-        self.driver, self.namesrv = driver, namesrv
+    def __init__(self, driver: Driver, namesrv: str, name: str = "timed") -> None:
+        self.driver, self.namesrv, self.name = driver, namesrv, name
         self.serial = 0
 
     def renew(self, broker: Broker) -> None:
@@ -42,7 +42,7 @@ class Stock:
         wait_until(lambda: routed(self.namesrv, TOPIC), 10, "the route")
 
     def call(self, op: str, **fields: Any) -> Any:
-        name = f"timed-{self.serial}"
+        name = f"{self.name}-{self.serial}"
         return self.driver.call(op, name=name, namesrv=self.namesrv, **fields)
 
     def send(self, body: str, **timer: object) -> dict[str, Any]:
@@ -192,3 +192,53 @@ def test_pending_timers_go_from_rocketmq_to_ours_and_back(
         assert store_ms >= due[body] - 1, body
     repeated = {body: n for body, n in Counter(body for body, _ in stored).items() if n > 1}
     assert not repeated
+
+
+LEVELS = "1s 6s 20s 40s " + "1h " * 14
+LEVEL_MS = {1: 1_000, 2: 6_000, 3: 20_000, 4: 40_000}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pending_levels_go_from_rocketmq_to_ours_and_back(
+    version: str, newest_driver: Driver, names: NameServer, tmp_path: Path
+) -> None:
+    """The same for the 18 levels, of both releases."""
+    store, settings = tmp_path / "store", {"messageDelayLevel": LEVELS}
+    client = Stock(newest_driver, names.address, f"levels{version[0]}")
+    due: dict[str, int] = {}
+
+    def send(side: str, *levels: int) -> None:
+        for level in levels:
+            for number in range(5):
+                body = f"{side} {level} {number}"
+                due[body] = now_ms() + LEVEL_MS[level]
+                assert client.send(body, delay=level)["status"] == "SEND_OK"
+
+    def gone() -> None:
+        wait_until(lambda: not registered(names.address, "broker-a"), 20, "broker forgotten")
+
+    def java() -> JavaBroker:
+        return JavaBroker(version, tmp_path, names.address, store=store, settings=settings)
+
+    with java() as theirs:
+        theirs.start()
+        client.renew(theirs)
+        send("theirs", 4, 3, 2, 1)
+        wait_until(lambda: len(client.stored()) >= 5, 20, "the first level delivered")
+        theirs.stop()
+    gone()
+    with Broker(tmp_path, names.address, store=store, settings=settings) as ours:
+        ours.start()
+        client.renew(ours)
+        send("ours", 4, 3, 1)
+        wait_until(lambda: len(client.stored()) >= 15, 20, "ours delivers its own and theirs")
+        assert ours.stop() == 0
+    gone()
+    with java() as theirs:
+        theirs.start()
+        client.renew(theirs)
+        wait_until(lambda: {body for body, _ in client.stored()} >= due.keys(), 70, "all delivered")
+        stored = client.stored()
+    assert Counter(body for body, _ in stored) == Counter(due.keys())
+    for body, store_ms in stored:
+        assert store_ms >= due[body] - 1, body
