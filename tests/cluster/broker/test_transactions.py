@@ -15,7 +15,7 @@ from messagekit import STORE_HOST, UNIQUE, FakeClock, Kit, open_kit, send_ext
 
 from tandemmq.cluster.broker.errors import TooFewReplicas
 from tandemmq.cluster.broker.reading.members import GroupClient
-from tandemmq.cluster.broker.settings.config import Role
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.standing.standing import SendRefused
 from tandemmq.cluster.broker.tables.names import HALF_TOPIC, OP_TOPIC
 from tandemmq.cluster.broker.transactions import records
@@ -313,6 +313,27 @@ async def test_after_fifteen_checks_the_message_is_where_operators_look(kit: Kit
     note(kit)
     await succeed(kit)
     assert not len(kit.transactions.halves), "and for good"
+
+
+async def test_how_often_and_how_soon_is_asked_is_set_by_rocketmqs_keys(tmp_path: Path) -> None:
+    properties = {"transactionCheckMax": "2", "transactionTimeOut": "30000",
+                  "transactionCheckInterval": "7000", "rejectTransactionMessage": "true"}  # fmt: skip
+    config = BrokerConfig.from_properties(properties)
+    assert (config.transaction_checks_max, config.transaction_timeout_ms) == (2, 30_000)
+    assert (config.transaction_check_interval_ms, config.transactions_rejected) == (7_000, True)
+    settings = {"transaction_checks_max": 2, "transaction_timeout_ms": 30_000}
+    with open_kit(tmp_path, FakeClock(), **settings) as kit:
+        kit.topic("T", 4)
+        await succeed(kit)
+        begin(kit)
+        peer = listen(kit)
+        kit.clock.pass_ms(29_000)
+        await kit.transactions.check_round()
+        assert not peer.requests
+        for _ in range(4):
+            kit.clock.pass_ms(30_001)
+            await kit.transactions.check_round()
+        assert len(peer.requests) == 2 and len(of(kit, GIVEN_UP)) == 1
 
 
 async def test_an_operator_has_one_asked_for_again_that_was_given_up(kit: Kit) -> None:
@@ -713,6 +734,10 @@ async def test_the_job_asks_notes_counts_and_leaves_nothing_unnoted(tmp_path: Pa
         kit.transactions.metrics.save()
         found = json.loads((kit.config.config_path / "transactionMetrics").read_text())
         assert found["transactionCount"]["T"]["count"] == 0
+        # nothing else is in RocketMQ 5.3.3's
+        assert found.keys() == {"dataVersion", "transactionCount"}
+        assert found["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
+        assert found["transactionCount"]["T"].keys() == {"count", "timeStamp"}
 
 
 async def test_a_log_that_cannot_be_read_stops_transactions_and_nothing_else(
