@@ -39,7 +39,15 @@ class DriverError(JavaFailed):
 class Driver:
     """One JVM with stock clients of one release and header form, ordered about line by line."""
 
-    def __init__(self, version: str, serialization: str, name_servers: str, home: Path) -> None:
+    def __init__(
+        self,
+        version: str,
+        serialization: str,
+        name_servers: str,
+        home: Path,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """properties: of the JVM besides, as -D has them."""
         self.version = version
         self.serialization = serialization
         self.name_servers = name_servers
@@ -52,7 +60,9 @@ class Driver:
         self._ready = False
         self._ended = False
         home.mkdir(parents=True, exist_ok=True)
-        options = ["-Drocketmq.serialize.type=ROCKETMQ"] if serialization == "binary" else []
+        options = [f"-D{key}={value}" for key, value in (properties or {}).items()]
+        if serialization == "binary":
+            options.append("-Drocketmq.serialize.type=ROCKETMQ")
         command = java_command(version, "Driver", home, heap_mb=256, options=options)
         self._log = (home / "driver.log").open("ab")
         self._process = subprocess.Popen(
