@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from clients import Clients, make_broker, make_name_server, texts
 
+from tandemmq import Message, Producer, ReceivedMessage, TransactionState
 from tandemmq.chaos.asking import registered, routed
 from tandemmq.chaos.java import JavaBroker
 from tandemmq.chaos.processes import wait_until
@@ -59,6 +61,54 @@ def test_what_a_producer_commits_arrives_once_and_what_it_rolls_back_never(
     assert len(driver.messages(consumer)) == 4
     assert len(driver.messages(producer)) == 2 + texts(driver.messages(producer)).count("left")
     driver.call("tx.stop", name=another)
+
+
+async def test_producers_of_other_processes_answer_for_each_other(clients: Clients) -> None:
+    """What ours left a stock one is asked about, and the other way round."""
+    topic, groups, names = (
+        clients.topic(),
+        [clients.fresh("Mixed") for _ in range(2)],
+        clients.cluster.name_server,
+    )
+    asked: list[ReceivedMessage] = []
+
+    async def not_known(received: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def known(received: ReceivedMessage) -> TransactionState:
+        asked.append(received)
+        return TransactionState.COMMIT
+
+    def call(op: str, **fields: Any) -> Any:
+        return clients.driver.call(op, **fields)
+
+    consumer = await asyncio.to_thread(clients.push, topic)
+    half = Message(topic, b"ours", tags="X", keys="k")
+    async with (
+        Producer(groups[0], namesrv=names, check_transaction=not_known) as ours,
+        ours.transaction(half) as left,
+    ):
+        left.unknown()
+    theirs = clients.fresh("tx")
+    await asyncio.to_thread(call, "tx.start", name=theirs, group=groups[0], check=COMMIT)
+    hello = [message("hello", COMMIT)]
+    await asyncio.to_thread(call, "tx.send", name=theirs, topic=topic, messages=hello)
+    (question,) = await asyncio.to_thread(clients.driver.wait_messages, theirs, 1)
+    assert texts([question]) == ["ours"] and question["properties"]["UNIQ_KEY"] == left.message_id
+    await asyncio.to_thread(call, "tx.stop", name=theirs)
+
+    theirs = clients.fresh("tx")
+    await asyncio.to_thread(call, "tx.start", name=theirs, group=groups[1])
+    unknown = [message("theirs", UNKNOWN)]
+    (sent,) = await asyncio.to_thread(call, "tx.send", name=theirs, topic=topic, messages=unknown)
+    await asyncio.to_thread(call, "tx.stop", name=theirs)
+    async with Producer(groups[1], namesrv=names, check_transaction=known) as ours:
+        await ours.send(Message(topic, b"hello again"))
+        await asyncio.to_thread(clients.driver.wait_messages, consumer, 4)
+    assert {each.message_id for each in asked} == {sent["msgId"]}
+    assert (asked[0].body, asked[0].topic, asked[0].tags) == (b"theirs", topic, "X")
+    got = await asyncio.to_thread(clients.driver.messages, consumer)
+    assert sorted(texts(got)) == ["hello", "hello again", "ours", "theirs"]
 
 
 SETTINGS = {
