@@ -84,5 +84,8 @@ def missing(codes: frozenset[int]) -> list[str]:
 
 def sentence() -> str:
     """The item of README's list, wrapped as the rest of it."""
-    text = f"{BEGINS}{', '.join(missing(handled()))}. Requests for them get RocketMQ's refusal, never silence."
+    text = (
+        f"{BEGINS}{', '.join(missing(handled()))}. Requests for them get RocketMQ's refusal, never silence: "
+        "[docs/compatibility.md](docs/compatibility.md) has each with what RocketMQ answers."
+    )
     return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False)
