@@ -46,6 +46,9 @@ class Guard(Protocol):
     def admit(self, who: object, command: Command, host: str) -> None:
         """Let them through. Raises AccessRefused."""
 
+    def may(self, name: str, need: Need, host: str) -> bool:
+        """See Gate.may."""
+
 
 class Gate:
     """Asks every guard.
@@ -84,6 +87,13 @@ class Gate:
         except AccessRefused:
             return False
         return True
+
+    def may(self, name: str, need: Need, host: str) -> bool:
+        """Whether somebody who was let in may do this, too: of what is sent to clients no request of theirs speaks.
+
+        name   the AccessKey of their request; empty where none was asked for
+        """
+        return all(guard.may(name, need, host) for guard in self._guards)
 
 
 class UserGuard:
@@ -150,6 +160,13 @@ class UserGuard:
             if why is not None:
                 raise _not_allowed(who, need, host, why)
 
+    def may(self, name: str, need: Need, host: str) -> bool:
+        user = self._users.find(name)
+        if user is None:
+            return not name
+        allowed = user.is_super or not self._rights or self._refusal(user, need, host) is None
+        return user.is_enabled and allowed
+
     def _refusal(self, user: AccessUser, need: Need, host: str) -> str | None:
         asked = user.name, need, host
         try:
@@ -211,6 +228,12 @@ class AccountGuard:
             raise _turned(refusal.remark, "rights") from None
         for why in filter(None, refusals):
             raise _turned(why, "rights")
+
+    def may(self, name: str, need: Need, host: str) -> bool:
+        account = self.accounts.by_key.get(name)
+        if self.accounts.is_white(host):
+            return True
+        return account is not None and account.refusal(need) is None
 
 
 def _turned(remark: str, reason: str) -> Turned:

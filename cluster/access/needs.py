@@ -264,6 +264,16 @@ def _view(command: Command, facts: Facts) -> Iterator[Need]:
         yield Need(ResourceKind.TOPIC, None, GET)
 
 
+def _resume(command: Command, facts: Facts) -> Iterator[Need]:
+    """The topic of the message that is resumed, not only the one that the field names."""
+    try:
+        _, offset = parse_offset_message_id(_value(command, "msgId"))
+    except ValueError:
+        raise refused(UNREADABLE) from None
+    for topic in dict.fromkeys(filter(None, (facts.topic_of(offset), _value(command, "topic")))):
+        yield _topic(topic, UPDATE)
+
+
 def _consume_directly(command: Command, facts: Facts) -> Iterator[Need]:
     group = _value(command, "consumerGroup")
     yield _group(group, SUB)
@@ -488,7 +498,7 @@ BROKER: Final[Mapping[int, Row]] = {
     C.GET_TOPIC_STATS_INFO: _topics(GET, "topic"),
     C.QUERY_TOPIC_CONSUME_BY_WHO: _topics(GET, "topic"),
     C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _topics(GET, "topic"),
-    C.RESUME_CHECK_HALF_MESSAGE: _topics(UPDATE, "topic"),
+    C.RESUME_CHECK_HALF_MESSAGE: _resume,
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _made_group,
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _made_groups,
     C.DELETE_SUBSCRIPTIONGROUP: _groups(DELETE, "groupName"),

@@ -118,7 +118,7 @@ class Broker:
         if store.tombstones.unsaved:
             self.deletions.changed()
         self.consumers = ConsumerMembers()
-        self.producers = ProducerMembers()
+        self.producers = ProducerMembers(self.guarding.may_send)
         self.cuts = Cuts(
             config.config_path / "queueCuts.json",
             self.offsets,

@@ -12,7 +12,8 @@ from typing import Any, Final
 from tandemmq.cluster.access.accounts import Accounts
 from tandemmq.cluster.access.doorkeeper import Doorkeeper
 from tandemmq.cluster.access.gate import AccountGuard, Gate, Guard, UserGuard
-from tandemmq.cluster.access.needs import BROKER
+from tandemmq.cluster.access.needs import BROKER, PUB
+from tandemmq.cluster.access.rights import Need, ResourceKind
 from tandemmq.cluster.access.startup import INIT_USER
 from tandemmq.cluster.access.users import UserDirectory
 from tandemmq.cluster.broker.access.signedsends import SignedSends
@@ -27,7 +28,12 @@ log = logging.getLogger(__name__)
 
 #: where messages wait that are for other topics; their own are in a property that the broker writes
 _WAITING_ROOMS: Final = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"}
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
 )
 _OWNER_ONLY: Final = 0o600
 
@@ -103,6 +109,11 @@ class Guarding:
         """Whether the short path may take what it is shown: it reads no signature. Only where nobody is asked, or the
         gate was, just now."""
         return self.keeper is None or (self._sends is not None and self._sends.vouching)
+
+    def may_send(self, name: str, host: str, topic: str) -> bool:
+        """Whether whoever said so in a heartbeat is a producer of a topic."""
+        need = Need(ResourceKind.TOPIC, topic, PUB)
+        return self.keeper is None or self.keeper.gate.may(name, need, host)
 
     def in_front_of(self, path: ChunkHandler) -> ChunkHandler:
         """The short path for connections: as it is, or behind the gate."""

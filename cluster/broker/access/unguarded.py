@@ -26,6 +26,9 @@ class Unguarded:
     def vouches(self, connection: object) -> bool:
         return True
 
+    def may_send(self, name: str, host: str, topic: str) -> bool:
+        return True
+
     def in_front_of(self, path: ChunkHandler) -> ChunkHandler:
         return path
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from tandemmq.cluster.access.signature import ACCESS_KEY
 from tandemmq.cluster.broker.handlers.requests import (
     BODY_BYTES_ON_LOOP_MAX,
     Refused,
@@ -264,6 +265,7 @@ class ClientHandlers:
             command.version,
             self._clock.monotonic_ms(),
             self._clock.now_ms(),
+            (command.ext or {}).get(ACCESS_KEY, ""),
         )
 
     def handle_unregister_client(self, command: Command, connection: Peer) -> Command:

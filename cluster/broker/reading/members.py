@@ -37,6 +37,7 @@ class GroupClient:
     """One client on one connection, as its last heartbeat described it.
 
     language and version: wire numbers.
+    user   the AccessKey of its heartbeat; empty where nobody is asked who they are
     """
 
     connection: Peer
@@ -45,6 +46,7 @@ class GroupClient:
     version: int
     seen_ms: int  # monotonic: for expiry
     seen_wall_ms: int  # for tools
+    user: str = ""
 
 
 @dataclass(slots=True)
@@ -207,14 +209,22 @@ class ConsumerMembers:
 class ProducerMembers:
     """Producer groups by name, and clients by id: where checks and replies go.
 
+    Names of groups and ids of clients are no secrets, and anybody may say them in a heartbeat. Where it is asked who
+    that is, half messages are shown only to who may send to their topics, and an id stays with its user while that
+    one is connected.
+
+    may_send   whether a user at an address may send to a topic
     Source: RocketMQ's ProducerManager.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, may_send: Callable[[str, str, str], bool] = lambda user, host, topic: True
+    ) -> None:
+        self._may_send = may_send
         self._groups: dict[str, dict[int, GroupClient]] = {}
         self._groups_of: dict[int, set[str]] = {}  # by connection
         self._uses: Counter[tuple[int, str]] = Counter()  # groups of a connection by client id
-        self._clients: dict[str, Peer] = {}
+        self._clients: dict[str, GroupClient] = {}
         self._turn = 0
 
     def group(self, name: str) -> list[GroupClient]:
@@ -240,7 +250,9 @@ class ProducerMembers:
             if former is not None:
                 self._forget_use(former)
         members[key] = member
-        self._clients[member.client_id] = member.connection
+        holder = self._clients.get(member.client_id)
+        if holder is None or holder.connection.closed or holder.user == member.user:
+            self._clients[member.client_id] = member
         return True
 
     def _forget_use(self, member: GroupClient) -> None:
@@ -248,7 +260,8 @@ class ProducerMembers:
         self._uses[use] -= 1
         if not self._uses[use]:
             del self._uses[use]
-            if self._clients.get(member.client_id) is member.connection:
+            holder = self._clients.get(member.client_id)
+            if holder is not None and holder.connection is member.connection:
                 del self._clients[member.client_id]
 
     def unregister(self, name: str, connection: Peer) -> None:
@@ -272,12 +285,16 @@ class ProducerMembers:
 
     def by_client_id(self, client_id: str) -> Peer | None:
         """The connection over which a client id last registered."""
-        return self._clients.get(client_id)
+        holder = self._clients.get(client_id)
+        return None if holder is None else holder.connection
 
-    def pick(self, name: str) -> Peer | None:
-        """An open connection of the group, another one each time."""
+    def pick(self, name: str, topic: str) -> Peer | None:
+        """An open connection of the group, another one each time, of those that may send to a topic."""
         open_ones = [
-            m.connection for m in self._groups.get(name, {}).values() if not m.connection.closed
+            member.connection
+            for member in self._groups.get(name, {}).values()
+            if not member.connection.closed
+            and self._may_send(member.user, member.connection.peer[0], topic)
         ]
         if not open_ones:
             return None

@@ -439,7 +439,7 @@ class Transactions:
             self._over(half, Outcome.GIVEN_UP)
             return
         group = records.group_of(record)
-        peer = self._producers.pick(group)
+        peer = self._producers.pick(group, half.topic)
         step = self.halves.step(
             half,
             now_ms,

@@ -679,6 +679,60 @@ async def test_users_are_made_of_accounts(make_broker: MakeBroker, tmp_path: Pat
     assert not Client(asker).turned_away(request(14, "reader01", "readerpw"))
 
 
+@pytest.mark.parametrize("how", ["users", "accounts"])
+async def test_half_messages_are_shown_to_those_who_may_send_them(
+    make_broker: MakeBroker, tmp_path: Path, how: str
+) -> None:
+    if how == "users":
+        asker = make_broker(**ON)
+        users = asker.broker.guarding.users
+        for name in ("shop001", "evil001"):
+            users.create_user(name, UserBody(password="secretpw"), users.find("root"))
+        grant(asker, Need(ResourceKind.TOPIC, "T", frozenset({Action.PUB})), user="shop001")
+    else:
+        home = tmp_path / "home"
+        (home / "conf").mkdir(parents=True)
+        account = "- {accessKey: %s, secretKey: secretpw, defaultTopicPerm: %s}\n"
+        accounts = account % ("shop001", "PUB") + account % ("evil001", "DENY")
+        (home / "conf" / "plain_acl.yml").write_text("accounts:\n" + accounts)
+        asker = make_broker(aclEnable="true", rocketmqHome=str(home))
+    await asker.broker.transactions.replay()
+    asker.put("T", 0)
+    shop, evil = Client(asker), Client(asker)
+    for client, user in ((shop, "shop001"), (evil, "evil001")):
+        body = json.dumps({"clientID": user, "producerDataSet": [{"groupName": "P"}]}).encode()
+        heartbeat = Command(RequestCode.HEART_BEAT, {}, body)
+        sign(heartbeat, user, "secretpw")
+        assert not client.turned_away(heartbeat)
+    text = f"TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01{'A' * 32}\x02"
+    half = Command(
+        310,
+        FILLER | {"a": "P", "c": "TBW102", "d": "4", "f": "4", "g": "1", "h": "0", "i": text},
+        b"half",
+    )
+    sign(half, "shop001", "secretpw")
+    answer = shop.send(half)
+    assert answer is not None and answer.code == 0, answer
+    shop.transport.written = evil.transport.written = b""
+    for _ in range(4):
+        asker.clock.advance(60_000)
+        await asker.broker.transactions.check_round()
+    await asyncio.sleep(0)
+    assert shop.transport.written.count(b"half") >= 4
+    assert evil.transport.written == b""
+
+
+async def test_who_resumes_a_transaction_may_update_the_topic_of_its_message(
+    guarded: Asker,
+) -> None:
+    offset = guarded.put("TRANS_CHECK_MAX_TIME_TOPIC", 0, b"x", REAL_TOPIC="T")
+    where = {"topic": "Mine", "msgId": f"7F00000100002A9F{offset:016X}"}
+    update = frozenset({Action.UPDATE})
+    grant(guarded, Need(ResourceKind.TOPIC, "Mine", update))
+    asked = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, "norm", "normpw12", **where)
+    assert "access Topic:T" in Client(guarded).turned_away(asked)
+
+
 # -- name servers and controllers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from brokerkit import FakeConnection
@@ -153,9 +154,46 @@ def test_picks_go_round_the_open_connections() -> None:
     for connection in connections:
         producers.register("P", member(connection, str(connection.id)))
     connections[0].closed = True
-    picked = {producers.pick("P") for _ in range(4)}
+    picked = {producers.pick("P", "T") for _ in range(4)}
     assert picked == set(connections[1:])
-    assert producers.pick("Unknown") is None
+    assert producers.pick("Unknown", "T") is None
+
+
+def test_of_a_group_those_are_picked_who_may_send_to_the_topic() -> None:
+    """Else anybody who says that he is of the group is shown its half messages."""
+    asked = []
+
+    def may_send(user: str, host: str, topic: str) -> bool:
+        asked.append((host, topic))
+        return user == "shop"
+
+    producers = ProducerMembers(may_send)
+    owner: Any = FakeConnection()
+    other: Any = FakeConnection()
+    producers.register("P", dataclasses.replace(member(owner, "a"), user="shop"))
+    producers.register("P", dataclasses.replace(member(other, "b"), user="evil"))
+    assert {producers.pick("P", "T") for _ in range(4)} == {owner}
+    assert set(asked) == {(owner.peer[0], "T")}
+    owner.closed = True
+    assert producers.pick("P", "T") is None
+
+
+def test_a_client_id_stays_with_its_user_while_that_one_is_connected() -> None:
+    """Else replies go to whoever says somebody else's id."""
+    producers = ProducerMembers()
+    owner: Any = FakeConnection()
+    again: Any = FakeConnection()
+    thief: Any = FakeConnection()
+    producers.register("P", dataclasses.replace(member(owner, "a"), user="shop"))
+    producers.register("P", dataclasses.replace(member(thief, "a"), user="evil"))
+    assert producers.by_client_id("a") is owner
+    producers.register("P", dataclasses.replace(member(again, "a"), user="shop"))
+    assert producers.by_client_id("a") is again  # as after a break that only the client noticed
+    producers.connection_closed(thief)
+    assert producers.by_client_id("a") is again
+    again.closed = True
+    producers.register("P", dataclasses.replace(member(thief, "a"), user="evil"))
+    assert producers.by_client_id("a") is thief
 
 
 def test_silent_producers_expire() -> None:
