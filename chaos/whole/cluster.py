@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random as Chance  # as it was before calls.py replaced it
 from typing import Any, Final
 
 from tandemmq.chaos.whole import calls, servers
@@ -39,11 +40,11 @@ class WholeCluster:
         """left_out: faults that do not happen, by their number in the seed."""
         self.left_out = left_out
         self.stage = Stage(seed, root)
-        self.scenario = scenario = drawn(self.stage.chance, mode)
+        self.scenario = scenario = drawn(self.stage.chance, mode, Chance(seed))
         stage = self.stage
         calls.install(stage)
         stage.wires.delay_us = scenario.delay_us
-        servers.install(stage, self._announced)
+        servers.install(stage, self._announced, self._asked)
         self.names = stage.add_host("127.0.0.10", scenario.drifts[0])
         self.replica_hosts = [
             stage.add_host(f"127.0.0.{11 + number}", scenario.drifts[1 + number])
@@ -124,6 +125,16 @@ class WholeCluster:
         elif said.kind is e.Kind.WAITING:
             self.stage.mark("nobody can be elected")
 
+    def _asked(self, body: bytes) -> None:
+        """By a broker, about the transaction with this body."""
+        self.judge.asked(self.load.book.by_body(body))
+
+    @property
+    def epoch(self) -> int:
+        """The latest that any replica knows."""
+        cores: list[Any] = [each.standing.core for each in self.brokers().values()]  # type: ignore[attr-defined]
+        return max((each.epoch for each in cores), default=0)
+
     def _operate(self) -> None:
         """Everything is well but that nobody leads: a person says who shall, the one with the longest log."""
         brokers = self.brokers()
@@ -199,7 +210,7 @@ class WholeCluster:
         limit = stage.events + QUIET_EVENTS_MAX
         while not self._quiet():
             if stage.events > limit:
-                missing = [each.number for each in self.judge.undelivered()]
+                missing = [each.number for each in self.load.book.missing]
                 promise = Promise.LOST if self.silent and missing else Promise.STUCK
                 raise Finding(promise.name, f"undelivered {missing}\n{self.describe()}")
             stage.run_until(stage.events + LOOK_EVENTS)
@@ -223,7 +234,7 @@ class WholeCluster:
         if self.load.book.acked_us <= self.healed_us:
             return False
         self.silent = True  # it works; nothing new, so that all comes to rest
-        if self.judge.undelivered() and not self.judge.may_lose:
+        if self.load.book.missing and not self.judge.may_lose:
             return False
         return all(
             each.store.end == master.store.end and each.store.confirmed == master.store.end

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.chaos.whole.load import LEVEL_MS, Sent
-from tandemmq.chaos.whole.servers import SEGMENT_BYTES
+from tandemmq.chaos.whole.book import Sent
+from tandemmq.chaos.whole.servers import LEVEL_MS, SEGMENT_BYTES
 from tandemmq.chaos.whole.stage import Host
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ class Promise(enum.Enum):
     FLUSHED = "a message is acknowledged that the disk does not have"
     REWRITTEN = "two messages at one place of one queue were seen"
     FOREIGN = "what was delivered nobody sent"
-    EARLY = "a delayed message came before its time"
+    EARLY = "a delayed or timed message came before its time"
+    UNDONE = "a transaction that nobody committed is delivered"
+    TWICE = "one transaction, or one timed message, is delivered from two places"
+    ASKED = "a broker asks how a transaction ended whose end it has confirmed"
     ORDER = "an orderly consumer got a queue's messages out of order"
     DIVERGED = "replicas differ after everything healed"
     STUCK = "not quiet after everything healed"
@@ -53,7 +56,7 @@ class Jury:
     def acknowledged(self, sent: Sent) -> None:
         """A producer was told that its message is stored."""
         self._stage.note("acked", sent.number, sent.offset, *sent.queue)
-        if not sent.level:
+        if not (sent.level or sent.due_ms or sent.part):
             self._place("Orders", sent.queue[0], sent.queue[1], sent.number)
         mode = self._cluster.scenario.mode
         marker = b"KEYS\x01%d\x02" % sent.number
@@ -73,14 +76,51 @@ class Jury:
         if sent is None:
             self.fail(Promise.FOREIGN, repr(message.body))
             return
+        if sent.part is not None and sent.part.committed is not True:
+            self.fail(
+                Promise.UNDONE, f"message {sent.number}, {sent.part}\n{self._cluster.describe()}"
+            )
         if not sent.failed_once and not sent.level:
             self._place(message.topic, message.queue.queue_id, message.queue_offset, sent.number)
             if self._cluster.scenario.orderly and not sent.delivered:
                 self._in_order(message.queue.queue_id, message.queue_offset)
+            if sent.part is not None or sent.due_ms:
+                self._once(sent, (message.queue.queue_id, message.queue_offset))
         if sent.level:
             waited_ms = (self._stage.now_us - sent.asked_us) / 1000
             if waited_ms < LEVEL_MS[sent.level] * 0.98 - EARLY_MS:
                 self.fail(Promise.EARLY, f"message {sent.number} after {waited_ms} ms")
+        if sent.due_ms:
+            now_ms = max(host.wall_us() for host in self._cluster.replica_hosts) / 1000
+            if now_ms < sent.due_ms:
+                self.fail(
+                    Promise.EARLY,
+                    f"message {sent.number} {sent.due_ms - now_ms} ms before its time",
+                )
+            if self._cluster.epoch > sent.epoch > 0 and not sent.delivered:
+                self._stage.mark("timer across a failover")
+
+    def _once(self, sent: Sent, place: tuple[int, int]) -> None:
+        """Of its log a group keeps every byte that readers saw, so nothing has a reason to be put a second time."""
+        if sent.place is None or self.may_lose:
+            sent.place = place
+        elif sent.place != place:
+            self.fail(
+                Promise.TWICE,
+                f"message {sent.number} at {sent.place} and {place}\n{self._cluster.describe()}",
+            )
+
+    def asked(self, sent: Sent | None) -> None:
+        """A broker is about to ask a producer how a transaction ended."""
+        if (
+            sent is not None
+            and sent.part is not None
+            and sent.part.confirmed_us
+            and not self.may_lose
+        ):
+            self.fail(
+                Promise.ASKED, f"message {sent.number}, {sent.part}\n{self._cluster.describe()}"
+            )
 
     def _in_order(self, queue_id: int, queue_offset: int) -> None:
         """What nobody handled before comes behind all that was; after a loss a queue may begin again."""
@@ -106,13 +146,9 @@ class Jury:
 
     # --- at the end ---
 
-    def undelivered(self) -> list[Sent]:
-        """Acknowledged and not come."""
-        return [each for each in self._cluster.load.book.acked if not each.delivered]
-
     def finish(self) -> None:
         """After everything healed and calmed down. Raises Finding."""
-        missing = self.undelivered()
+        missing = self._cluster.load.book.missing
         if missing and not self.may_lose:
             self.fail(
                 Promise.LOST,

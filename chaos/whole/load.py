@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tandemmq.chaos.whole.book import Book, Sent
 from tandemmq.chaos.whole.servers import NAMES_PORT
+from tandemmq.chaos.whole.timing import timed
+from tandemmq.chaos.whole.transacting import Transacting
 from tandemmq.cluster.client import (
     ClientConfig,
     ClientError,
@@ -26,36 +29,6 @@ if TYPE_CHECKING:
 TOPIC: Final = "Orders"
 READERS: Final = "billing"
 CALM_RATE: Final = 4.0
-LEVEL_MS: Final = (0, 1000, 2000)
-OFFSET_ID_HOST: Final = 16  # hex digits in front of the log offset
-
-
-@dataclass(slots=True)
-class Sent:
-    """One message. acked_us: when its producer heard that it is stored, 0 before; offset: in the log."""
-
-    number: int
-    level: int
-    asked_us: int
-    acked_us: int = 0
-    offset: int = -1
-    queue: tuple[int, int] = (-1, -1)
-    delivered: int = 0
-    failed_once: bool = False
-
-
-@dataclass(slots=True)
-class Book:
-    """What the clients were told."""
-
-    sent: dict[int, Sent] = field(default_factory=dict)
-    refused: int = 0
-    acked_us: int = 0  # the last time
-    deliveries: int = 0
-
-    @property
-    def acked(self) -> list[Sent]:
-        return [each for each in self.sent.values() if each.acked_us]
 
 
 class ClientLoad:
@@ -64,6 +37,7 @@ class ClientLoad:
     def __init__(self, cluster: WholeCluster) -> None:
         self.cluster = cluster
         self.book = Book()
+        self.transacting = Transacting(cluster, self.book)
 
     def _config(self, name: str) -> ClientConfig:
         address = self.cluster.names.address
@@ -80,32 +54,47 @@ class ClientLoad:
         cluster = self.cluster
         scenario, draw = cluster.scenario, cluster.stage.chance
         async with Producer(
-            "shop", config=self._config(f"producer-{number}"), timeout_ms=2000, retries=1, retry_unless_ok=True
+            "shop", config=self._config(f"producer-{number}"), timeout_ms=2000, retries=1, retry_unless_ok=True,
+            check_transaction=partial(self.transacting.check, number),
         ) as producer:  # fmt: skip
             while True:
                 rate = (scenario.send_rate if cluster.faulty else CALM_RATE) / scenario.producers
                 await asyncio.sleep(draw.expovariate(rate))
                 if cluster.silent:
                     continue
-                level = (
-                    draw.randint(1, 2) if draw.random() < scenario.delayed and cluster.faulty else 0
-                )
-                sent = Sent(len(self.book.sent) + 1, level, cluster.stage.now_us)
-                self.book.sent[sent.number] = sent
-                message = Message(
-                    TOPIC, b"%d" % sent.number, keys=str(sent.number), delay_level=level
-                )
-                try:
-                    result = await producer.send(message)
-                except ClientError as problem:
-                    self.book.refused += 1
-                    cluster.stage.note("refused", sent.number, type(problem).__name__, problem)
-                    continue
-                if result.status is SendStatus.SEND_OK:
-                    sent.acked_us = self.book.acked_us = cluster.stage.now_us
-                    sent.offset = int(result.offset_message_id[OFFSET_ID_HOST:], 16)
-                    sent.queue = (result.queue.queue_id, result.queue_offset)
-                    cluster.judge.acknowledged(sent)
+                sent = self.book.new(cluster.stage.now_us)
+                if self._draws(scenario.transacted):
+                    await self.transacting.one(producer, number, sent)
+                elif self._draws(scenario.timed):
+                    await self._send(producer, sent, timed(sent, TOPIC, cluster, number))
+                else:
+                    if draw.random() < scenario.delayed and cluster.faulty:
+                        sent.level = draw.randint(1, 2)
+                    await self._send(producer, sent)
+
+    def _draws(self, share: float) -> bool:
+        """Only while there are faults: what is seldom shall be over when all is to come to rest."""
+        cluster = self.cluster
+        return share > 0 and cluster.faulty and cluster.stage.chance.random() < share
+
+    async def _send(self, producer: Producer, sent: Sent, message: Message | None = None) -> None:
+        """message: one that is tried once only, for what is stored twice comes twice."""
+        cluster = self.cluster
+        selector = None if message is None else cluster.stage.chance.choice
+        message = message or Message(
+            TOPIC, b"%d" % sent.number, keys=str(sent.number), delay_level=sent.level
+        )
+        try:
+            result = await producer.send(
+                message, selector=selector and (lambda queues, _: selector(queues))
+            )
+        except ClientError as problem:
+            self.book.refused += 1
+            cluster.stage.note("refused", sent.number, type(problem).__name__, problem)
+            return
+        if result.status is SendStatus.SEND_OK:
+            self.book.stored(sent, result, cluster.stage.now_us)
+            cluster.judge.acknowledged(sent)
 
     # --- consumer ---
 
@@ -122,7 +111,7 @@ class ClientLoad:
 
     async def _delivered(self, message: ReceivedMessage) -> None:
         cluster = self.cluster
-        sent = self.book.sent.get(int(message.body))
+        sent = self.book.by_body(message.body)
         cluster.judge.delivered(sent, message)
         assert sent is not None
         self.book.deliveries += 1

@@ -37,6 +37,7 @@ class Scenario:
 
     forgetful  power cuts lose what was not synced: each call to a disk is listened to, which costs time
     delayed    the share of messages with a delay level; retried: of deliveries that fail the first time
+    transacted the share of messages sent in a transaction; timed: of the others, with a time of their own
     """
 
     mode: Mode
@@ -52,10 +53,15 @@ class Scenario:
     forgetful: bool
     drifts: tuple[float, ...]
     delay_us: tuple[int, int]
+    transacted: float = 0.0
+    timed: float = 0.0
 
 
-def drawn(rng: random.Random, mode: Mode | None = None) -> Scenario:
-    """The scenario of one seed."""
+def drawn(
+    rng: random.Random, mode: Mode | None = None, beside: random.Random | None = None
+) -> Scenario:
+    """The scenario of one seed. beside: what came later is drawn from, so that older seeds stay what they were."""
+    beside = beside or random.Random(0)
     chosen = rng.choice((Mode.S0, Mode.S0, Mode.S0, Mode.S1, Mode.A0, Mode.A1))
     faults = tuple(each for each in FAULTS if rng.random() < 0.4) or (rng.choice(FAULTS),)
     forgetful = any(each in ("power", "power_all", "fuse_power", "sync_error") for each in faults)
@@ -73,4 +79,6 @@ def drawn(rng: random.Random, mode: Mode | None = None) -> Scenario:
         forgetful=forgetful,
         drifts=tuple(rng.uniform(-0.01, 0.01) for _ in range(10)),
         delay_us=rng.choice(((30, 400), (100, 3000), (1000, 20_000))),
+        transacted=beside.choice((0.0, 0.0, 0.3, 0.6)),
+        timed=beside.choice((0.0, 0.0, 0.3, 0.6)),
     )

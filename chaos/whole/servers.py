@@ -9,16 +9,21 @@ from typing import Any, Final
 
 from tandemmq.chaos.whole.plan import Scenario
 from tandemmq.chaos.whole.stage import Host, Stage
+from tandemmq.cluster.broker import broker as broker_module
 from tandemmq.cluster.broker import serving as broker_serving
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.transactions.halves import Half
+from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.client import Admin, ClientConfig, ClientError
 from tandemmq.cluster.controller import ControllerConfig, serving_controller
 from tandemmq.cluster.controller import serving as controller_serving
 from tandemmq.cluster.controller.server import Controller
 from tandemmq.cluster.nameserver import NameServerConfig, serve_nameserver
 from tandemmq.cluster.process import _stopped_by_bugs
+from tandemmq.cluster.remoting import Command
 from tandemmq.replication import election as e
+from tandemmq.storage import Draft, Record, timerwheel
 
 GROUP: Final = "group-a"
 NAMES_PORT: Final = 9876
@@ -26,6 +31,8 @@ CONTROLLER_PORT: Final = 9878
 BROKER_PORT: Final = 10911
 SEGMENT_BYTES: Final = 16 << 10
 LEVELS: Final = "1s 2s"
+LEVEL_MS: Final = (0, 1000, 2000)
+WHEEL_SLOTS: Final = 1280  # instead of a week's, which a disk that forgets would have to compare
 
 #: faster than the defaults, so that two thousand turns see several reigns
 TIMES: Final = {
@@ -99,6 +106,14 @@ def broker_main(
         "haMaxTimeSlaveNotCatchup": 500,
         "flushConsumerOffsetInterval": 1000,
         "cleanResourceInterval": 1000,
+        "transactionTimeOut": 500,
+        "transactionCheckInterval": 250,
+        "transactionCheckMax": 200,
+        "transactionOpBatchInterval": 200,
+        "timerPrecisionMs": 100,
+        "timerRollWindowSlot": 15,
+        "timerFlushIntervalMs": 300,
+        "mappedFileSizeTimerLog": 5200,
         **times,
     }
     config = BrokerConfig.from_properties(as_text(settings), environment={})
@@ -109,8 +124,13 @@ def _ready(line: str) -> None:
     return
 
 
-def install(stage: Stage, announced: Callable[[e.Announce], None]) -> None:
-    """Let the stage see the servers that its processes make; they are the same in all else."""
+def install(
+    stage: Stage, announced: Callable[[e.Announce], None], asked: Callable[[bytes], None]
+) -> None:
+    """Let the stage see the servers that its processes make; they are the same in all else.
+
+    asked   told with the body of each transaction that a broker asks a producer about
+    """
 
     class SeenBroker(Broker):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -118,11 +138,19 @@ def install(stage: Stage, announced: Callable[[e.Announce], None]) -> None:
             assert stage.current is not None
             stage.current.parts["broker"] = self
 
+    class SeenTransactions(Transactions):
+        def _check_command(self, record: Record, draft: Draft, copy: Half) -> Command | None:
+            asked(bytes(record.body))
+            return super()._check_command(record, draft, copy)
+
     class SeenController(Controller):
         def _announce(self, effect: e.Announce) -> None:
             super()._announce(effect)
             announced(effect)
 
+    broker_module.Transactions = SeenTransactions  # type: ignore[attr-defined]
+    timerwheel.SLOTS = WHEEL_SLOTS  # type: ignore[misc]
+    timerwheel.WHEEL_BYTES = WHEEL_SLOTS * timerwheel.SLOT_BYTES  # type: ignore[misc]
     broker_serving.Broker = SeenBroker  # type: ignore[attr-defined]
     controller_serving.Controller = SeenController  # type: ignore[attr-defined]
 
