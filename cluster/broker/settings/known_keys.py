@@ -155,11 +155,13 @@ _BY_REASON: Final[dict[str, str]] = {
 #: switches that RocketMQ has off, of features that are not here: who turns one on counts on it
 COUNTED_ON: Final = frozenset(
     {
+        "coldDataFlowControlEnable",
         "duplicationEnable",
         "enableSlaveActingMaster",
         "enabledAppendPropCRC",
         "forceVerifyPropCRC",
         "popConsumerKVServiceEnable",
+        "rocksdbCQDoubleWriteEnable",
     }
 )
 

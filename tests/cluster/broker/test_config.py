@@ -86,9 +86,11 @@ def test_a_feature_that_is_switched_on_and_not_here_is_a_warning(
     with caplog.at_level(logging.WARNING):
         settings(aclEnable="false", enableSlaveActingMaster=" True", popPollingSize="2000")
         settings(duplicationEnable="true", enabledAppendPropCRC="true")
+        settings(rocksdbCQDoubleWriteEnable="true", coldDataFlowControlEnable="true")
     assert [each.message for each in caplog.records] == [
         "switched on, and not built yet, so without effect: enableSlaveActingMaster",
         "switched on, and not built yet, so without effect: duplicationEnable enabledAppendPropCRC",
+        "switched on, and not built yet, so without effect: coldDataFlowControlEnable rocksdbCQDoubleWriteEnable",
     ]
 
 
