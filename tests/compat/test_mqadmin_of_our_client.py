@@ -198,6 +198,11 @@ async def test_our_consumer_says_what_it_is_and_takes_a_message_directly(clients
         assert (
             len({tuple(row[1:3]) for row in rows if len(row) > 5}) == 2
         )  # both queues and their caches
+        # 221: RocketMQ has this command and does not list it
+        status = ["getConsumerStatus", "-g", group, "-t", topic, "-i", client_id]
+        held = [row for row in table(await asking(clients, *status)) if row[:1] == [client_id]]
+        assert sorted(row[1:3] for row in held) == [["broker-a", "0"], ["broker-a", "1"]]
+        assert sum(int(row[3]) for row in held) == 4
         stacks = await asking(clients, "consumerStatus", "-g", group, "-i", client_id, "-s")
         assert "consume " + group in stacks
 
