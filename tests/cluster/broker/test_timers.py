@@ -16,7 +16,7 @@ from tandemmq.cluster.broker.timers.schedule import DELIVERIES_PER_STEP, REPEATS
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.recall import RecallHandle
-from tandemmq.storage import Draft, StoreNotWritable, encode_properties
+from tandemmq.storage import PROPERTIES_BYTES_MAX, Draft, StoreNotWritable, encode_properties
 
 HOUR_MS = 3_600_000
 
@@ -152,6 +152,29 @@ def test_a_time_that_is_over_is_delivered_at_once_and_one_too_far_is_refused(kit
 def test_what_came_back_with_the_marks_of_a_timer_is_no_timer(kit: Kit) -> None:
     assert send(kit, 1, deliver_ms=START_MS + 60_000, out_ms=START_MS).code == 0
     assert arrived(kit) == [1]
+
+
+def test_properties_that_hardly_fit_are_delivered_as_they_are_and_larger_ones_refused(
+    kit: Kit,
+) -> None:
+    def sent(length: int) -> int:
+        properties = {"UNIQ_KEY": f"{length:032X}", "TIMER_DELAY_SEC": "2", "own": "x" * length}
+        answer = kit.send(b"%d" % length, i=encode_properties(properties).decode())
+        assert answer is not None
+        return answer.code
+
+    room = PROPERTIES_BYTES_MAX - 400
+    while sent(room) == 0:  # its place in the timer topic takes some of it
+        room += 1 + (PROPERTIES_BYTES_MAX - room) // 20
+    assert sent(room) == ResponseCode.MESSAGE_ILLEGAL
+    parked = [int(r.body) for r in kit.records() if r.topic == names.TIMER_TOPIC]
+    biggest = max(parked)
+    while sent(biggest + 1) == 0:
+        biggest += 1
+    pass_ms(kit, 3_500)
+    assert set(arrived(kit)) == {*parked, *range(max(parked), biggest + 1)}
+    (last,) = [r for r in kit.records() if r.topic == "T" and r.body == b"%d" % biggest]
+    assert last.property_map["own"] == "x" * biggest
 
 
 def test_a_delay_level_wins(kit: Kit) -> None:

@@ -204,6 +204,22 @@ async def test_after_a_crash_a_commit_is_known_although_nothing_noted_it(kit: Ki
     assert answer is not None and answer.code == 0 and len(of(kit, "T")) == 2
 
 
+@pytest.mark.parametrize("body", [b"7,8", b"-1", b"x,,99999999999999999999,\xff", b"", b"," * 999])
+async def test_an_op_message_for_halves_that_nobody_knows_ends_nothing(
+    kit: Kit, body: bytes
+) -> None:
+    named = begin(kit)
+    kit.store.put(Draft(OP_TOPIC, 0, body, properties=b"TAGS\x01d\x02"))
+    await succeed(kit)
+    assert len(kit.transactions.halves) == 1
+    assert kit.transactions.halves.progress == 0
+    answer = ended(kit, named)
+    assert answer is not None and answer.code == 0
+    note(kit)
+    await succeed(kit)
+    assert not len(kit.transactions.halves) and len(of(kit, "T")) == 1
+
+
 async def test_a_late_commit_of_the_first_copy_is_the_only_one(kit: Kit) -> None:
     """INV-60. RocketMQ delivers it, asks for the copy, and delivers that as well."""
     named, peer = begin(kit), listen(kit)
