@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from socket import inet_ntoa
 
 from tandemmq.cluster.client import SendResult
-
-OFFSET_ID_HOST: Final = 16  # hex digits in front of the log offset
+from tandemmq.storage import parse_offset_message_id
 
 
 @dataclass(slots=True)
@@ -28,7 +27,7 @@ class Sent:
 
     level    its delay level; due_ms: no host's wall clock may be before that when a timed one comes, 0: it is none
     acked_us when its producer heard that it is stored, 0 before; of a transaction, its half message
-    offset   in the log, of the same; epoch: of the reign that stored it
+    offset   in the log, of the same; epoch: of the reign that stored it; broker: its address
     part     what a transaction came to; None: it is in none
     place    (queue, offset) where consumers first saw it
     """
@@ -40,6 +39,7 @@ class Sent:
     acked_us: int = 0
     offset: int = -1
     epoch: int = 0
+    broker: str = ""
     queue: tuple[int, int] = (-1, -1)
     part: Part | None = None
     place: tuple[int, int] | None = None
@@ -73,7 +73,8 @@ class Book:
     def stored(self, sent: Sent, result: SendResult, now_us: int) -> None:
         """A broker said so."""
         sent.acked_us = self.acked_us = now_us
-        sent.offset = int(result.offset_message_id[OFFSET_ID_HOST:], 16)
+        host, sent.offset = parse_offset_message_id(result.offset_message_id)
+        sent.broker = inet_ntoa(host[:4])
         sent.queue = (result.queue.queue_id, result.queue_offset)
         sent.epoch = result.epoch
 

@@ -61,8 +61,9 @@ class Jury:
         mode = self._cluster.scenario.mode
         marker = b"KEYS\x01%d\x02" % sent.number
         for host in self._cluster.members():
-            if not mode.waits_for_slaves and host.number != self._cluster.master_host:
-                continue
+            alone = host.address == sent.broker and host.number == self._cluster.master_host
+            if not (mode.waits_for_slaves or alone):
+                continue  # A0 and A1 go on without a lease: whoever answered may be deposed
             if host.lost_power_us > sent.asked_us - FRESH_US:
                 continue  # it is about to leave the set, or to be filled again
             place = f"message {sent.number} at {sent.offset}, host {host.number}"
