@@ -253,6 +253,14 @@ def test_mqadmin_manages_users_and_rules(signed: Driver, guarded: Guarded) -> No
     assert "success" in admin("createAcl", *at, *rule)
     said = admin("listAcl", *at, "-s", "bob")
     assert "Topic:b*" in said and "[Pub, Sub]" in said and "127.0.0.1" in said
+    narrower = ("-s", "User:bob", "-r", "Group:*", "-a", "Sub", "-d", "Deny")
+    assert "success" in admin("updateAcl", *at, *narrower)
+    said = admin("getAcl", *at, "-s", "User:bob")
+    assert "[Pub, Sub]" in said and "[Sub]" in said and "Deny" in said
+    to_itself = ("-f", guarded.broker.address, "-t", guarded.broker.address)
+    assert "copy user of bob" in admin("copyUser", *to_itself, "-u", "bob")
+    assert "copy acl of User:bob" in admin("copyAcl", *to_itself, "-s", "User:bob")
+    assert admin("getAcl", *at, "-s", "User:bob") == said
     assert "success" in admin("deleteAcl", *at, "-s", "User:bob", "-r", "Topic:b*")
     assert "success" in admin("updateUser", *at, "-u", "bob", "-s", "disable")
     assert "disable" in admin("getUser", *at, "-u", "bob")
