@@ -281,6 +281,25 @@ def test_a_long_wait_is_cut_into_stretches(tmp_path: Path) -> None:
         assert RecallHandle.decode((answer.ext or {})["recallHandle"]).message_id == f"{1:032X}"
 
 
+def test_more_than_three_days_are_taken_where_they_are_set(tmp_path: Path) -> None:
+    day_ms = 24 * HOUR_MS
+    with open_timers(tmp_path, timer_max_delay_s=30 * 86_400) as kit:
+        kit.topic("T", 4)
+        kit.timers.begin()
+        settle(kit)
+        assert send(kit, 1, deliver_ms=START_MS + 10 * day_ms).code == 0
+        refused = send(kit, 2, deliver_ms=START_MS + 30 * day_ms + 1_000)
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "max delay 2592000000ms" in (refused.remark or "")
+        settle(kit)
+        pass_ms(kit, 10 * day_ms - 5_000, step_ms=HOUR_MS // 2)
+        kit.clock.pass_ms(START_MS + 10 * day_ms - 1_000 - kit.clock.now_ms())
+        settle(kit)
+        assert not arrived(kit) and kit.timers.pending.count == 1
+        pass_ms(kit, 2_000)
+        assert arrived(kit) == [1] and kit.timers.pending.count == 0
+
+
 def test_what_was_down_for_weeks_is_late_and_not_lost(kit: Kit) -> None:
     for number in range(20):
         send(kit, number, delay_sec=1 + number * 7_200)
