@@ -82,7 +82,6 @@ class Journal:
         self.path = path
         self.counts = {OK: 0, FAIL: 0, INFO: 0}
         self.seen_count = 0
-        self.delivered_count = 0
         self.expected: frozenset[str] = frozenset()
         self.undelivered: set[str] = set()
         self._early: set[str] = set()  # delivered before their acknowledgement was heard
@@ -101,7 +100,6 @@ class Journal:
         self._write(["seen", *seen])
 
     def delivered(self, delivered: Delivered) -> None:
-        self.delivered_count += 1
         if delivered.unique_id in self.undelivered:
             self.undelivered.discard(delivered.unique_id)
         else:

@@ -40,7 +40,6 @@ IN_FLIGHT: Final = 200
 PROBE_TIMEOUT_MS: Final = 400
 WRITABLE_S: Final = 60.0
 LATE_MS_MAX: Final = 1_000
-DRAIN_S: Final = 60.0
 
 
 @dataclass(slots=True)

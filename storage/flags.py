@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-from tandemmq.storage.errors import StoreIsFull, StoreNotWritable
-
 
 class Problem(IntFlag):
     """RocketMQ's running-flag bits, and three of ours. Source: its RunningFlags."""
@@ -88,9 +86,3 @@ class StoreFlags:
                 detail = self._details.get(problem, "")
                 reasons.append(f"{text} ({detail})" if detail else text)
         return "; ".join(reasons)
-
-    def check_writable(self) -> None:
-        """Raise StoreIsFull or StoreNotWritable with the reason."""
-        if not self.writable:
-            error = StoreIsFull if self.full else StoreNotWritable
-            raise error(f"the store refuses writes: {self.why()}")

@@ -56,7 +56,6 @@ class LogFiles:
             segment.retire(now_ms)
             self._retired.append(segment)
             paths.append(segment.path)
-        store.stats.deleted_segments += len(segments)
         if segments:
             store.queues.start_at(store.log.start)
             paths += store.queues.drop_before(store.log.start)

@@ -49,9 +49,6 @@ class StoreStats:
 
     appended_messages: int = 0
     appended_bytes: int = 0
-    got_messages: int = 0
-    got_bytes: int = 0
-    deleted_segments: int = 0
 
 
 class MessageStore:
@@ -336,10 +333,7 @@ class MessageStore:
         selector: Selector = EVERYTHING,
     ) -> GetResult:
         """See Reader.get."""
-        result = self.reader.get(topic, queue_id, offset, count_max, bytes_max, selector)
-        self.stats.got_messages += len(result.records)
-        self.stats.got_bytes += result.bytes
-        return result
+        return self.reader.get(topic, queue_id, offset, count_max, bytes_max, selector)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that can be read; 0 for an unknown queue."""

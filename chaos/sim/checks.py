@@ -91,7 +91,6 @@ class Checks:
         self.last_epoch = 0
         self.lossy_seen = 0
         self.lossy_ends: list[int] = []
-        self.confirmed_before: dict[int, tuple[int, int, int]] = {}
 
     # --- while it runs ---
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 GROUP = "a"
 CLUSTER = "sim"
-OPERATOR = -1  # the link number of requests that did not come over a link
 
 
 class Controller:

@@ -161,7 +161,6 @@ class World:
             self.delivery = Delivery(self, parts.tables)
         self.mishaps = Mishaps(self, kinds)
         self._messages = 0
-        self._asked_us = 0
         self._without_master_us = 0
         self.controller.start()
         self.controller.found(self.plan.replicas)

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 DISPATCH_RECORDS_MAX: Final = 2_048 if COMPILED else 256
 SEGMENT_CHECK_MS: Final = 100
 SEGMENT_RETRY_MS: Final = 1_000  # where there was no space for it
-CHECKPOINT_MS: Final = 1_000
 FLUSH_RETRY_S: Final = 0.1
 EXPIRY_LOOK_MS: Final = 100
 EXPIRY_LOOK_MS_MIN: Final = 5

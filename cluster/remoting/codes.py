@@ -11,9 +11,6 @@ VERSION: Final = 479
 VERSION_V3_0_11: Final = 37  # from here on a registration carries RegisterBrokerBody
 VERSION_V3_1_8: Final = 62  # from here on clients answer 307 and 309
 VERSION_V3_4_9: Final = 121  # from here on the client's maxReconsumeTimes counts
-VERSION_V4_9_4: Final = 401  # from here on clients read standard JSON routes
-VERSION_V5_0_0: Final = 413  # from here on a compressed registration ends with static topics
-VERSION_V5_3_1: Final = 475  # newer clients understand GO_AWAY
 
 
 class LanguageCode(IntEnum):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.replication.audit.blocks import BLOCK_BYTES, Range
-from tandemmq.replication.audit.errors import AuditIncomplete
 from tandemmq.replication.audit.kernel import CONTENT_MASK, RECORD, Island
 from tandemmq.replication.audit.kernels import PairDiff, find_record
 from tandemmq.replication.audit.stores import ReplicaStore
@@ -150,11 +149,3 @@ def common_segments(
     size = reference.segment_bytes
     for segment in range(start - start % size, end, size):
         yield segment, mine.get(segment, False), theirs.get(segment, False)
-
-
-def gone_since(replica: ReplicaStore, segment: int) -> bool:
-    """Whether a segment's file vanished while it was audited: retention, or something worse."""
-    try:
-        return all(file.start != segment for file in replica.log.segments())
-    except AuditIncomplete:
-        return True

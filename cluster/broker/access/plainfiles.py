@@ -55,7 +55,6 @@ class PlainFiles:
         self._read: dict[Path, PlainFile] = {}
         self._seen: dict[Path, _Seen | None] = {}
         self._editing = asyncio.Lock()
-        self.reloads = 0
         self.failures = 0
 
     def load(self) -> None:
@@ -90,7 +89,6 @@ class PlainFiles:
                 self._seen.pop(path, None)
             else:
                 self._read[path] = file
-        self.reloads += 1
         self._publish()
 
     def _changes(self) -> dict[Path, PlainFile | None]:

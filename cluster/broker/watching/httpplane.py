@@ -50,7 +50,6 @@ ASKED_MAX: Final = 64  # requests at once, those that wait for a turn included; 
 IDLE_S: Final = 30.0  # also for a request that never becomes whole
 STALL_S: Final = 30.0  # a reader that takes nothing for so long is dropped
 CHUNK_BYTES: Final = 1 << 20
-SMALL_BYTES_MAX: Final = 256 << 20
 QUEUES_PER_TURN: Final = 1_000
 REFUSALS_LOGGED_EVERY_S: Final = 60.0
 
