@@ -249,15 +249,29 @@ _FINDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
-#: a longer text is looked for by a regular expression: `in` takes a step for each pair of characters at worst
+#: in a longer value a longer text is looked for by a regular expression: `in` takes a step for each pair of characters
+#: at worst
 SHORT_CHARACTERS_MAX: Final = 16
+SHORT_VALUE_CHARACTERS_MAX: Final = 256
 
 
 def _finder(word: str, text: str) -> Callable[[str], object]:
-    if word == "CONTAINS" and len(text) > SHORT_CHARACTERS_MAX:
-        return re.compile(re.escape(text)).search
     finds = _FINDS[word]
-    return lambda value: finds(value, text)
+    if word != "CONTAINS" or len(text) <= SHORT_CHARACTERS_MAX:
+        return lambda value: finds(value, text)
+    pattern: re.Pattern[str] | None = None
+
+    def find(value: str) -> object:
+        nonlocal pattern
+        if len(value) <= SHORT_VALUE_CHARACTERS_MAX:
+            return text in value
+        if (
+            pattern is None
+        ):  # made when wanted: it takes longer than all else that a filter is made of
+            pattern = re.compile(re.escape(text))
+        return pattern.search(value)
+
+    return find
 
 
 def search(term: Term, word: str, text: str, wanted: bool) -> Term:

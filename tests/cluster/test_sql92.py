@@ -20,7 +20,11 @@ from tandemmq.cluster.sql92.numerals import (
     java_int,
     java_long,
 )
-from tandemmq.cluster.sql92.terms import SHORT_CHARACTERS_MAX, NotComparable
+from tandemmq.cluster.sql92.terms import (
+    SHORT_CHARACTERS_MAX,
+    SHORT_VALUE_CHARACTERS_MAX,
+    NotComparable,
+)
 from tandemmq.cluster.sql92.tokens import CHARACTERS_MAX, ExpressionRefused
 
 #: what RocketMQ 5.3.3 says too: tests/compat/test_java_filters.py compares many more
@@ -228,7 +232,11 @@ def test_long_texts_are_found_as_short_ones_are_and_in_linear_time() -> None:
     text = "a.*b[c](d)$^|\\\n + 'quoted' \u00e4"
     written = text.replace("'", "''")
     assert len(text) > SHORT_CHARACTERS_MAX
-    for wanted, value in ((True, f"x{text}y"), (True, text), (False, text[:-1]), (False, "")):
+    long = "x" * SHORT_VALUE_CHARACTERS_MAX
+    for wanted, value in (
+        (True, f"x{text}y"), (True, text), (False, text[:-1]), (False, ""),
+        (True, long + text), (True, f"{text}x{long}"), (False, long + text[:-1]), (False, text[1:] + long),
+    ):  # fmt: skip
         assert compile_expression(f"p CONTAINS '{written}'").evaluate({"p": value}) is wanted
         assert (
             compile_expression(f"p NOT CONTAINS '{written}'").evaluate({"p": value}) is not wanted
