@@ -15,6 +15,7 @@ from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.tables.topics import TopicTable
 from tandemmq.cluster.broker.timers.schedule import TimerSchedule
+from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.broker.watching.runtime import runtime_table
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -55,8 +56,10 @@ class StateAdminHandlers:
         retention: Retention,
         standing: Standing,
         timers: TimerSchedule,
+        transactions: Transactions,
     ) -> None:
         self._timers = timers
+        self._transactions = transactions
         self._config = config
         self._clock = clock
         self._store = store
@@ -88,7 +91,7 @@ class StateAdminHandlers:
             self._schedule,
             self._standing,
             self._clock.now_ms(),
-            self._timers.runtime(),
+            {**self._timers.runtime(), **self._transactions.runtime()},
         )
         return command.reply(body=dumps({"table": table}))
 

@@ -220,6 +220,7 @@ def administration(parts: Parts) -> Iterator[Handlers]:
         parts.retention,
         parts.standing,
         parts.timers,
+        parts.transactions,
     )
     yield ConfigAdminHandlers(config, clock, parts.permission_changed)
 

@@ -55,6 +55,7 @@ CHECK_PAUSE_S: Final = 0.05  # 4,000 checks a second
 ROUND_MS_MAX: Final = 60_000
 NOTE_RETRY_MS: Final = 1_000
 HOUR_MS: Final = 3_600_000
+_SHOWN: Final = 20  # topics
 
 #: told up to where the log must be safe for a rollback to be certain; None: its end could not be noted yet
 Noted = Callable[[int | None], None]
@@ -112,6 +113,19 @@ class Transactions:
     def full(self) -> bool:
         """Whether no more can be begun now."""
         return self.halves.full or self._ops.full or bool(self.broken)
+
+    def runtime(self) -> dict[str, str]:
+        """Entries of the runtime table, ours: transactions that are open, in all and by topic. None on a slave, and none
+        before it is known."""
+        if not self.ready:
+            return {}
+        counts = {topic: count for topic, count in self.halves.counts.items() if count > 0}
+        by_topic = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items())[:_SHOWN])
+        more = f", and {len(counts) - _SHOWN} more topics" if len(counts) > _SHOWN else ""
+        return {
+            "transactionsPending": str(sum(counts.values())),
+            **({"transactionsPendingByTopic": by_topic + more} if counts else {}),
+        }
 
     def _metrics_tree(self) -> dict[str, Any]:
         counts = self.halves.counts

@@ -66,9 +66,12 @@ def runtime_table(
     schedule: DelaySchedule,
     standing: Standing,
     now_ms: int,
-    timers: Mapping[str, str],
+    waiting: Mapping[str, str],
 ) -> dict[str, str]:
-    """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: RocketMQ's AdminBrokerProcessor."""
+    """Every entry of GET_BROKER_RUNTIME_INFO, all of them text. Source: RocketMQ's AdminBrokerProcessor.
+
+    waiting  what timers and transactions say of themselves
+    """
     table: dict[str, str] = dict(_DEFAULTS)
     appended = store.stats.appended_messages
     table.update(
@@ -99,7 +102,7 @@ def runtime_table(
     if alarms := standing.alarms_now():
         table["alarms"] = "; ".join(alarms)
     table.update(standing.runtime())
-    table.update(timers)
+    table.update(waiting)
     table.update(stats.rates())
     table.update(stats.day_totals())
     for level, (delivered, end) in schedule.progress().items():

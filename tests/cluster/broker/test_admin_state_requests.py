@@ -53,6 +53,10 @@ async def test_runtime_table_counts(asker: Asker) -> None:
     asker.clock.advance(3_723_000)
     found = (await asker.json(RUNTIME))["table"]
     assert found["putMessageTimesTotal"] == "1"
+    assert found["timerCongestNum"] == "0"
+    assert "transactionsPending" not in found  # the log was not read for them yet
+    await asker.broker.transactions.replay()
+    assert (await asker.json(RUNTIME))["table"]["transactionsPending"] == "0"
     assert found["runtime"] == "[ 0 days, 1 hours, 2 minutes, 3 seconds ]"
     assert found["commitLogMaxOffset"] == str(asker.broker.store.end)
     assert int(found["earliestMessageTimeStamp"]) == asker.clock.now_ms() - 3_723_000

@@ -709,6 +709,16 @@ def test_a_commit_into_a_deleted_topic_is_refused_and_stays_pending(kit: Kit) ->
     assert len(kit.transactions.halves) == 1
 
 
+def test_what_is_pending_is_shown_with_what_else_a_broker_says_of_itself(kit: Kit) -> None:
+    assert kit.transactions.runtime() == {"transactionsPending": "0"}
+    first, _ = begin(kit), begin(kit)
+    assert kit.transactions.runtime() == {
+        "transactionsPending": "2", "transactionsPendingByTopic": "T 2",
+    }  # fmt: skip
+    ended(kit, first)
+    assert kit.transactions.runtime()["transactionsPending"] == "1"
+
+
 def test_too_many_pending_halves_make_senders_wait(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
