@@ -115,7 +115,7 @@ class Transactions:
         return self.halves.full or self._ops.full or bool(self.broken)
 
     def runtime(self) -> dict[str, str]:
-        """Entries of the runtime table, ours: transactions that are open, in all and by topic. None on a slave, and none
+        """Entries of the runtime table, ours: transactions that are open, in all and by topic. Without any on a slave, and
         before it is known."""
         if not self.ready:
             return {}
