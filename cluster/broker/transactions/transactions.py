@@ -115,8 +115,8 @@ class Transactions:
         return self.halves.full or self._ops.full or bool(self.broken)
 
     def runtime(self) -> dict[str, str]:
-        """Entries of the runtime table, ours: transactions that are open, in all and by topic. Without any on a slave, and
-        before it is known."""
+        """Entries of the runtime table, ours: how many transactions are open, in all and by topic. No entry on a slave,
+        nor before that is known."""
         if not self.ready:
             return {}
         counts = {topic: count for topic, count in self.halves.counts.items() if count > 0}
