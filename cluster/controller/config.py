@@ -304,6 +304,13 @@ def check_startable(config: ControllerConfig) -> None:
     config.tls.check()
     for warning in config.tls.warnings():
         log.warning("insecure: %s", warning)
+    for endpoint in config.endpoints if config.store_kind is StoreKind.ETCD else ():
+        if config.tls.enforced and endpoint.startswith("http://"):
+            log.warning(
+                "insecure: etcd is spoken to in plain text at %s, and this controller takes TLS only: give "
+                "etcdEndpoints https:// and etcdCaPath",
+                endpoint,
+            )
     if config.is_exposed and not config.insecure and not config.access.authentication:
         raise ConfigError(
             "bindAddress" if config.bind_address else "controllerDLegerPeers",

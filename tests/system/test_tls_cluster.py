@@ -158,6 +158,9 @@ async def live(cluster: TlsCluster) -> None:
         await asyncio.to_thread(wait_until, lambda: whole(cluster), SETTLE_S, "it follows now")
         bodies += await sent(producer, range(100, 120))
         assert (await asyncio.to_thread(in_sync, cluster))[0] == slave.address
+        words = ("audit", "run", *cluster.options, "--token-file", cluster.token_file)
+        done = await asyncio.to_thread(run, *words)
+        assert done.code == 0, done.err + done.out
         assert await asyncio.to_thread(slave.stop) == 0  # hands over, and takes its leave
         bodies += await sent(producer, range(120, 130))
     await consumed(cluster, "after", bodies)

@@ -25,6 +25,7 @@ from tandemmq.command.exits import ExitCode
 pytestmark = pytest.mark.system
 
 TOPIC = "Orders"
+PASSWORD = "right-pass-phrase"
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,29 @@ def test_a_broker_goes_on_without_a_name_server_of_a_wrong_certificate_and_says_
         assert broker.stop() == 0
 
 
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_slave_says_why_it_does_not_follow_a_master_of_a_wrong_certificate(
+    tmp_path: Path, kind: str
+) -> None:
+    wrong = WRONG[kind]
+    trusted, signed = signed_wrongly(tmp_path, wrong)
+    master_settings = tls_settings(trusted, signed, "none")
+    own = tls_settings(trusted, trusted.sign("slave", LOOPBACK), "none")
+    with Broker(tmp_path / "m", "", settings=master_settings) as master:
+        start(master)
+        follows = {
+            **own,
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "haMasterAddress": f"{LOOPBACK}:{master.port + 1}",
+            "haMasterBrokerAddress": master.address,
+        }
+        with Broker(tmp_path / "s", "", settings=follows) as slave:
+            start(slave)
+            wait_until(lambda: wrong.told in slave.output(), 10, "the slave says why")
+            assert slave.stop() == 0
+
+
 def test_a_broker_that_waits_for_a_controller_says_that_it_is_the_certificate(
     tmp_path: Path,
 ) -> None:
@@ -179,7 +203,7 @@ def test_files_that_cannot_be_used_stop_a_start_with_one_line(
     signed = trusted.sign("server", LOOPBACK)
     places = {
         "other": str(trusted.sign("other", LOOPBACK).key),
-        "locked": str(locked(trusted, signed)),
+        "locked": str(locked(signed)),
     }
     given: dict[str, object] = {
         **tls_settings(trusted, signed, "require"),
@@ -195,7 +219,29 @@ def test_files_that_cannot_be_used_stop_a_start_with_one_line(
     assert told in line
 
 
-def locked(authority: Authority, signed: Signed) -> Path:
+def test_a_key_with_its_password_serves_and_the_password_is_shown_to_nobody(
+    tmp_path: Path,
+) -> None:
+    trusted = Authority(tmp_path)
+    signed = trusted.sign("server", LOOPBACK)
+    given = {
+        **tls_settings(trusted, signed, "none"),
+        "tls.server.keyPath": locked(signed),
+        "tls.server.keyPassword": PASSWORD,
+    }
+    with NameServer(tmp_path, given) as names:
+        start(names)
+        with Broker(tmp_path / "b", names.address, settings=given) as broker:
+            start(broker)
+            options = ("-n", names.address, "--ca", trusted.certificate)
+            for command in (("getNamesrvConfig",), ("getBrokerConfig", "-b", broker.address)):
+                done = run("admin", *command, *options)
+                assert done.code == 0, done.err
+                assert "tls.server.keyPassword" in done.out and PASSWORD not in done.out
+            assert PASSWORD not in names.output() + broker.output()
+
+
+def locked(signed: Signed) -> Path:
     """The same key behind a password."""
     key = serialization.load_pem_private_key(signed.key.read_bytes(), None)
     path = signed.key.with_name("locked.key")
@@ -203,7 +249,7 @@ def locked(authority: Authority, signed: Signed) -> Path:
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"right"),
+            serialization.BestAvailableEncryption(PASSWORD.encode()),
         )
     )
     return path

@@ -42,6 +42,7 @@ class TlsCluster:
     brokers: list[Broker]
     http_ports: list[int]
     client: Signed
+    token_file: Path
 
     @property
     def remoting_ports(self) -> dict[str, int]:
@@ -108,8 +109,10 @@ def make_cluster(
         )
         for name, http_port in zip(("replica-0", "replica-1"), http_ports, strict=True)
     ]
+    token_file = root / "token"
+    token_file.write_text(TOKEN)
     client = authority.sign("client")
-    return TlsCluster(authority, names, controller, brokers, http_ports, client)
+    return TlsCluster(authority, names, controller, brokers, http_ports, client, token_file)
 
 
 @contextmanager

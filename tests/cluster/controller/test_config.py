@@ -151,3 +151,19 @@ def test_a_read_out_masks_secrets_and_can_be_read_back() -> None:
     assert shown["haLeaseMillis"] == "1500"
     again = ControllerConfig.from_properties(shown)
     assert again.store_kind is StoreKind.ETCD and again.times == found.times
+
+
+@pytest.mark.parametrize(
+    ("scheme", "mode", "warned"),
+    [("http", "enforcing", True), ("https", "enforcing", False), ("http", "disabled", False)],
+)
+def test_a_controller_that_takes_tls_only_says_so_when_etcd_is_spoken_to_in_plain_text(
+    caplog: pytest.LogCaptureFixture, scheme: str, mode: str, warned: bool
+) -> None:
+    settings = {
+        "controllerStore": "etcd",
+        "etcdEndpoints": f"{scheme}://127.0.0.1:2379",
+        "tls.server.mode": mode,
+    }
+    check_startable(ControllerConfig.from_properties(settings))
+    assert ("etcd is spoken to in plain text" in caplog.text) is warned
