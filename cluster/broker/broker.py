@@ -35,7 +35,8 @@ from tandemmq.cluster.broker.sending.fastpath import SendPath
 from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, packed_host
 from tandemmq.cluster.broker.settings.startable import exposure
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
+from tandemmq.cluster.broker.standing.classicslave import ClassicSlave
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
 from tandemmq.cluster.broker.standing.standing import OnMaster, Standing
 from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below

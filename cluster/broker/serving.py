@@ -21,7 +21,7 @@ from tandemmq.cluster.broker.registration import Registration
 from tandemmq.cluster.broker.sending.acks import STOPPED_WAITING
 from tandemmq.cluster.broker.settings.config import BrokerConfig, MetricsExporter
 from tandemmq.cluster.broker.settings.startable import check_startable
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.broker.standing.suspicion import SuspectMark
 from tandemmq.cluster.process import (
     collect_rarely,

@@ -26,7 +26,8 @@ from tandemmq.cluster.broker.sending.delay import DelayLevels, DelaySchedule
 from tandemmq.cluster.broker.sending.messages import UniqueIds
 from tandemmq.cluster.broker.sending.release import Release
 from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
+from tandemmq.cluster.broker.standing.classicslave import ClassicSlave
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables.cuts import Cuts

@@ -1,4 +1,4 @@
-"""cluster/broker/standing/classicgroup.py: what a classic master acknowledges, and whom a classic slave follows."""
+"""cluster/broker/standing/classicmaster.py and classicslave.py: what a master acknowledges, whom a slave follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from messagekit import UNIQUE, Kit, open_kit
 
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
+from tandemmq.cluster.broker.standing.classicslave import ClassicSlave
 from tandemmq.cluster.broker.standing.hastatus import Following
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.replication import StreamRules

@@ -20,7 +20,8 @@ from test_classicgroup import FakeWire
 import tandemmq.cluster.broker.standing.comparison as comparison
 import tandemmq.cluster.broker.standing.parting as parting
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster, ClassicSlave, beside
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
+from tandemmq.cluster.broker.standing.classicslave import ClassicSlave, beside
 from tandemmq.cluster.broker.standing.comparison import (
     AskingSlave,
     ComparingMaster,

@@ -16,7 +16,7 @@ from messagekit import FakeConnection, open_kit, send_ext
 
 from tandemmq.cluster.broker.duplicates import LOOKS_MS, STAGE, Claim, NameTaken, Stage
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection

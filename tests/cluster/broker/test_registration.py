@@ -24,7 +24,7 @@ from tandemmq.cluster.broker.registration import (
     single_registrations,
 )
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.broker.standing.standing import RoleChanges
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
 from tandemmq.cluster.remoting.command import Command

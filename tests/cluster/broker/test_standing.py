@@ -8,7 +8,7 @@ import pytest
 from brokerkit import MakeBroker
 
 from tandemmq.cluster.broker.settings.config import Role
-from tandemmq.cluster.broker.standing.classicgroup import ClassicMaster
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.broker.standing.standing import OnMaster
 from tandemmq.cluster.process import running
 
