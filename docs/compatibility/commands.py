@@ -66,6 +66,8 @@ ARGUMENTS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 #: these run until they are stopped, so nothing is compared
 ENDLESS: Final = frozenset({"clusterRT", "startMonitoring"})
+#: in the release, not in its list: our driver puts it there for a test of request 223
+UNLISTED: Final = frozenset({"getConsumerStatus"})
 
 _LISTED: Final = re.compile(r"^   (\w+)  +\S", re.MULTILINE)
 _LOGGING: Final = re.compile(r"^[\d:,]+ \|-.*\n?", re.MULTILINE)
@@ -95,7 +97,8 @@ class Stock:
 
     def names(self) -> list[str]:
         """The commands that its help lists."""
-        return _LISTED.findall(_LOGGING.sub("", self.driver.mqadmin()))
+        found = _LISTED.findall(_LOGGING.sub("", self.driver.mqadmin()))
+        return [name for name in found if name not in UNLISTED]
 
     def run(self, *words: str) -> Outcome:
         """Run a command; once more where it ended with an error, for a busy machine makes clients time out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from docs.compatibility import audience, brokers, commands, reasons
+from docs.compatibility import audience, brokers, commands, reasons, settings
 from docs.compatibility.answers import Answer, difference
 from docs.compatibility.asker import Asked
 from docs.generate import table
@@ -40,6 +40,11 @@ none.
 refused here (code 3) and served by 5.3.3; nothing else is that a client of the remoting protocol, mqadmin, RocketMQ
 Dashboard or rocketmq-exporter asks.
 """
+_SETTINGS: Final = """
+In a settings file, where RocketMQ serves what is asked for. What a store may hold that stops a start, static and
+compacted topics among it: [from RocketMQ](howto/from-rocketmq.md#what-stops-a-start).
+
+"""
 _WHO: Final = """
 *Asked by*: C clients of the remoting protocol, D RocketMQ Dashboard, E rocketmq-exporter, B brokers and controllers
 among themselves, A mqadmin or a program alone.
@@ -63,7 +68,7 @@ _COMMANDS: Final = """
 
 Its {all} commands by name: the stock tool of 5.3.3 against our servers and against its own, then `tandem admin` with
 the same arguments against both; {served} of them are commands of `tandem admin`. *done* is an end without error,
-*code* what its exception carries.
+*code* what its exception carries. A dash where there is nothing to run: `tandem admin` does without the command.
 
 """
 
@@ -88,6 +93,7 @@ def text(
             same=len(ours) - len(differing), differ=len(differing), refused=len(refused),
         ),
         _refusals(sorted(refused)),
+        _SETTINGS + table(("setting", "a start with it, as `tandem check-config` says"), settings.outcomes()),
         _WHO,
     ]  # fmt: skip
     names = NAME_SERVER_OPEN | NAME_SERVER_SUPER
@@ -181,11 +187,10 @@ def _mqadmin(ours: Mapping[str, commands.Ends], theirs: Mapping[str, commands.En
             why = reasons.OF_COMMANDS.get(name, "") if found else ""
         else:
             cells = ("-", "-", "-", "-")
-            told = ""
+            told = found = ""
             why = "runs until it is stopped: not compared" if name in commands.ENDLESS else "ours"
-        if name in ABSENT and why != ABSENT[name]:
-            absent = f"not in `tandem admin`: {ABSENT[name]}"
-            why = f"{why}; {absent}" if why else absent
+        if name in ABSENT and not found:
+            why = f"{why}; {ABSENT[name]}" if why else ABSENT[name]
         rows.append((f"`{name} {told}`" if told else f"`{name}`", *cells, why))
     heads = (
         "command", "mqadmin, our servers", "mqadmin, 5.3.3's", "`tandem admin`, our servers", "`tandem admin`, 5.3.3's",

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from docs.compatibility import audience, brokers, commands, reasons
+from docs.compatibility import audience, brokers, commands, reasons, settings
 from docs.compatibility.answers import Answer, answer_of, difference
 from docs.compatibility.asker import Asked
 from tandemmq.admin.absent import ABSENT
 from tandemmq.admin.commands import COMMANDS
+from tandemmq.cluster.broker.settings import unserved
+from tandemmq.cluster.broker.settings.known_keys import COUNTED_ON
 from tandemmq.cluster.remoting import Command, RequestCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -52,6 +54,13 @@ def test_nothing_that_the_dashboard_or_the_exporter_asks_is_refused() -> None:
     }
     assert RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC in refused
     assert not refused & (audience.DASHBOARD | audience.EXPORTER)
+
+
+def test_every_setting_that_asks_for_what_is_not_here_is_told_with_what_it_comes_to() -> None:
+    assert unserved._NOT_HERE.keys() | COUNTED_ON <= settings.ASKING.keys()
+    told = {row[0]: row[1] for row in rows() if len(row) == 2}
+    now = dict(settings.outcomes())
+    assert {key: told.get(key) for key in now} == now
 
 
 def test_a_difference_without_reason_and_a_reason_without_difference_are_told() -> None:
