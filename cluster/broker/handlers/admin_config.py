@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
 from tandemmq.cluster.broker.reading.members import Peer
-from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings
+from tandemmq.cluster.broker.settings.changing import change_settings
+from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.settings.shown import shown_settings
 from tandemmq.cluster.broker.tables.versions import DataVersion
 from tandemmq.cluster.config import (

@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,12 +18,9 @@ from tandemmq.cluster.access.startup import SECRETS, AccessConfig
 from tandemmq.cluster.addresses import ANY, LOOPBACK, is_here, local_address
 from tandemmq.cluster.broker.settings.access import RightsConfig, with_plain_file
 from tandemmq.cluster.broker.settings.known_keys import COUNTED_ON, WITHOUT_EFFECT
-from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.config import (
     NAME_SERVERS_VARIABLE,
-    ConfigError,
     Properties,
-    convert_setting,
     is_loopback,
     keys_of,
     parse_settings,
@@ -129,7 +126,7 @@ ROCKETMQ_NAMES = {
 _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
 
 #: set by the command line or by nobody: never read from a file, never shown
-_NOT_IN_FILES = frozenset(
+NOT_IN_FILES = frozenset(
     {
         "storage",
         "rules",
@@ -145,59 +142,8 @@ _NOT_IN_FILES = frozenset(
     }
 )
 
-#: the only fields an administrator may change while the broker runs; read whenever needed
-_CHANGEABLE = frozenset(
-    {
-        "permission",
-        "auto_create_topic",
-        "auto_create_group",
-        "auto_create_topics_max",
-        "create_system_groups",
-        "slave_read_enabled",
-        "offset_checked_in_slave",
-        "long_polling_enabled",
-        "short_polling_ms",
-        "lite_pull_enabled",
-        "pull_consumers_rejected",
-        "property_filter_enabled",
-        "retries_filtered",
-        "replies_stored",
-        "server_side_reset",
-        "transactions_rejected",
-        "transaction_timeout_ms",
-        "transaction_checks_max",
-        "transaction_check_interval_ms",
-        "system_topics_protected",
-        "reserved_hours",
-        "disk_percent_max",
-        "disk_percent_clean_forcibly",
-        "disk_percent_warning",
-        "transfer_bytes_max_hot",
-        "transfer_count_max_hot",
-        "transfer_bytes_max_cold",
-        "transfer_count_max_cold",
-        "timer_max_delay_s",
-        "timer_congest_count_max",
-        "timer_enqueue_stopped",
-        "timer_dequeue_stopped",
-        "recall_enabled",
-        "recall_when_not_writable",
-    }
-)
 #: handed out to nobody
-_SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS | TLS_SECRETS
-
-#: without effect here, and still not for strangers to write into anybody's file
-_NEVER_CHANGEABLE = frozenset(
-    {
-        "brokerConfigPath",
-        "configBlackList",
-        "rocketmqHome",
-        "messageStorePlugIn",
-        "rmqAddressServerDomain",
-        "rmqAddressServerSubGroup",
-    }
-)
+SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS | TLS_SECRETS
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}").fullmatch
 _HOST_NAME_REPLACED = re.compile(r"[^%|a-zA-Z0-9_-]").sub
@@ -217,8 +163,6 @@ class MetricsExporter(enum.Enum):
     DISABLE = "DISABLE"
     PROM = "PROM"
 
-
-HTTP_TOKEN_CHARACTERS_MIN = 16
 
 #: what startDespite may name: each is something that RocketMQ may have left open in a store (leftopen.py)
 LEFT_OPEN_WORDS = frozenset(
@@ -509,7 +453,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         access = parse_settings(AccessConfig, given, also_known=given.keys())
         placed = with_plain_file(given, file, environment)
         rights = parse_settings(RightsConfig, placed, also_known=placed.keys())
-        known = set(keys_of(BrokerConfig)) - _NOT_IN_FILES
+        known = set(keys_of(BrokerConfig)) - NOT_IN_FILES
         for kind in (StorageConfig, StreamRules, LeaseTimes, AccessConfig, RightsConfig):
             known |= keys_of(kind).keys()
         return parse_settings(
@@ -532,94 +476,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     def to_properties(self) -> Properties:
         """Every setting as it is in force, by RocketMQ's keys, and the kept ones; secrets masked."""
         found: Properties = {
-            key: "******" if key in _SECRET and text else text for key, text in self.kept.items()
+            key: "******" if key in SECRET and text else text for key, text in self.kept.items()
         }
         for struct in self.parts:
             for field in msgspec.structs.fields(type(struct)):
-                if field.name not in _NOT_IN_FILES:
+                if field.name not in NOT_IN_FILES:
                     text = setting_text(getattr(struct, field.name))
-                    secret = field.encode_name in _SECRET and text
+                    secret = field.encode_name in SECRET and text
                     found[field.encode_name] = "******" if secret else text
         return found
-
-
-def http_token(config: BrokerConfig) -> str:
-    """What readers of the HTTP port must show: httpToken, or the content of httpTokenFile.
-
-    Raises ConfigError; the port is not served without one.
-    """
-    token = _or_from_file("httpToken", config.http_token, config.http_token_file)
-    if len(token) < HTTP_TOKEN_CHARACTERS_MIN:
-        raise ConfigError(
-            "httpTokenFile" if config.http_token_file else "httpToken",
-            config.http_token_file,
-            f"httpPort={config.http_port} needs a token of at least {HTTP_TOKEN_CHARACTERS_MIN} "
-            "printable characters: set httpToken or httpTokenFile",
-        )
-    return token
-
-
-def ha_secret(config: BrokerConfig) -> bytes:
-    """What replicas of a group prove to each other: haSecret, the content of haSecretFile, or what the inner
-    credentials of access control make; empty for none. Raises ConfigError."""
-    secret = _or_from_file("haSecret", config.ha_secret, config.ha_secret_file)
-    if config.ha_secret_file and not secret:
-        raise ConfigError("haSecretFile", config.ha_secret_file, "is empty")
-    if not secret and config.controller_mode and config.ha_extension:
-        return config.access.replica_secret
-    return secret.encode("ascii")
-
-
-def _or_from_file(key: str, text: str, path: str) -> str:
-    """A secret that is a setting `key`, or in a file that `key`File names. Raises ConfigError."""
-    if text and path:
-        raise ConfigError(f"{key}File", path, f"give this or {key}, not both")
-    if path:
-        try:
-            text = Path(path).read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "must hold printable characters of ASCII"
-            raise ConfigError(f"{key}File", path, why) from error
-    if not text.isascii() or (text and not text.isprintable()):
-        raise ConfigError(
-            f"{key}File" if path else key, path, "must hold printable characters of ASCII"
-        )
-    return text
-
-
-def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properties:
-    """Change settings of a running broker, all of these or none; those that really changed.
-
-    The struct is frozen for everybody else: this is the one place where a broker's settings change.
-    Raises ConfigError for a key that is unknown or fixed, and for a bad value.
-    """
-    changes: list[tuple[msgspec.Struct, str, Any]] = []
-    changed: Properties = {}
-    fields = {
-        field.encode_name: (struct, field)
-        for struct in config.parts
-        for field in msgspec.structs.fields(type(struct))
-        if field.name not in _NOT_IN_FILES
-    }
-    for key, text in wanted.items():
-        if key in fields:
-            struct, field = fields[key]
-            value = convert_setting(key, text, field.type)
-            if key not in _SECRET and value == getattr(struct, field.name):
-                continue
-            if field.name not in _CHANGEABLE:
-                raise ConfigError(key, text, "cannot be changed while the broker runs")
-            changes.append((struct, field.name, value))
-            changed[key] = setting_text(value)
-        elif key in WITHOUT_EFFECT and key not in _NEVER_CHANGEABLE:
-            refuse_unserved(key, text)
-            changed[key] = text.strip()
-        else:
-            raise ConfigError(key, text, "Can not update config in black list, or unknown")
-    for owner, name, value in changes:
-        msgspec.structs.force_setattr(owner, name, value)
-    config.kept.update((key, text) for key, text in changed.items() if key in WITHOUT_EFFECT)
-    return changed
 
 
 def _waits_for_slaves(given: Mapping[str, str], rules: StreamRules) -> tuple[bool, StreamRules]:

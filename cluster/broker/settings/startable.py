@@ -10,9 +10,8 @@ from tandemmq.cluster.broker.settings.config import (
     BrokerConfig,
     MetricsExporter,
     Role,
-    ha_secret,
-    http_token,
 )
+from tandemmq.cluster.broker.settings.proofs import ha_secret, http_token
 from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.broker.standing.haport import opened_to_all
 from tandemmq.cluster.config import ConfigError, is_loopback

@@ -20,7 +20,8 @@ import msgspec
 
 from tandemmq.cluster.broker.errors import NotMaster, TooFewReplicas
 from tandemmq.cluster.broker.sending.acks import DISK_UNKNOWN, FATE_UNKNOWN, Acks, Overdue
-from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, ha_secret
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
+from tandemmq.cluster.broker.settings.proofs import ha_secret
 from tandemmq.cluster.broker.standing import hastatus, replicalog
 from tandemmq.cluster.broker.standing.controllerlink import ControllerLink
 from tandemmq.cluster.broker.standing.handover import HandOver

@@ -33,7 +33,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import web
 
-from tandemmq.cluster.broker.settings.config import BrokerConfig, http_token
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.settings.proofs import http_token
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.config import is_loopback
 from tandemmq.cluster.httplog import http_logger

@@ -12,8 +12,10 @@ import pytest
 
 from tandemmq.cluster.access.startup import AccessConfig
 from tandemmq.cluster.broker.settings.access import RightsConfig
-from tandemmq.cluster.broker.settings.config import BrokerConfig, Role, change_settings, ha_secret
+from tandemmq.cluster.broker.settings.changing import change_settings
+from tandemmq.cluster.broker.settings.config import BrokerConfig, Role
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
+from tandemmq.cluster.broker.settings.proofs import ha_secret
 from tandemmq.cluster.broker.settings.startable import check_startable, exposure
 from tandemmq.cluster.broker.standing.haport import door_of
 from tandemmq.cluster.config import ConfigError, keys_of, parse_properties

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings, http_token
+from tandemmq.cluster.broker.settings.changing import change_settings
+from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.settings.proofs import http_token
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.broker.watching.httpplane import ByteRange, Pace, RangeProblem, parse_range
 from tandemmq.cluster.config import ConfigError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandemmq.cluster.broker.settings.config import BrokerConfig, change_settings
+from tandemmq.cluster.broker.settings.changing import change_settings
+from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.config import ConfigError
 
