@@ -150,12 +150,14 @@ async def test_our_client_times_and_recalls_at_a_stock_broker(
         assert {body for body, _ in await asyncio.to_thread(reader.stored)} == {"at", "in"}
 
 
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
 def test_pending_timers_go_from_rocketmq_to_ours_and_back(
-    newest_driver: Driver, names: NameServer, tmp_path: Path
+    ending: str, newest_driver: Driver, names: NameServer, tmp_path: Path
 ) -> None:
-    """Each side delivers what falls due in its time and during the change; nothing is early, lost, or repeated."""
+    """Each side delivers what falls due in its time and during the change; nothing is early or lost, and nothing comes
+    again where the other one stopped in good order, nor of us where it did not."""
     store = tmp_path / "store"
-    client = Stock(newest_driver, names.address)
+    client = Stock(newest_driver, names.address, ending)
     due: dict[str, int] = {}
     with JavaBroker(NEWEST, tmp_path, names.address, store=store, settings=TIMERS) as theirs:
         theirs.start()
@@ -168,7 +170,7 @@ def test_pending_timers_go_from_rocketmq_to_ours_and_back(
         due["later"] = now_ms() + 2 * 3_600_000
         client.send("later", setDeliverTimeMs=due["later"])
         wait_until(lambda: len(client.stored()) >= 4, 20, "the first delivered")
-        theirs.stop()
+        theirs.stop() if ending == "stopped" else theirs.kill()
     wait_until(lambda: not registered(names.address, "broker-a"), 20, "broker forgotten")
     with Broker(tmp_path, names.address, store=store, settings=TIMERS) as ours:
         ours.start()
@@ -179,7 +181,12 @@ def test_pending_timers_go_from_rocketmq_to_ours_and_back(
             due[f"{number}"] = more + number * 200
             client.send(f"{number}", setDeliverTimeMs=due[f"{number}"])
         wait_until(lambda: len(client.stored()) >= before + 6, 20, "ours delivers")
-        assert ours.stop() == 0
+        by_ours = Counter(body for body, _ in client.stored())
+        assert set(by_ours.values()) == {1}, by_ours
+        if ending == "stopped":
+            assert ours.stop() == 0
+        else:
+            ours.kill()
     wait_until(lambda: not registered(names.address, "broker-a"), 20, "broker forgotten")
     with JavaBroker(NEWEST, tmp_path, names.address, store=store, settings=TIMERS) as theirs:
         theirs.start()
@@ -191,7 +198,8 @@ def test_pending_timers_go_from_rocketmq_to_ours_and_back(
     for body, store_ms in stored:
         assert store_ms >= due[body] - 1, body
     repeated = {body: n for body, n in Counter(body for body, _ in stored).items() if n > 1}
-    assert not repeated
+    # RocketMQ begins the second that was under way again
+    assert not repeated if ending == "stopped" else set(repeated.values()) <= {2}
 
 
 LEVELS = "1s 6s 20s 40s " + "1h " * 14
