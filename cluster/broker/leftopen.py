@@ -137,7 +137,7 @@ def _settle(found: Iterable[Found], config: BrokerConfig) -> None:
     refused = []
     for each in found:
         if _is_let_be(each, config):
-            log.warning("left by RocketMQ: %s", each.text)
+            log.warning("found in the store: %s", each.text)
         else:
             refused.append(each)
     _refuse(refused)

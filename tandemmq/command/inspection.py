@@ -72,8 +72,10 @@ def _add_left_open(report: Report, directory: Path) -> None:
     for each in found:
         under_way = running and each.word
         refuses = each.mend and not under_way
-        kind = report.problems if refuses else report.notes
-        kind.append(f"left by RocketMQ: {each.refusal if refuses else each.text}")
+        if refuses:
+            report.problems.append(f"left by RocketMQ: {each.refusal}")
+        else:
+            report.notes.append(f"found in the store: {each.text}")
 
 
 def _history(directory: Path) -> EpochHistory:

@@ -20,6 +20,7 @@ from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.storage import FlushFailed, StorageError
 
 _PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
 def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
@@ -152,5 +153,8 @@ def clear_errors() -> Iterator[None]:
     except StorageError as problem:
         raise CommandFailed(str(problem), ExitCode.STORE_UNUSABLE) from problem
     except OSError as problem:
+        if problem.errno in _FULL_ERRORS:
+            text = f"{problem}: make room where storePathRootDir and storePathCommitLog are"
+            raise CommandFailed(text, ExitCode.STORE_UNUSABLE) from problem
         code = ExitCode.PORT_TAKEN if problem.errno in _PORT_ERRORS else ExitCode.FAILED
         raise CommandFailed(str(problem), code) from problem

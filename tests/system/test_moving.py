@@ -162,9 +162,9 @@ def test_what_waits_in_a_store_is_named_and_served_only_despite_it(tmp_path: Pat
         broker.start()
         assert ask(broker.address, GET_MAX, {"topic": "GoldTimer", "queueId": "0"})[0] == 0
         shown = run("inspect", store).out  # somebody may be at work on it
-        assert "note left by RocketMQ: half" in shown and "PROBLEM left by" not in shown
+        assert "note found in the store: half" in shown and "PROBLEM left by" not in shown
         lines = broker.output().splitlines()
-        warned = [line for line in lines if "left by RocketMQ" in line]
+        warned = [line for line in lines if "found in the store" in line]
         assert any("GoldTimer: 3" in line for line in warned)
         assert any("GoldTrans: 1" in line for line in warned)
         assert broker.stop() == 0
@@ -188,7 +188,7 @@ def test_inspect_counts_what_a_refused_start_names_and_neither_writes_anything(
         refused(tmp_path / "broker-a.conf", "GoldTimer: 3", code=ExitCode.STORE_UNUSABLE)
         shown = run("inspect", store)
         assert "PROBLEM left by" not in shown.out
-        assert "note left by RocketMQ: messages that wait" in shown.out
+        assert "note found in the store: messages that wait" in shown.out
         assert "GoldTimer: 3" in shown.out
         assert files_of(store) == before
 

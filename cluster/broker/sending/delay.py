@@ -17,6 +17,7 @@ from tandemmq.cluster.broker.tables.savedfile import SavedFile
 from tandemmq.cluster.broker.tables.versions import DataVersion
 from tandemmq.storage import (
     Clock,
+    CorruptRecord,
     Draft,
     MessageStore,
     Record,
@@ -228,11 +229,15 @@ class DelaySchedule:
         return more
 
     def _deliver(self, physical: int) -> None:
-        """Put one message into its real topic. One that is gone or senseless is passed over."""
+        """Put one message into its real topic. One that is gone, damaged or senseless is passed over."""
         view = self._store.record_at(physical)
         if view is None:
             return
-        record = decode(view)
+        try:
+            record = decode(view)
+        except CorruptRecord as problem:  # tried again it would hold its whole level
+            log.error("scheduled message is damaged, dropped offset=%d why=%s", physical, problem)
+            return
         draft = delivered(record)
         if draft is None:
             log.error("scheduled message has no place to go, dropped offset=%d", physical)

@@ -14,6 +14,8 @@ from tandemmq.cluster.broker.sending.delay import DELIVERIES_PER_STEP, DelayLeve
 from tandemmq.cluster.broker.sending.steadytime import BELIEVED_MS
 from tandemmq.storage import Draft, StoreNotWritable
 
+BODY_AT = 88  # in a record with IPv4 hosts
+
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Iterator[Kit]:
@@ -79,6 +81,22 @@ def test_messages_of_one_level_are_delivered_in_order_and_in_bounded_steps(kit: 
     assert len(bodies(kit)) == DELIVERIES_PER_STEP
     assert not step(kit)
     assert bodies(kit) == [b"%d" % number for number in range(count)]
+
+
+def test_a_damaged_message_does_not_hold_its_level(
+    kit: Kit, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in (b"damaged", b"sound"):
+        send_delayed(kit, 1, body)
+    with next((tmp_path / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(kit.records()[0].physical_offset + BODY_AT)
+        file.write(b"DAMAGED")
+    kit.clock.pass_ms(1_000)
+    step(kit)
+    assert "scheduled message is damaged, dropped offset=0" in caplog.text
+    assert kit.schedule.offsets == {1: 2}
+    kit.dispatch()
+    assert kit.store.max_offset("T", 2) == 1
 
 
 def delay_of(kit: Kit, body: bytes) -> int:
