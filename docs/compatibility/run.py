@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -118,7 +119,13 @@ def main(arguments: list[str]) -> int:
     )
     if "--check" not in arguments:
         PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        print("docs/compatibility.md is out of step: run python -m docs.compatibility", file=sys.stderr)  # fmt: skip
-        return 1
-    return 1 if wrong else 0
+        return 1 if wrong else 0
+    was = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    if was == text:
+        return 1 if wrong else 0
+    print("docs/compatibility.md is out of step: run python -m docs.compatibility", file=sys.stderr)
+    changes = difflib.unified_diff(
+        was.splitlines(), text.splitlines(), "page", "now", n=0, lineterm=""
+    )
+    print("\n".join(changes), file=sys.stderr)
+    return 1
