@@ -41,7 +41,7 @@ _SETTINGS: Final = (
 )
 _LEASES: Final = "what our replicas need of our controllers besides; RocketMQ's skip it"
 _RUNTIME: Final = (
-    "what a replica has confirmed, and a name of 4.x for older tools; the percentiles of 5.3.3 are not measured, and "
+    "what a replica has confirmed, open transactions, a name of 4.x; the percentiles of 5.3.3 are not measured, and "
     "the exporter shows -1 for them"
 )
 _UNREAD: Final = "no client reads the fields of this refusal"
