@@ -7,6 +7,7 @@ import difflib
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,8 +110,9 @@ def problems(ours: Told, theirs: Told, listed: list[str]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check compare it. 1: it is out of step, or something lacks its reason."""
     with tempfile.TemporaryDirectory(prefix="compatibility") as place:
-        ours, listed = told_by(OURS, Path(place) / OURS)
-        theirs, _ = told_by(STOCK, Path(place) / STOCK)
+        with ThreadPoolExecutor() as both:  # they mostly wait
+            runs = [both.submit(told_by, side, Path(place) / side) for side in (OURS, STOCK)]
+            (ours, listed), (theirs, _) = (each.result() for each in runs)
     wrong = problems(ours, theirs, listed)
     for each in wrong:
         print(each, file=sys.stderr)
