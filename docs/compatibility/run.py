@@ -109,10 +109,10 @@ def problems(ours: Told, theirs: Told, listed: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check compare it. 1: it is out of step, or something lacks its reason."""
-    with tempfile.TemporaryDirectory(prefix="compatibility") as place:
-        with ThreadPoolExecutor() as both:  # they mostly wait
-            runs = [both.submit(told_by, side, Path(place) / side) for side in (OURS, STOCK)]
-            (ours, listed), (theirs, _) = (each.result() for each in runs)
+    with tempfile.TemporaryDirectory(prefix="compatibility") as place, ThreadPoolExecutor() as both:
+        # at once: they mostly wait
+        runs = [both.submit(told_by, side, Path(place) / side) for side in (OURS, STOCK)]
+        (ours, listed), (theirs, _) = (each.result() for each in runs)
     wrong = problems(ours, theirs, listed)
     for each in wrong:
         print(each, file=sys.stderr)
