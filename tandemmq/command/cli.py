@@ -347,6 +347,15 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _health(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address",
+        metavar="HOST:PORT",
+        nargs="?",
+        help="default: whoever listens on this machine at 10911 (broker), 9876 (name server) or 9878 (controller)",
+    )
+
+
 def _check_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument(
@@ -520,6 +529,14 @@ COMMANDS: Final = (
         "find and explain differences between replicas of a broker's log",
         "  tandem audit run ./store/master ./store/slave",
         _audit,
+    ),
+    _Command(
+        "health",
+        "command.health",
+        "run_health",
+        "ask a server whether it serves: for health checks of containers and supervisors",
+        "  tandem health 127.0.0.1:10911",
+        _health,
     ),
     _Command(
         "check-config",
