@@ -104,7 +104,7 @@ def broker_main(
         "fileReservedTime": 87_600,
         "slaveTimeout": 800,
         "haMaxTimeSlaveNotCatchup": 500,
-        "flushConsumerOffsetInterval": 1000,
+        "flushConsumerOffsetInterval": 300,
         "cleanResourceInterval": 1000,
         "transactionTimeOut": 500,
         "transactionCheckInterval": 250,

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from tandemmq.cluster.broker import jobs
 from tandemmq.cluster.broker.sending import acks
 from tandemmq.cluster.broker.standing import replicagroup, suspicion
+from tandemmq.cluster.broker.timers import marks
+from tandemmq.cluster.broker.transactions import halves, records, transactions
 from tandemmq.cluster.controller import store
 from tandemmq.replication import feed, keeping, receiver, sender
 from tandemmq.replication.config import Mode
@@ -95,8 +99,6 @@ def counts_what_was_sent() -> None:
     usual = sender.Sender._reported
 
     def reported(self: Any, stream: Any, reports: Any) -> None:
-        import msgspec
-
         usual(
             self,
             stream,
@@ -137,6 +139,70 @@ def shows_what_is_not_confirmed() -> None:
     )
 
 
+def counts_reports_of_the_stream_before() -> None:
+    """What comes on an older stream counts for the newest one too, as far as that was sent so much."""
+    usual = sender.Sender._reported
+
+    def reported(self: Any, stream: Any, reports: Any) -> None:
+        usual(self, stream, reports)
+        newest = self._streams.get(max(self._streams, default=-1))
+        if newest is not None and newest is not stream and newest.acked >= 0:
+            usual(
+                self,
+                newest,
+                [
+                    msgspec.structs.replace(each, received=min(each.received, newest.sent))
+                    for each in reports
+                ],
+            )
+
+    sender.Sender._reported = reported  # type: ignore[method-assign]
+
+
+def appends_twice_after_a_reconnect() -> None:
+    """The first bytes of a slave's second stream, and of each later one, are appended twice."""
+    append, greet = receiver.Receiver._append, receiver.Receiver._greet
+    fresh: dict[int, bool] = {}  # receiver -> whether its next append is the first of such a stream
+
+    def greeted(self: Any, effect: Any) -> None:
+        fresh[id(self)] = id(self) in fresh
+        greet(self, effect)
+
+    def twice(self: Any, effect: Any) -> None:
+        append(self, effect)
+        if fresh.get(id(self)):
+            fresh[id(self)] = False
+            self._store.append_raw(self._body, self._store.end)
+
+    receiver.Receiver._greet = greeted  # type: ignore[method-assign]
+    receiver.Receiver._append = twice  # type: ignore[method-assign]
+
+
+def notes_an_end_before_its_message() -> None:
+    """A committed transaction is noted as over some time before its message is put."""
+
+    def commit(self: Any, header: Any) -> int:
+        record, half = self._named(header, halves.Outcome.COMMITTED)
+        if half is not None:
+            draft = records.committed(record, half.offset)
+            self._over(half, halves.Outcome.COMMITTED)
+            self._note_all()
+            asyncio.get_running_loop().call_later(0.03, self._release.put, draft)
+        return int(self._store.end)
+
+    transactions.Transactions.commit = commit  # type: ignore[method-assign]
+
+
+def marks_timers_before_their_copies() -> None:
+    """A mark says that timers were delivered which are due in a moment only."""
+    usual = marks.put
+
+    def put(append: Any, progress: Any, now_ms: int, host: bytes) -> None:
+        usual(append, progress._replace(read_ms=progress.read_ms + 1000), now_ms, host)
+
+    marks.put = put
+
+
 @dataclass(frozen=True)
 class PlantedBug:
     """A bug, the promises that it may break, and a seed that shows it in this mode."""
@@ -159,7 +225,11 @@ PLANTED = [
     PlantedBug(counts_what_was_sent, NOT_SAFE, 4, Mode.S0),
     PlantedBug(keeps_records_in_memory, NOT_WELL, 9),
     PlantedBug(believes_a_failed_sync, NOT_SAFE, 15, Mode.S1),
-    PlantedBug(forgets_the_suspicion, NOT_SAFE, 4, Mode.S0),
+    PlantedBug(forgets_the_suspicion, NOT_SAFE, 112, Mode.S0),
     PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 1, Mode.S0),
+    PlantedBug(counts_reports_of_the_stream_before, NOT_SAFE, 28, Mode.S0),
+    PlantedBug(appends_twice_after_a_reconnect, frozenset({"DIED"}), 0, Mode.S0),
+    PlantedBug(notes_an_end_before_its_message, frozenset({"LOST"}), 13),
+    PlantedBug(marks_timers_before_their_copies, frozenset({"LOST", "EARLY"}), 0),
     PlantedBug(shows_what_is_not_confirmed, frozenset({"REWRITTEN", "LOST", "STUCK"}), 50, Mode.S0),
 ]
