@@ -219,7 +219,7 @@ NOT_WELL = frozenset({"STUCK", "LOST"})
 PLANTED = [
     PlantedBug(answers_before_they_are_held, NOT_SAFE, 0),
     PlantedBug(drops_a_tick_for_ever, NOT_WELL, 1),
-    PlantedBug(leaves_queue_offsets, frozenset({"REWRITTEN"}), 1),
+    PlantedBug(leaves_queue_offsets, frozenset({"REWRITTEN"}), 22),
     PlantedBug(reports_before_it_appends, NOT_SAFE, 1),
     PlantedBug(claims_a_flush_before_it_is_made, NOT_SAFE, 0, Mode.S1),
     PlantedBug(counts_what_was_sent, NOT_SAFE, 4, Mode.S0),
