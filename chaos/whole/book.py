@@ -10,7 +10,7 @@ from tandemmq.storage import parse_offset_message_id
 
 
 @dataclass(slots=True)
-class Part:
+class OwnPart:
     """The application's own part of a transaction.
 
     committed     what it came to; None: it is not decided yet
@@ -41,7 +41,7 @@ class Sent:
     epoch: int = 0
     broker: str = ""
     queue: tuple[int, int] = (-1, -1)
-    part: Part | None = None
+    part: OwnPart | None = None
     place: tuple[int, int] | None = None
     delivered: int = 0
     failed_once: bool = False

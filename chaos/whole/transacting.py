@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tandemmq.chaos.whole.book import Book, Part, Sent
+from tandemmq.chaos.whole.book import Book, OwnPart, Sent
 from tandemmq.cluster.client import (
     ClientError,
     Message,
@@ -36,7 +36,7 @@ class Transacting:
         cluster, stage = self._cluster, self._cluster.stage
         draw = stage.chance
         committed, told = draw.random() < COMMITTED, draw.random() < TOLD
-        sent.part = part = Part()
+        sent.part = part = OwnPart()
         self._began[sent.number] = number
         message = Message(TOPIC, b"%d" % sent.number, keys=str(sent.number))
         transaction = producer.transaction(message)
