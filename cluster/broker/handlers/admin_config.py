@@ -80,5 +80,18 @@ class ConfigAdminHandlers:
         if "brokerPermission" in changed:
             self._on_permission()
         if self._config.file:
-            await asyncio.to_thread(edit_properties_file, self._config.file, changed)
+            await self._keep(changed)
         return command.reply()
+
+    async def _keep(self, changed: dict[str, str]) -> None:
+        """In the file, for the next start. Raises Refused: a container's is often mounted read-only."""
+        file = self._config.file
+        try:
+            await asyncio.to_thread(edit_properties_file, file, changed)
+        except OSError as problem:
+            why = problem.strerror or str(problem)
+            log.warning("settings not kept file=%s why=%s", file, why)
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"in force now, but not after a restart: {file} cannot be written: {why}",
+            ) from None

@@ -199,3 +199,14 @@ async def test_changes_are_written_to_the_settings_file(
     asker = make_broker(file=str(path))
     assert (await asker.ask(UPDATE_CONFIG, b"brokerPermission=4\ntraceOn=true\n")).code == 0
     assert path.read_text() == "# mine\nbrokerPermission=4\n"
+
+
+async def test_a_file_that_cannot_be_written_is_said_to_keep_nothing(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    asker = make_broker(file=str(folder / "broker.conf"))
+    answer = await asker.ask(UPDATE_CONFIG, b"brokerPermission=4\n")
+    assert (answer.code, asker.broker.config.permission) == (SYSTEM_ERROR, 4)
+    wanted = f"in force now, but not after a restart: {folder}/broker.conf cannot be written"
+    assert wanted in (answer.remark or "")
