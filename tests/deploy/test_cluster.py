@@ -1,0 +1,237 @@
+"""deploy/compose.yaml as it is: who reaches the cluster, what the death of a container costs, what is left of it all.
+
+The tests are one story, in this order: the cluster is started by the first and removed by the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dockers import DockerFailed, Project, docker, until
+
+from tandemmq import Message, Producer, java
+from tandemmq.cluster.client import Admin, ClientError, ReplicaSet
+
+MEMBERS = 6
+HEALTHY_S = 60
+WRITABLE_AGAIN_S = 2.0
+FROM_HOST = "127.0.0.1:9876;127.0.0.1:9886"
+FROM_CONTAINER = "namesrv-a:9876;namesrv-b:9876"
+GROUP = "broker-a"
+COUNT = 200
+
+#: run on the host and, as it is, in a container: what was sent is what is consumed, on both groups
+CLIENT = """
+import asyncio, sys
+from tandemmq import Message, Producer, PushConsumer, StartFrom
+
+async def main(namesrv, topic, count):
+    wanted, got, whole = set(), set(), asyncio.Event()
+    async with Producer("sends-" + topic, namesrv=namesrv) as producer:
+        results = [await producer.send(Message(topic, b"%d" % n)) for n in range(count)]
+    assert {r.status.name for r in results} == {"SEND_OK"}, results
+    wanted = {b"%d" % n for n in range(count)}
+
+    async def handle(message):
+        got.add(message.body)
+        if got == wanted:
+            whole.set()
+
+    async with PushConsumer(
+        "reads-" + topic, handle, namesrv=namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
+    ):
+        await asyncio.wait_for(whole.wait(), 60)
+    print(len(got), min(r.copies for r in results), *sorted({r.queue.broker_name for r in results}))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Project) -> Project:
+    """The cluster, with all of its members healthy."""
+    cluster.compose("up", "-d")
+    until(lambda: cluster.healthy(MEMBERS), HEALTHY_S, "every container is healthy")
+    until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "both members of the group are in sync")
+    return cluster
+
+
+def in_container(project: Project, program: str, *words: str) -> str:
+    """What our Python client printed in a container of its own, on the cluster's network."""
+    return docker(
+        "run", "--rm", "--network", f"{project.name}_tandem", "--entrypoint", "/opt/tandemmq/bin/python",
+        "tandemmq:test", "-c", program, *words,
+    )  # fmt: skip
+
+
+def group_of(name: str) -> ReplicaSet | None:
+    async def ask() -> ReplicaSet | None:
+        async with Admin(namesrv=FROM_HOST) as admin:
+            return (await admin.replica_sets([name])).get(name)
+
+    try:
+        return asyncio.run(ask())
+    except ClientError:
+        return None  # not known yet
+
+
+def in_sync(name: str) -> list[str]:
+    """Addresses of the members of the sync-state-set."""
+    found = group_of(name)
+    return [] if found is None else [each.address for each in found.in_sync]
+
+
+def master_of(name: str) -> str:
+    """The service whose container leads."""
+    found = group_of(name)
+    assert found is not None
+    assert found.master_id is not None
+    last = found.replicas[found.master_id].address.partition(":")[0].rpartition(".")[2]
+    return f"{name}-{int(last) % 10}"
+
+
+def test_it_is_healthy_within_a_minute(cluster: Project) -> None:
+    began = time.monotonic()
+    cluster.compose("up", "-d")
+    until(lambda: cluster.healthy(MEMBERS), HEALTHY_S, "every container is healthy")
+    print(f"healthy {time.monotonic() - began:.1f} s after up")
+    assert time.monotonic() - began < HEALTHY_S
+
+
+def test_starting_it_twice_changes_nothing(running: Project) -> None:
+    before = sorted(running.labelled("ps -a"))
+    running.compose("up", "-d")
+    assert sorted(running.labelled("ps -a")) == before
+    assert running.healthy(MEMBERS)
+
+
+def test_our_client_on_the_host_sends_and_consumes(running: Project) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, FROM_HOST, "FromHost", str(COUNT)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(COUNT), "2", "broker-a", "broker-b"], done.stderr[-3000:]
+
+
+def test_our_client_in_a_container_sends_and_consumes(running: Project) -> None:
+    shown = in_container(running, CLIENT, FROM_CONTAINER, "FromContainer", str(COUNT))
+    assert shown.split() == [str(COUNT), "2", "broker-a", "broker-b"]
+
+
+@pytest.mark.skipif(java.java_missing() is not None, reason=str(java.java_missing()))
+def test_the_stock_java_client_on_the_host_sends_and_consumes(
+    running: Project, tmp_path: Path
+) -> None:
+    with java.Driver(java.NEWEST, "json", FROM_HOST, tmp_path) as driver:
+        driver.call("producer.start", name="p", group="JavaProducers")
+        messages = [java.encoded(b"%d" % n) for n in range(COUNT)]
+        sent = driver.call("send.sync", name="p", topic="FromJava", messages=messages)
+        assert [each["status"] for each in sent] == ["SEND_OK"] * COUNT
+        driver.call("push.start", name="c", group="JavaConsumers", topic="FromJava", expression="*")
+        got = driver.wait_messages("c", COUNT)
+        assert {java.body_of(each) for each in got} == {b"%d" % n for n in range(COUNT)}
+
+
+def test_tools_reach_every_broker_from_the_host_and_from_inside(running: Project) -> None:
+    outside = subprocess.run(
+        [sys.executable, "-m", "tandemmq", "admin", "clusterList", "--json", "-n", FROM_HOST],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    inside = running.compose("exec", "-T", "namesrv-a", "tandem", "admin", "clusterList", "--json")
+    addresses = [{each["address"] for each in json.loads(shown)} for shown in (outside, inside)]
+    assert addresses[0] == addresses[1]
+    assert len(addresses[0]) == 4
+
+
+async def _sent_while(
+    kill: tuple[str, ...], topic: str, seconds: float
+) -> tuple[set[bytes], list[float], float]:
+    """What was acknowledged meanwhile, when sends of the group were, and when the container died."""
+    acknowledged: set[bytes] = set()
+    times: list[float] = []
+    numbers = iter(range(10_000_000))
+    async with Producer("failover", namesrv=FROM_HOST) as producer:
+        end = time.monotonic() + seconds
+
+        async def keep_sending() -> None:
+            while time.monotonic() < end:
+                body = b"%d" % next(numbers)
+                try:
+                    result = await producer.send(Message(topic, body))
+                except ClientError:
+                    await asyncio.sleep(0.01)
+                    continue
+                if result.status.name != "SEND_OK":
+                    continue
+                acknowledged.add(body)
+                if result.queue.broker_name == GROUP:
+                    times.append(time.monotonic())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(keep_sending())
+            await asyncio.sleep(seconds / 3)
+            killed = time.monotonic()
+            process = await asyncio.create_subprocess_exec(*kill, stdout=asyncio.subprocess.DEVNULL)
+            assert await process.wait() == 0
+    return acknowledged, times, killed
+
+
+def bodies(topic: str) -> set[bytes]:
+    """All that the topic holds."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "tandemmq", "tail", topic, "--from", "first", "--until-end",
+         "--json", "-n", FROM_HOST],
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+    return {json.loads(line)["body"].encode() for line in shown.splitlines()}
+
+
+def test_a_masters_container_dies_and_its_group_goes_on_within_two_seconds(
+    running: Project,
+) -> None:
+    until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "both members are in sync")
+    victim = master_of(GROUP)
+    container = running.container(victim)
+    sent = asyncio.run(_sent_while(("docker", "kill", "-s", "KILL", container), "Failover", 12))
+    acknowledged, times, killed = sent
+    before = [each for each in times if each < killed]
+    after = [each for each in times if each > killed + 0.05]
+    assert before
+    assert after, "the group took no message any more"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    print(f"{len(acknowledged):,} acknowledged, the group silent for {max(gaps):.2f} s at most")
+    assert max(gaps) < WRITABLE_AGAIN_S
+    assert master_of(GROUP) != victim
+
+    docker("start", container)
+    until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "the old master is back in the set")
+    until(lambda: running.healthy(MEMBERS), HEALTHY_S, "every container is healthy again")
+    assert acknowledged - bodies("Failover") == set()
+
+
+def test_messages_outlive_the_containers(running: Project) -> None:
+    before = bodies("FromHost")
+    assert len(before) == COUNT
+    running.compose("down")
+    assert running.labelled("ps -a") == []
+    running.compose("up", "-d")
+    until(lambda: running.healthy(MEMBERS), HEALTHY_S, "every container is healthy")
+    until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "both members are in sync")
+    assert bodies("FromHost") == before
+
+
+def test_down_leaves_nothing(running: Project) -> None:
+    assert len(running.labelled("volume ls")) == MEMBERS
+    running.compose("down", "-v")
+    left = [running.labelled(kind) for kind in ("ps -a", "volume ls", "network ls")]
+    assert left == [[], [], []]
+    with pytest.raises(DockerFailed):
+        docker("network", "inspect", f"{running.name}_tandem")
