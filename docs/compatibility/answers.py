@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from tandemmq.cluster.remoting import Command
 from tandemmq.cluster.remoting.codes import ResponseCode
-from tandemmq.storage import fastjson
-from tandemmq.storage import scan
+from tandemmq.storage import fastjson, scan
 
 SHOWN: Final = 6  # names of a long list that the page shows
 #: a response that its handler gave no code or remark of its own
