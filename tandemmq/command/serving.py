@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.storage import FlushFailed, StorageError
 
 _PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+_OF_ANOTHER = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -155,6 +157,11 @@ def clear_errors() -> Iterator[None]:
     except OSError as problem:
         if problem.errno in _FULL_ERRORS:
             text = f"{problem}: make room where storePathRootDir and storePathCommitLog are"
+            raise CommandFailed(text, ExitCode.STORE_UNUSABLE) from problem
+        if problem.errno in _OF_ANOTHER and problem.filename is not None:  # a port has no file name
+            text = (
+                f"{problem}: it must be writable for the user that runs this, here {os.geteuid()}"
+            )
             raise CommandFailed(text, ExitCode.STORE_UNUSABLE) from problem
         code = ExitCode.PORT_TAKEN if problem.errno in _PORT_ERRORS else ExitCode.FAILED
         raise CommandFailed(str(problem), code) from problem

@@ -18,6 +18,8 @@ from dockers import (
     until,
 )
 
+from tandemmq.command.exits import ExitCode
+
 OVER_ITS_BASE_MAX = 150_000_000
 STOP_S = 10
 NO_SHELL = [
@@ -120,15 +122,20 @@ def test_another_port_is_asked_by_name(image: str) -> None:
 
 
 def test_a_volume_of_somebody_else_is_said_to_be_one(image: str, volume: str) -> None:
+    own = "import os; open('/data/theirs', 'w').close(); os.chown('/data', 0, 0); os.chmod('/data', 0o755)"
     docker(
         "run", "--rm", "-u", "0", "-v", f"{volume}:/data", "--entrypoint", "/opt/tandemmq/bin/python",
-        image, "-c", "import os; os.chown('/data', 0, 0); os.chmod('/data', 0o755)",
+        image, "-c", own,
     )  # fmt: skip
-    with pytest.raises(DockerFailed) as refused:
-        docker("run", "--rm", "-v", f"{volume}:/data", image, *BROKER)
-    assert "/data/store" in str(refused.value)
-    assert "Permission denied" in str(refused.value)
-    assert "Traceback" not in str(refused.value)
+    with started(image, "-v", f"{volume}:/data", "--", *BROKER) as container:
+        until(
+            lambda: not inspected("container", container)["State"]["Running"], 30, "it is refused"
+        )
+        assert inspected("container", container)["State"]["ExitCode"] == ExitCode.STORE_UNUSABLE
+        (line,) = said(container).splitlines()[-1:]
+    assert "/data" in line
+    assert "Permission denied" in line
+    assert "here 10001" in line
 
 
 def test_no_image_is_made_without_the_compiled_modules(image: str) -> None:
