@@ -14,12 +14,10 @@ class ExitCode(enum.IntEnum):
     BAD_CONFIG = 3  # a setting or a settings file cannot be used
     UNREACHABLE = 4  # no name server answers, or the topic has no broker
     UNSOUND = 5  # the store was read and something in it is damaged
-    NOT_RUNNING = 6  # a process of the local cluster is not running or not registered
+    NOT_RUNNING = 6  # a process is not running, not registered, or a replica without a role
     NOT_STOPPED = 7  # a process still runs after it was asked to stop
     PORT_TAKEN = 8  # another process listens there, or the address is not ours
-    STORE_UNUSABLE = (
-        9  # locked by another broker, not a store, unreadable, or RocketMQ left work open in it
-    )
+    STORE_UNUSABLE = 9  # of another broker or user, unreadable, full, or RocketMQ left work open
     DISK_FAILED = 10  # fdatasync failed: what the disk holds is unknown, see docs/operations.md
     MISSING = 11  # something that must be installed or given is not there
     NOT_FOUND = 12  # the message, group or setting that was asked for does not exist
