@@ -75,7 +75,7 @@ def test_brokers_start_with_what_compose_gives_them(mode: str) -> None:
             continue
         properties = settings_of(service, mounted({**service, **over.get(name, {})}))
         config = BrokerConfig.from_properties(properties, as_rocketmq=True)
-        assert config.role.name == f"{mode.upper()}_MASTER"
+        assert config.mode.value == {"sync": "S0", "async": "A0"}[mode]
         assert name.startswith(config.name)
         own = service["networks"]["tandem"]["ipv4_address"]
         assert (config.ha_ip, config.advertised_ip) == (own, ""), "guessed: it has no other"
