@@ -61,7 +61,7 @@ NAME_SERVER_CODES_BY_BROKER = {
 #: what a broker writes sooner or later, whatever comes in
 ORDINARY_FILES = re.compile(
     r"checkpoint|queuestate|consumequeue|index(/\d{17})?|commitlog/\d{20}"
-    r"|config/(consumerOffset|delayOffset|deletedTopics|subscriptionGroup|topics)\.json"
+    r"|config/(consumerOffset|delayOffset|deletedTopics|queueLocks|subscriptionGroup|topics)\.json"
     r"|consumequeue/(%RETRY%Known|%DLQ%Known|Known|SCHEDULE_TOPIC_XXXX)(/\d+(/\d{20})?)?"
 )
 
