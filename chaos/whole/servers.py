@@ -14,6 +14,7 @@ from tandemmq.cluster.broker import broker as broker_module
 from tandemmq.cluster.broker import serving as broker_serving
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.settings.config import BrokerConfig
+from tandemmq.cluster.broker.standing import replicagroup  # noqa: F401 - a start would load it in every seed
 from tandemmq.cluster.broker.transactions.halves import Half
 from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.client import Admin, ClientConfig, ClientError

@@ -18,7 +18,7 @@ from tandemmq.chaos.whole.calls import Killed
 from tandemmq.chaos.whole.loop import TurnLoop
 from tandemmq.chaos.whole.wires import Wires
 
-WALL_US: Final = 1_700_000_000_000_000
+WALL_US: Final = 1_699_999_200_000_000  # an hour begins: timers are counted from there
 BLOCKS: Final = 1_000_000  # of a simulated file system
 REAL_CALLS: Final = {name: getattr(os, name) for name in CALLS}
 Main = Callable[[], Coroutine[Any, Any, None]]
