@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -29,6 +31,7 @@ from tandemmq.replication.config import Mode
 
 MEMORY: Final = Path("/dev/shm")  # files there are what the page cache is elsewhere
 EVENTS: Final = 2000
+CPU_S_MAX: Final = 60  # of a seed, which takes a fifth of a second: something goes round and round
 
 Plant = Callable[[], None]
 """Makes the code worse, once, before anything runs."""
@@ -103,11 +106,25 @@ def _begin(run: SeedRun) -> tuple[int, int]:
         os.close(writes)
         return reads, pid
     gc.disable()  # a seed is over before it pays; and nothing that was killed may be cleaned up
-    outcome = _outcome(run)
-    with os.fdopen(writes, "wb") as pipe:
-        pipe.write(msgspec.msgpack.encode(outcome))
-    sys.stdout.flush()
-    os._exit(0)
+    directory = MEMORY if MEMORY.is_dir() else None
+    root = Path(tempfile.mkdtemp(prefix=f"tandem-whole-{run.seed}-", dir=directory))
+    found = SeedOutcome(run.seed)
+
+    def end() -> NoReturn:
+        shutil.rmtree(root, ignore_errors=True)
+        with os.fdopen(writes, "wb") as pipe:
+            pipe.write(msgspec.msgpack.encode(found))
+        sys.stdout.flush()
+        os._exit(0)
+
+    def spins(number: int, frame: FrameType | None) -> None:
+        found.promise, found.finding = "SPINS", "".join(traceback.format_stack(frame))
+        end()
+
+    signal.signal(signal.SIGPROF, spins)
+    signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
+    _play_whole(run, root, found)
+    end()
 
 
 @functools.cache
@@ -126,21 +143,16 @@ def _learn_shapes() -> None:
                 msgspec.json.Decoder(kind)
 
 
-def _outcome(run: SeedRun) -> SeedOutcome:
+def _play_whole(run: SeedRun, root: Path, found: SeedOutcome) -> None:
     cpu_s = time.process_time
     logging.getLogger("tandemmq").setLevel(logging.CRITICAL + 1)
-    directory = MEMORY if MEMORY.is_dir() else None
-    root = Path(tempfile.mkdtemp(prefix=f"tandem-whole-{run.seed}-", dir=directory))
-    found = SeedOutcome(run.seed)
     try:
         if run.plant is not None:
             run.plant()
         _play(run, root, found)
     except Exception as problem:  # in the simulation itself, or in what it calls: a finding, too
         found.promise, found.finding = "BROKEN", "".join(traceback.format_exception(problem))
-    shutil.rmtree(root, ignore_errors=True)
     found.cpu_s = cpu_s()
-    return found
 
 
 def _play(run: SeedRun, root: Path, found: SeedOutcome) -> None:

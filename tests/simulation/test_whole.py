@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from shellbugs import PLANTED, PlantedBug
 
+from tandemmq.chaos.whole import seeds
 from tandemmq.chaos.whole.__main__ import main
 from tandemmq.chaos.whole.seeds import SeedOutcome, SeedRun, run_seed, run_seeds, shrunk
 
@@ -29,6 +30,7 @@ KEPT = [
     pytest.param(
         SeedRun(44), id="a producer never heard of the new master before its topic existed"
     ),
+    pytest.param(SeedRun(349), id="slots without their log were walked without end"),
 ]
 
 
@@ -67,6 +69,19 @@ def test_a_bug_of_shells_is_found(bug: PlantedBug) -> None:
     found = next((each for each in run_seeds(runs, jobs=1) if each.promise), None)
     assert found is not None, f"not in {len(seeds)} seeds"
     assert found.promise in bug.breaks, found.finding
+
+
+def test_a_seed_that_goes_round_and_round_is_found_and_told_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def circle() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(seeds, "CPU_S_MAX", 0.5)
+    outcome = run_seed(SeedRun(1, plant=circle))
+    assert outcome.promise == "SPINS"
+    assert "in circle" in outcome.finding
 
 
 def test_a_failing_seed_is_shrunk_to_faults_that_matter() -> None:

@@ -150,9 +150,12 @@ class PendingTimers:
         return how
 
     def _derive_anew(self, why: str) -> str:
+        """Nothing of before stays, whatever the queue has by now: slots that a power cut left without their log would
+        point into the one that begins here."""
         queue = self._store.queue(names.TIMER_TOPIC, 0)
         if why or (queue is not None and queue.max_offset > queue.min_offset):
             log.warning("timer wheel is derived anew why=%s", why or "there is no timer log")
+        if self.wheel.path.exists() or self.log.directory.exists():
             self.log.clear()
             self.wheel.clear()
         self.enqueued = 0
@@ -365,7 +368,7 @@ class PendingTimers:
         position = self.wheel.slot(slot_ms).last
         while position != NO_UNIT:
             unit = self.log.unit(position)
-            if unit is None or unit.slot_ms != slot_ms:
+            if unit is None or unit.slot_ms != slot_ms or unit.previous >= position:
                 if position >= self.log.start:
                     raise CorruptFile(
                         f"{self.log.directory} is damaged at {position}, a start derives it anew"
