@@ -518,6 +518,7 @@ def with_disk(disk: type[Disk], broker: type[Broker] = Broker) -> Parts:
 
 class Unclean(ElectsAnybody):
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.unclean = True
 
 
