@@ -1,54 +1,173 @@
-"""Every test, in three lanes side by side: `python tests/lanes.py`; arguments are passed to each.
+"""Every test, in four lanes side by side: `python tests/lanes.py`; arguments are passed to each run of pytest.
 
 Stock brokers and clients mostly wait: for their JVMs, and by RocketMQ's own pace. What only computes takes what
-the other two leave of the processors, or their times would be its doing.
+the others leave of the processors, or their times would be its doing. A lane that is through with its own takes of
+what any of them can do, until nothing is left: the whole takes as long as the work, not as the longest lane.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from tandemmq.java import VERSIONS, JavaFailed, classpath, java_missing
 
 TESTS: Final = Path(__file__).parent
-STOCK: Final = ["compat"]
-COMPUTING: Final = ["simulation", "chaos", "spark"]
-LAST: Final = "system"
-#: what another command runs: make compose-test
-APART: Final = {"deploy"}
+ROOT: Final = TESTS.parent
+#: what some lane does alone, or what is shared out: everything else is the first lane's
+COMPUTING: Final = ("simulation", "chaos")
+SPARK: Final = "spark"
+STOCK: Final = "compat"
+SYSTEM: Final = "system"
+CONTAINERS: Final = "deploy"
+#: folders of one run each, with a cluster of their own
+WHOLE: Final = ("console", "metrics")
+#: in tests/compat: RocketMQ's own brokers and controllers run beside ours; the other files have its clients
+STOCK_SERVERS: Final = (
+    "test_compatibility_page.py", "test_controller_tools.py", "test_java_controller.py", "test_java_fork.py",
+    "test_java_master_restarts.py", "test_java_replica.py", "test_java_slave.py", "test_java_store.py",
+    "test_mixed_groups.py", "test_moving.py", "test_mqadmin_of_our_client.py", "test_our_client.py", "test_restarts.py",
+)  # fmt: skip
+#: files of tests/system that take minutes: first, or the last lane would be at one of them alone
+LONG: Final = (
+    "test_chaos_runs.py",
+    "test_group_campaigns.py",
+    "test_backup.py",
+    "test_upgrade.py",
+    "test_hostile_peers.py",
+)
+SYSTEM_FILES_AT_ONCE: Final = 4
 #: of each lane, its own: two that look at once would find the same port free
-PORTS: Final = {"ours": "20000-24000", "stock": "24000-28000", "computing": "28000-31000"}
+PORTS: Final = {
+    "ours": "20000-23000", "clients": "23000-26000", "servers": "26000-29000", "computing": "29000-32000",
+}  # fmt: skip
+#: stores are preallocated files; brokers on a disk that is nearly full rightly refuse to store
+ROOM_BYTES: Final = 25 << 30
+FULL_PERCENT: Final = 90
+NO_TESTS: Final = 5  # pytest's exit code where -k or -m leaves none
 
 
-def lanes() -> dict[str, list[str]]:
-    """The directories of each lane, in the order in which they are run. The first one's output is shown as it comes."""
+class Work(NamedTuple):
+    """One process: pytest on some paths below tests/, or the script that starts a docker daemon for its tests."""
+
+    what: str
+    paths: tuple[str, ...]
+    containers: bool = False
+
+
+@dataclass
+class Lane:
+    """One process at a time, and what its processes printed."""
+
+    name: str
+    own: list[Work]
+    output: IO[str]
+    codes: list[tuple[str, int]] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+
+class Shared:
+    """What is left for whoever has nothing of its own to do."""
+
+    def __init__(self, work: Sequence[Work]) -> None:
+        self._left = list(work)
+        self._lock = threading.Lock()
+        self.stopped = False
+
+    def take(self) -> Work | None:
+        with self._lock:
+            return self._left.pop(0) if self._left and not self.stopped else None
+
+
+def own_work() -> dict[str, list[Work]]:
+    """What each lane does first. Every folder of tests/ that is not named above is the first one's."""
     found = {each.relative_to(TESTS).parts[0] for each in TESTS.rglob("test_*.py")}
-    others = sorted(found - {LAST, *STOCK, *COMPUTING} - APART)
-    return {"ours": [*others, LAST], "stock": STOCK, "computing": COMPUTING}
+    others = sorted(found - {SYSTEM, STOCK, SPARK, CONTAINERS, *COMPUTING, *WHOLE})
+    stock = sorted(each.name for each in (TESTS / STOCK).glob("test_*.py"))
+    servers = [f"{STOCK}/{each}" for each in stock if each in STOCK_SERVERS]
+    clients = [f"{STOCK}/{each}" for each in stock if each not in STOCK_SERVERS]
+    return {
+        "ours": [Work("units", tuple(others))],
+        "clients": [Work("stock clients", tuple(clients)), Work(SPARK, (SPARK,))],
+        "servers": [Work("stock servers", tuple(servers))],
+        "computing": [Work("computing", COMPUTING)],
+    }
 
 
-def command(lane: str, directories: list[str], more: list[str]) -> list[str]:
-    pytest = [sys.executable, "-m", "pytest", "-q", "--durations=15"]
-    cache = f"cache_dir={TESTS.parent / '.pytest_cache' / lane}"
-    nice = ["nice", "-n", "10"] if lane == "computing" else []
-    return [*nice, *pytest, "-o", cache, *more, *(f"tests/{each}" for each in directories)]
+def shared_work() -> list[Work]:
+    """What any lane can do, the longest first."""
+    files = sorted(each.name for each in (TESTS / SYSTEM).glob("test_*.py"))
+    long = [each for each in LONG if each in files]
+    short = [each for each in files if each not in LONG]
+    whole = [each for each in WHOLE if any((TESTS / each).rglob("test_*.py"))]
+    containers = [Work(CONTAINERS, (), containers=True)] if daemon_possible() else []
+    return [
+        *containers,
+        *(Work(each, (f"{SYSTEM}/{each}",)) for each in long),
+        *(Work(each, (each,)) for each in whole),
+        *(
+            Work(", ".join(some), tuple(f"{SYSTEM}/{each}" for each in some))
+            for some in (
+                short[at : at + SYSTEM_FILES_AT_ONCE]
+                for at in range(0, len(short), SYSTEM_FILES_AT_ONCE)
+            )
+        ),
+    ]
 
 
-def start(
-    lane: str, directories: list[str], more: list[str], output: IO[str] | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command(lane, directories, more), cwd=TESTS.parent, stdout=output,
-        stderr=None if output is None else subprocess.STDOUT,
-        env={**os.environ, "TANDEM_PORTS": PORTS[lane]},
-    )  # fmt: skip
+def daemon_possible() -> bool:
+    """Whether tests/deploy/run.py finds a docker daemon or may start one."""
+    if os.geteuid() == 0:
+        return True
+    asked = shutil.which("docker") and subprocess.run(
+        ["docker", "info"], capture_output=True, check=False
+    )
+    if asked and asked.returncode == 0:
+        return True
+    print(
+        "skipped: tests/deploy: no docker daemon answers, and only root can start one", flush=True
+    )
+    return False
+
+
+def command(lane: str, work: Work, more: Sequence[str]) -> list[str]:
+    cache = ["-o", f"cache_dir={ROOT / '.pytest_cache' / lane}"]
+    if work.containers:
+        return [sys.executable, "tests/deploy/run.py", *cache, *more]
+    nice = ["nice", "-n", "10"] if work.paths == COMPUTING else []
+    pytest = [sys.executable, "-m", "pytest", "-q", "--durations=10", *cache, *more]
+    return [*nice, *pytest, *(f"tests/{each}" for each in work.paths)]
+
+
+def run_lane(lane: Lane, shared: Shared, more: Sequence[str], began_s: float) -> None:
+    """Its own work, then what is left. What each run printed is in `lane.output`."""
+    while (work := lane.own.pop(0) if lane.own else shared.take()) is not None:
+        started_s = time.monotonic()
+        lane.output.write(f"======== {work.what}\n")
+        lane.output.flush()
+        lane.process = subprocess.Popen(
+            command(lane.name, work, more), cwd=ROOT, stdout=lane.output, stderr=subprocess.STDOUT,
+            env={**os.environ, "TANDEM_PORTS": PORTS[lane.name]},
+        )  # fmt: skip
+        code = lane.process.wait()
+        lane.codes.append((work.what, 0 if code == NO_TESTS and more else code))
+        now_s = time.monotonic()
+        print(
+            f"{now_s - began_s:.0f} s, {lane.name}: {work.what}: {code} after {now_s - started_s:.0f} s",
+            flush=True,
+        )
+        if shared.stopped:
+            return
 
 
 def fetch_rocketmq() -> None:
@@ -59,30 +178,54 @@ def fetch_rocketmq() -> None:
                 classpath(version)
 
 
-def main(more: list[str]) -> int:
-    began = time.monotonic()
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[None]:
+    """One for all that tests leave, removed with it; told before, not by a hundred tests, when there is no room."""
+    disk = shutil.disk_usage(tempfile.gettempdir())
+    used_percent = 100 * (disk.total - disk.free) // disk.total
+    if disk.free < ROOM_BYTES or used_percent >= FULL_PERCENT:
+        raise SystemExit(
+            f"{tempfile.gettempdir()} has {disk.free >> 30} GiB free and is {used_percent} % full: tests need "
+            f"{ROOM_BYTES >> 30} GiB, and brokers refuse to store on a nearly full disk. Make room, or set TMPDIR."
+        )
+    with tempfile.TemporaryDirectory(prefix="tandem-tests-", ignore_cleanup_errors=True) as where:
+        os.environ["TMPDIR"] = where
+        yield
+
+
+def main(more: Sequence[str]) -> int:
+    began_s = time.monotonic()
     fetch_rocketmq()
-    shown, *behind = lanes().items()
-    codes: dict[str, int] = {}
-    with contextlib.ExitStack() as stack:
-        kept = {lane: stack.enter_context(tempfile.TemporaryFile("w+")) for lane, _ in behind}
-        print(f"beside what follows, printed at the end: {', '.join(kept)}", flush=True)
-        running = {lane: start(lane, which, more, kept[lane]) for lane, which in behind}
+    shared = Shared(shared_work())
+    with temporary_directory(), contextlib.ExitStack() as stack:
+        lanes = [
+            Lane(name, own, stack.enter_context(tempfile.TemporaryFile("w+")))
+            for name, own in own_work().items()
+        ]
+        threads = [
+            threading.Thread(target=run_lane, args=(each, shared, more, began_s)) for each in lanes
+        ]
+        print(f"{len(lanes)} lanes; what their tests print comes at the end", flush=True)
         try:
-            running[shown[0]] = start(*shown, more, None)
-            for lane in (shown[0], *kept):
-                codes[lane] = running[lane].wait()
-                if lane in kept:
-                    kept[lane].seek(0)
-                    sys.stdout.write(kept[lane].read())
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
         finally:
-            for process in running.values():
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
-    ended = ", ".join(f"{lane} {code}" for lane, code in codes.items())
-    print(f"all lanes: {time.monotonic() - began:.0f} s, {ended}", flush=True)
-    return next(filter(None, codes.values()), 0)
+            shared.stopped = True
+            for lane in lanes:
+                if lane.process is not None and lane.process.poll() is None:
+                    lane.process.terminate()
+            for thread in threads:
+                thread.join()
+        for lane in lanes:
+            lane.output.seek(0)
+            shutil.copyfileobj(lane.output, sys.stdout)
+    failed = [(what, code) for lane in lanes for what, code in lane.codes if code]
+    print(f"all lanes: {time.monotonic() - began_s:.0f} s", flush=True)
+    for what, code in failed:
+        print(f"failed with {code}: {what}", flush=True)
+    return failed[0][1] if failed else 0
 
 
 if __name__ == "__main__":
