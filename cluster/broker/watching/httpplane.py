@@ -5,7 +5,8 @@
     GET /commitlog                            the log's files; /commitlog/START: bytes of one (Range)
     GET /consumequeue                         the queues' files; /consumequeue/TOPIC/QUEUE/START: bytes
     GET /index                                the index files; /index/NAME: bytes
-    GET /config/consumerOffset.json           and delayOffset.json: progress as it was last saved
+    GET /config/consumerOffset.json           and delayOffset.json: progress as it was last saved;
+                                              topics.json, subscriptionGroup.json, deletedTopics.json
 
 Everything but a bare /healthz wants `Authorization: Bearer TOKEN`. Log bytes end at what is confirmed,
 with ?upto=end where the log ends. Names are matched whole and never become paths otherwise. Bytes go from
@@ -59,7 +60,10 @@ _INDEX: Final = re.compile(r"[0-9]{17}", re.ASCII).fullmatch
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII).fullmatch
 _QUEUE: Final = re.compile(r"[0-9]{1,9}", re.ASCII).fullmatch
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII).fullmatch
-_TABLES: Final = frozenset({"consumerOffset.json", "delayOffset.json", "deletedTopics.json"})
+_TABLES: Final = frozenset(
+    f"{name}.json"
+    for name in ("consumerOffset", "delayOffset", "deletedTopics", "topics", "subscriptionGroup")
+)
 
 
 class ByteRange(NamedTuple):
