@@ -17,6 +17,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from tandemmq.cluster.remoting._scan cimport (
     ESCAPED, NOT_ASCII, Bytes, Text, after_blanks, get16, get32, is_word, put32, put_bytes, read_int, read_number, read_text,
+    tandem_plain_bytes,
 )
 from tandemmq.storage._record cimport LAYOUT, DraftFields, LogTail, QueueTail
 
@@ -258,7 +259,15 @@ cdef Py_ssize_t unescape(const Text* text, unsigned char* out) noexcept nogil:
     cdef unsigned char* start = out
     cdef unsigned char byte
     cdef int unit, digit, i
+    cdef size_t plain
     while at < end:
+        plain = tandem_plain_bytes(at, <size_t>(end - at))
+        if plain:
+            memcpy(out, at, plain)
+            at += plain
+            out += plain
+            if at == end:
+                break
         byte = at[0]
         at += 1
         if byte != 92:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from messagekit import FakeClock, FakeConnection, Kit, decode_frames, java_frame, open_kit, send_ext
+from messagekit import (
+    UNIQUE,
+    FakeClock,
+    FakeConnection,
+    Kit,
+    decode_frames,
+    java_frame,
+    open_kit,
+    send_ext,
+)
 
 from tandemmq.cluster.broker.sending import sendpath
 from tandemmq.cluster.broker.sending.acks import Overdue
@@ -456,6 +465,36 @@ SCRAPS += [
     b"\x02",
     b'"e":"1",',
 ]
+
+
+#: what a header's text may hold at any place, as it lies in the frame: the compiled form reads eight bytes at a time
+MARKS = [b"\\n", b"\\u0041", b'\\"', b"\\\\", b"\xc3\xa4", b"\xf0\x9f\x99\x82", b"\x7f", b" "]
+BROKEN_MARKS = [b"\x1f", b"\x00", b"\x80", b'"', b"\\x"]
+
+
+def with_mark(before: int, mark: bytes, after: int) -> bytes:
+    plain = java_frame(
+        310, send_ext(properties=f"KEYS\x01MARK\x02UNIQ_KEY\x01{UNIQUE}\x02"), b"body"
+    )
+    header_size = int.from_bytes(plain[4:8], "big")
+    header = plain[8 : 8 + header_size].replace(b"MARK", b"k" * before + mark + b"k" * after)
+    body = plain[8 + header_size :]
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def test_a_mark_is_seen_at_every_place_of_a_word(tmp_path: Path) -> None:
+    frames = [
+        with_mark(at, mark, after) for mark in MARKS for at in range(17) for after in (0, 1, 9)
+    ]
+    # the first one opens the log, the long way
+    assert assert_alike(tmp_path, [b"".join(frames)]) == [len(frames) - 1] * len(KINDS)
+
+
+@pytest.mark.parametrize("mark", BROKEN_MARKS)
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 9])
+def test_a_broken_text_is_left_wherever_it_breaks(tmp_path: Path, mark: bytes, at: int) -> None:
+    sound = with_mark(at, b" ", 9)
+    assert assert_alike(tmp_path, [sound + sound + with_mark(at, mark, 9)]) == [1] * len(KINDS)
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:
