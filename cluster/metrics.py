@@ -1,275 +1,200 @@
-"""Every metric there is, in one table, and the page that Prometheus reads them from."""
+"""The page that Prometheus reads a process' metrics from, made between other work. The rows: metrictable.py."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
 
+from tandemmq.cluster.histogram import Histogram
 from tandemmq.cluster.httplog import http_logger
+from tandemmq.cluster.metrictable import METRICS, Metric
+from tandemmq.cluster.processmeasures import process_readers
+
+__all__ = [
+    "METRICS",
+    "SERIES_MAX",
+    "Metric",
+    "MetricPage",
+    "MetricTable",
+    "Reader",
+    "exposition",
+    "page",
+]
 
 log = logging.getLogger(__name__)
 
 #: rows of one metric that are shown; a page of a broker with a million topics helps nobody
 SERIES_MAX: Final = 5_000
+ROWS_AT_ONCE: Final = 32  # then others may have their turn
+SLICE_S: Final = 0.001  # of the loop's time, in one go
+DEAR_S: Final = 0.02  # a page that cost so much is given again to who asks at once
+DEAR_TIMES: Final = 10  # for so many times what it cost: all scrapes take a tenth of a core at most
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Reading = Iterable[tuple[tuple[str, ...], float]]
+Reading = Iterable[tuple[tuple[str, ...], float | Histogram]]
 Reader = Callable[[], Reading]
+"""Values by labels. Others run between any two of them: it must go over copies of what may change meanwhile."""
 
 
-class Metric(NamedTuple):
-    """One metric. `labels` are its own, beside the base labels that all have.
-
-    A counter's name ends in _total. Names that begin with rocketmq_ are those RocketMQ
-    publishes, with its units.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    unit: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-_TOPIC = ("topic", "message_type", "is_system")
-_GROUP_TOPIC = ("topic", "consumer_group", "is_system")
-_LAG = ("consumer_group", "topic", "is_retry", "is_system")
-_STORE = ("storage_type", "storage_medium")
-_REPLICA_GROUP = ("broker",)
-
-METRICS: Final = (
-    Metric("rocketmq_broker_permission", "gauge", "", "brokerPermission: 4 read, 2 write, 6 both"),
-    Metric("rocketmq_topic_number", "gauge", "", "topics of this broker, system topics included"),
-    Metric("rocketmq_consumer_group_number", "gauge", "", "subscription groups of this broker"),
-    Metric("rocketmq_messages_in_total", "counter", "", "messages stored", _TOPIC),
-    Metric("rocketmq_half_messages", "gauge", "", "transactions not ended yet", ("topic",)),
-    Metric("rocketmq_commit_messages_total", "counter", "", "transactions committed", ("topic",)),
-    Metric(
-        "rocketmq_rollback_messages_total", "counter", "", "transactions rolled back", ("topic",)
-    ),
-    Metric("rocketmq_messages_out_total", "counter", "", "messages handed to pulls", _GROUP_TOPIC),
-    Metric("rocketmq_throughput_out_total", "counter", "", "bytes handed to pulls", _GROUP_TOPIC),
-    Metric(
-        "rocketmq_producer_connections",
-        "gauge",
-        "",
-        "connections that registered as producers",
-        ("language", "version", "protocol_type"),
-    ),
-    Metric(
-        "rocketmq_consumer_connections",
-        "gauge",
-        "",
-        "connections that registered as consumers",
-        ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
-    ),
-    Metric("rocketmq_consumer_lag_messages", "gauge", "", "messages not yet committed", _LAG),
-    Metric("rocketmq_consumer_inflight_messages", "gauge", "", "pulled, not yet committed", _LAG),
-    Metric("rocketmq_consumer_ready_messages", "gauge", "", "messages not yet pulled", _LAG),
-    Metric("rocketmq_storage_size_bytes", "gauge", "bytes", "bytes of the log", _STORE),
-    Metric(
-        "rocketmq_storage_flush_behind_bytes", "gauge", "bytes", "bytes not yet flushed", _STORE
-    ),
-    Metric(
-        "rocketmq_storage_dispatch_behind_bytes",
-        "gauge",
-        "bytes",
-        "bytes of the log not yet in queues",
-        _STORE,
-    ),
-    Metric(
-        "rocketmq_storage_message_reserve_time_milliseconds",
-        "gauge",
-        "milliseconds",
-        "age of the oldest message",
-        _STORE,
-    ),
-    Metric("tandem_appended_messages_total", "counter", "", "messages written to the log"),
-    Metric("tandem_appended_bytes_total", "counter", "bytes", "bytes written to the log"),
-    Metric("tandem_store_writable", "gauge", "", "1 while the store takes messages"),
-    Metric(
-        "tandem_unsafe_answers_total",
-        "counter",
-        "",
-        "answers for messages that are stored, but perhaps not safe",
-        ("code",),
-    ),
-    Metric("tandem_waiting_answer_bytes", "gauge", "bytes", "answers held until the disk has it"),
-    Metric(
-        "tandem_clock_steps_total", "counter", "", "steps of the wall clock by a second or more"
-    ),
-    Metric("tandem_unread_output_bytes", "gauge", "bytes", "answers that clients have not read"),
-    Metric(
-        "tandem_unread_cut_off_total", "counter", "", "connections cut off for all unread output"
-    ),
-    Metric("tandem_held_pulls", "gauge", "", "pulls that wait for a message"),
-    Metric("tandem_connections", "gauge", "", "open connections", ("port",)),
-    Metric("tandem_requests_total", "counter", "", "requests beside the short path", ("port",)),
-    Metric(
-        "tandem_refused_requests_total",
-        "counter",
-        "",
-        "heartbeats, pulls, sends and their like that were refused; the log names the clients",
-        ("request", "code"),
-    ),
-    Metric(
-        "tandem_access_refused_total",
-        "counter",
-        "",
-        "requests that access control refused; the log names the clients",
-        ("reason",),
-    ),
-    Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
-    Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
-    Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
-    Metric("tandem_role", "gauge", "", "1 for what this broker is in its group", ("role",)),
-    Metric(
-        "tandem_epoch",
-        "gauge",
-        "",
-        "epoch in which this broker is master, or that of the master it follows",
-    ),
-    Metric(
-        "tandem_log_end_bytes", "gauge", "bytes", "log offset of the next message: its sequence id"
-    ),
-    Metric("tandem_confirmed_bytes", "gauge", "bytes", "log offset below which consumers may read"),
-    Metric("tandem_slaves", "gauge", "", "slaves connected to this master"),
-    Metric("tandem_slaves_in_sync", "gauge", "", "of them, those that are near enough"),
-    Metric(
-        "tandem_slave_lag_bytes", "gauge", "bytes", "log that a slave does not have yet", ("slave",)
-    ),
-    Metric(
-        "tandem_slave_lag_seconds",
-        "gauge",
-        "seconds",
-        "how long ago this log was as long as the slave's is",
-        ("slave",),
-    ),
-    Metric("tandem_stream_up", "gauge", "", "1 while this slave receives its master's log"),
-    Metric("tandem_stream_connects_total", "counter", "", "streams from masters since the start"),
-    Metric(
-        "tandem_tables_copied_seconds",
-        "gauge",
-        "seconds",
-        "since a slave's tables were last compared with its master's, all of them",
-    ),
-    Metric(
-        "tandem_progress_ahead",
-        "gauge",
-        "",
-        "queues of groups whose progress here the master does not know yet",
-    ),
-    Metric("tandem_readers_sent_away_total", "counter", "", "readers this master sent to a slave"),
-    Metric(
-        "tandem_readers_moved_total",
-        "counter",
-        "",
-        "pulls from beyond what a loss left, moved back",
-    ),
-    Metric("tandem_readers_lost_total", "counter", "", "pulls for what this slave does not have"),
-    Metric("tandem_lease_seconds", "gauge", "seconds", "this master's lease, if it is not renewed"),
-    Metric("tandem_sync_set_size", "gauge", "", "replicas in the set, this master included"),
-    Metric("tandem_set_aside_messages", "gauge", "", "messages cut off this log, kept in files"),
-    Metric("tandem_alarms", "gauge", "", "what a person must look at; the runtime table says what"),
-    Metric("tandem_controller_leading", "gauge", "", "1 while this controller decides"),
-    Metric("tandem_controller_store_failing", "gauge", "", "1 while nothing can be made durable"),
-    Metric("tandem_controller_records_written_total", "counter", "", "decisions made durable"),
-    Metric(
-        "tandem_controller_unclean_allowed",
-        "gauge",
-        "",
-        "1 while enableElectUncleanMaster lets an election lose confirmed messages",
-    ),
-    Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
-    Metric("tandem_controller_masters", "gauge", "", "1: it has a serving master", _REPLICA_GROUP),
-    Metric("tandem_controller_replicas", "gauge", "", "replicas that are known", _REPLICA_GROUP),
-    Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
-    Metric(
-        "tandem_controller_in_sync_replicas",
-        "gauge",
-        "",
-        "replicas that hold everything confirmed",
-        _REPLICA_GROUP,
-    ),
-    Metric(
-        "tandem_controller_suspects",
-        "gauge",
-        "",
-        "replicas that may have lost what they had and have not caught up",
-        _REPLICA_GROUP,
-    ),
-    Metric(
-        "tandem_controller_elections_total",
-        "counter",
-        "",
-        "masters elected, lossy elections included",
-        _REPLICA_GROUP,
-    ),
-    Metric(
-        "tandem_controller_lossy_elections_total",
-        "counter",
-        "",
-        "elections that may have lost confirmed messages",
-        _REPLICA_GROUP,
-    ),
-    Metric(
-        "tandem_controller_failed_elections_total",
-        "counter",
-        "",
-        "times that nobody could be elected",
-        _REPLICA_GROUP,
-    ),
-)
-
-
-class MetricTable(Collector):
+class MetricTable:
     """Reads every metric when somebody looks.
 
     readers   one for each metric it has: a name that METRICS lacks is our bug
     base      labels that every series carries
+    prepare   run before the readers of each page, step by step: what several of them share
     """
 
-    def __init__(self, readers: Mapping[str, Reader], base: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        readers: Mapping[str, Reader],
+        base: Mapping[str, str],
+        prepare: Callable[[], Iterable[object]] = tuple,
+    ) -> None:
         known = {metric.name: metric for metric in METRICS}
         assert readers.keys() <= known.keys(), readers.keys() - known.keys()
-        self._readers = [(known[name], reader) for name, reader in readers.items()]
-        self._base = dict(base)
+        self.base = dict(base)
+        self._families = [_Family(known[name], base, reader) for name, reader in readers.items()]
+        self._prepare = prepare
 
-    def collect(self) -> Iterable[Family]:
-        for metric, reader in self._readers:
-            family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            found = family(metric.name, metric.help, labels=[*self._base, *metric.labels])
-            for count, (labels, value) in enumerate(reader()):
-                if count >= SERIES_MAX:
-                    break
-                found.add_metric([*self._base.values(), *labels], value)
-            yield found
+    def parts(self) -> Iterator[str]:
+        """The page in pieces, some of them empty: after each of them others may have their turn."""
+        for _ in self._prepare():
+            yield ""
+        for family in self._families:
+            yield from family.parts()
+
+
+class _Family:
+    """One metric and how its lines are written; labels in the order of their names."""
+
+    def __init__(self, metric: Metric, base: Mapping[str, str], reader: Reader) -> None:
+        self._metric = metric
+        self._reader = reader
+        values = {name: _escaped(value).replace("%", "%%") for name, value in base.items()}
+        places = {name: place for place, name in enumerate(metric.labels)}
+        names = sorted([*values, *places])
+        self._order = [places[name] for name in names if name in places]
+        self._labels = ",".join(f'{name}="{values.get(name, "%s")}"' for name in names)
+        self._head = (
+            f"# HELP {metric.name} {_escaped(metric.help)}\n# TYPE {metric.name} {metric.kind}\n"
+        )
+
+    def parts(self) -> Iterator[str]:
+        yield self._head
+        write = self._buckets if self._metric.kind == "histogram" else self._line
+        lines: list[str] = []
+        for count, (labels, value) in enumerate(self._reader()):
+            if count >= SERIES_MAX:
+                break
+            lines += write([_escaped(labels[place]) for place in self._order], value)
+            if len(lines) >= ROWS_AT_ONCE:
+                yield "".join(lines)
+                lines.clear()
+        yield "".join(lines)
+
+    def _line(self, labels: list[str], value: float | Histogram) -> Iterable[str]:
+        assert not isinstance(value, Histogram), self._metric.name
+        shown = f"{{{self._labels % tuple(labels)}}}" if self._labels else ""
+        return (f"{self._metric.name}{shown} {float(value)!r}\n",)
+
+    def _buckets(self, labels: list[str], value: float | Histogram) -> Iterable[str]:
+        assert isinstance(value, Histogram), self._metric.name
+        metric, shown = self._metric, self._labels % tuple(labels)
+        comma = "," if shown else ""
+        below = value.below(metric.bounds)
+        ends = [repr(bound / metric.scale) for bound in metric.bounds]
+        yield from (
+            f'{metric.name}_bucket{{{shown}{comma}le="{end}"}} {count}\n'
+            for end, count in zip([*ends, "+Inf"], below, strict=True)
+        )
+        shown = f"{{{shown}}}" if shown else ""
+        yield f"{metric.name}_sum{shown} {value.sum / metric.scale!r}\n"
+        yield f"{metric.name}_count{shown} {below[-1]}\n"
+
+
+def _escaped(text: str) -> str:
+    if "\\" in text or "\n" in text or '"' in text:
+        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return text
 
 
 def page(table: MetricTable) -> bytes:
-    """The text that Prometheus reads."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(table)
-    return generate_latest(registry)
+    """The text that Prometheus reads, at once."""
+    return "".join(table.parts()).encode()
+
+
+class MetricPage:
+    """The text that Prometheus reads, made in slices of the loop's time.
+
+    Who asks while it is made gets the same. One that was dear stays for a while: a Prometheus that asks every second
+    costs no more than one that does not.
+
+    tables  of all that this process is, at least one; no metric is in two of them
+    """
+
+    def __init__(self, tables: Sequence[MetricTable]) -> None:
+        process = {**process_readers(), "tandem_scrape_seconds": self._cost}
+        self._tables = (*tables, MetricTable(process, tables[0].base))
+        self._making: asyncio.Task[bytes] | None = None
+        self._kept = b""
+        self._kept_until = 0.0
+        self.cost_s = 0.0  # of the last one, without what others did meanwhile
+
+    async def text(self) -> bytes:
+        """The page as it is now, or was a moment ago."""
+        if time.perf_counter() < self._kept_until:
+            return self._kept
+        if self._making is None:
+            self._making = asyncio.create_task(self._make(), name="metrics page")
+            self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> bytes:
+        parts: list[str] = []
+        cost, began = 0.0, time.perf_counter()
+        for part in itertools.chain.from_iterable(table.parts() for table in self._tables):
+            parts.append(part)
+            took = time.perf_counter() - began
+            if took >= SLICE_S:
+                cost += took
+                await asyncio.sleep(0)
+                began = time.perf_counter()
+        text = "".join(parts).encode()
+        now = time.perf_counter()
+        self.cost_s = cost + now - began
+        if self.cost_s >= DEAR_S:
+            self._kept, self._kept_until = text, now + DEAR_TIMES * self.cost_s
+        return text
+
+    def _cost(self) -> Reading:
+        yield (), self.cost_s
+
+    def _made(self, task: asyncio.Task[bytes]) -> None:
+        self._making = None
+
+
+async def answer(made: MetricPage) -> web.Response:
+    """The page as a response."""
+    return web.Response(body=await made.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 @asynccontextmanager
 async def exposition(table: MetricTable, host: str, port: int) -> AsyncIterator[None]:
     """Serve the page at any path of http://host:port while the body runs."""
+    made = MetricPage([table])
 
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=page(table), headers={"Content-Type": "text/plain; version=0.0.4"})
+    async def handle(request: web.Request) -> web.Response:
+        return await answer(made)
 
     application = web.Application(client_max_size=1024)
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_get("/{path:.*}", handle)
     runner = web.AppRunner(application, access_log=None, logger=http_logger("metrics"))
     await runner.setup()
     try:

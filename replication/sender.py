@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter_ns
 from typing import Final
 
 from msgspec.structs import replace
@@ -141,6 +142,8 @@ class Sender:
         feed.register(StreamFrom, self._begin)
         feed.register(Drop, self._drop)
         self.refused: list[Callable[[str, str], None]] = []  # peer, why: who is dropped by the core
+        #: told who (replica, or host where it says none), and how many us from a shipment to the report of it
+        self.round_trip: Callable[[str, int], None] = lambda slave, took_us: None
         self.gate: ClassicGate | None = None
         if party is None:
             feed.ignore(Confirmed)  # no classic frame says it
@@ -355,6 +358,10 @@ class Sender:
             reports = reports[-1:]
         sent = stream.sent
         stream.acked = reports[-1].received
+        if NEVER < stream.probe_end <= stream.acked:
+            stream.probe_end = NEVER
+            who = str(stream.replica) if stream.replica else stream.host
+            self.round_trip(who, (perf_counter_ns() - stream.probe_ns) // 1_000)
         # what was gathered goes first: the slave works while we answer
         problem = self._write(stream)
         if len(self._streams) > 1:
@@ -514,6 +521,8 @@ class Sender:
         try:
             if stream.behind(shipped.end) and stream.ship(self._source, shipped):
                 stream.wrote_ms = self._clock.monotonic_ms()
+                if stream.probe_end == NEVER:
+                    stream.probe_end, stream.probe_ns = stream.sent, perf_counter_ns()
             if not stream.behind(shipped.end):
                 stream.wire.wait_writable(False)
                 return None

@@ -104,12 +104,13 @@ class Stream:
     ready        frames that were read ahead, the first of them at next_offset
     reading      more of them are on their way
     hot_bytes    so far behind the log's end nothing is read ahead
+    probe_end    up to where it was sent the log at probe_ns, and has not reported yet; NEVER: nothing is timed
     """
 
     __slots__ = (
         "_bodies", "_file", "_file_start", "acked", "admitted", "bytes_per_second", "challenge", "compared",
         "greeted",
-        "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "reader",
+        "heard_ms", "hello", "hot_bytes", "left", "next_offset", "number", "peer", "probe_end", "probe_ns", "reader",
         "reading", "ready", "replica", "said_confirmed", "sent", "unfinished", "window_bytes",
         "window_ms", "wire", "wrote_ms",
     )  # fmt: skip
@@ -136,6 +137,7 @@ class Stream:
         self.ready: deque[Ready] = deque()
         self.reading = False
         self.hot_bytes = HOT_BYTES
+        self.probe_end, self.probe_ns = NEVER, 0
         self.heard_ms = self.wrote_ms = self.window_ms = now_ms
         self.window_bytes = 0
         self.bytes_per_second = 0
@@ -159,6 +161,7 @@ class Stream:
     def begin(self, offset: int, now_ms: int) -> None:
         """The core said where to begin."""
         self.next_offset = self.sent = offset
+        self.probe_end = NEVER
         self.wrote_ms = now_ms
 
     def behind(self, end: int) -> bool:

@@ -52,6 +52,7 @@ from tandemmq.cluster.broker.tables.topics import TopicTable
 from tandemmq.cluster.broker.timers.door import TimerDoor
 from tandemmq.cluster.broker.timers.schedule import timers_of
 from tandemmq.cluster.broker.transactions.transactions import Transactions
+from tandemmq.cluster.broker.watching.latencies import Latencies
 from tandemmq.cluster.broker.watching.putsizes import PutSizes
 from tandemmq.cluster.broker.watching.refusals import Refusals
 from tandemmq.cluster.broker.watching.stats import BrokerStats
@@ -133,7 +134,13 @@ class Broker:
             lambda group: self.groups.file.changed(LOCKS_OF + group),  # slaves learn of them, too
         )
         synchronous = config.storage.flush_mode is FlushMode.SYNC
-        self.acks = Acks(clock, config.storage.sync_flush_timeout_ms, disk_too=synchronous)
+        self.latencies = Latencies(config.mode)
+        self.acks = Acks(
+            clock,
+            config.storage.sync_flush_timeout_ms,
+            disk_too=synchronous,
+            latencies=self.latencies,
+        )
         self.dispatch = Dispatch(store)
         self.log_flush = LogFlush(store, self.acks, clock, self._flushed)
         self.standing = self._stand(membership, rng)
@@ -232,9 +239,12 @@ class Broker:
             self.slave_reads,
             self.cuts,
             clock,
+            took=self.latencies.pull,
         )
         self.refusals = Refusals(clock.monotonic_ms)
-        self.table: Mapping[int, Handler] = self.refusals.noticing(table_of(self))
+        self.table: Mapping[int, Handler] = self.latencies.timing(
+            self.refusals.noticing(table_of(self))
+        )
         self.send_path = SendPath(
             config,
             store,

@@ -12,6 +12,7 @@ from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
 from tandemmq.cluster.broker.sending.acks import Acks, Late
 from tandemmq.cluster.broker.tables.savedfile import SavedFile
+from tandemmq.cluster.broker.watching.latencies import now_us
 from tandemmq.cluster.broker.watching.putsizes import PutSizes
 from tandemmq.cluster.broker.watching.stats import MINUTE_SAMPLE_S, BrokerStats
 from tandemmq.storage import COMPILED, Clock, FlushMode, MessageStore
@@ -50,6 +51,7 @@ class LogFlush:
         self._wanted = asyncio.Event()
         self._turn = asyncio.Lock()
         self._told = self._wanted_end = 0
+        self.put_off = 0  # flushes that had to wait for a descriptor
         self._synchronous = store.config.flush_mode is FlushMode.SYNC
 
     async def run(self) -> None:
@@ -103,13 +105,19 @@ class LogFlush:
     async def _flush(self, pages_min: int) -> None:
         async with self._turn:
             try:
-                await asyncio.to_thread(self._store.flush_log, pages_min)
+                await asyncio.to_thread(self._timed_flush, pages_min)
             except OSError as problem:  # no descriptor to be had: nothing was tried, nobody is told
+                self.put_off += 1
                 log.warning("log not flushed, trying again why=%s", problem)
                 await asyncio.sleep(FLUSH_RETRY_S)
                 return
             self._told = self._store.flushed
             self._on_flushed(self._told)
+
+    def _timed_flush(self, pages_min: int) -> None:
+        flushed, began_us = self._store.flushed, now_us()
+        if self._store.flush_log(pages_min) > flushed:
+            self._acks.latencies.flush.add(now_us() - began_us)
 
 
 class AckExpiry:

@@ -12,7 +12,7 @@ def test_names_say_what_they_are() -> None:
     assert len(names) == len(set(names))
     for metric in METRICS:
         assert metric.help
-        assert metric.name.startswith(("rocketmq_", "tandem_"))
+        assert metric.name.startswith(("rocketmq_", "tandem_", "process_"))
         assert metric.name.endswith("_total") is (metric.kind == "counter")
         if metric.unit and metric.kind == "gauge":
             assert metric.name.endswith("_" + metric.unit)

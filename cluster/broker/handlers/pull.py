@@ -29,7 +29,9 @@ from tandemmq.cluster.broker.tables.cuts import ASK_MASTER, Cuts
 from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.broker.watching.latencies import now_us
 from tandemmq.cluster.broker.watching.stats import BrokerStats
+from tandemmq.cluster.histogram import Histogram
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
@@ -92,7 +94,10 @@ class PullHandler:
         clock: Clock,
         *,
         held_max: int = HELD_PULLS_MAX,
+        took: Histogram | None = None,
     ) -> None:
+        """took: how long pulls took that brought messages, us."""
+        self._took = took or Histogram()
         self._config = config
         self._store = store
         self._topics = topics
@@ -144,7 +149,7 @@ class PullHandler:
     ) -> Command | None:
         group, topic = self._admitted(request, header, connection)
         selector = self._selector(header, group, connection)
-        began_ms = self._clock.monotonic_ms()
+        began_us = now_us()
         found = self._read(header, selector, connection)
         reader = (connection.id, header.topic, header.queue_id)
         stays = self._slave_reads.stays(found.status)
@@ -186,13 +191,15 @@ class PullHandler:
         if code != ResponseCode.SUCCESS:
             self._stats.missed()
             return answer
+        took_us = now_us() - began_us
+        self._took.add(took_us)
         self._stats.pulled(
             header.consumer_group,
             header.topic,
             found.count,
             found.bytes,
             header.queue_id,
-            self._clock.monotonic_ms() - began_ms,
+            took_us // 1_000,
         )
         if not request.oneway:
             # One copy of the records and one write for all answers of a chunk: 32 writes of slices

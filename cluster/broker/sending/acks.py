@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tandemmq.cluster.broker.watching.latencies import Latencies, now_us
 from tandemmq.cluster.logs import OncePer, once_per
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.replication import Mode
 from tandemmq.storage import Clock
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,14 @@ Chunk = tuple[Connection, bytes, Safety]
 """Encoded answers for one connection, and the safety that stands in them."""
 
 
+class Times(NamedTuple):
+    """When a commit's first bytes came in, and when it was written, by now_us(); how many messages it has."""
+
+    since_us: int
+    committed_us: int
+    messages: int
+
+
 class _Held(msgspec.Struct):
     """What waits for the same end of the log."""
 
@@ -104,6 +114,7 @@ class _Held(msgspec.Struct):
     chunks: list[Chunk]
     size: int
     since_ms: int
+    times: Times
     code: ResponseCode = ResponseCode.SUCCESS
 
 
@@ -129,8 +140,10 @@ class Acks:
         bytes_max: int = 64 << 20,
         *,
         disk_too: bool = True,
+        latencies: Latencies | None = None,
     ) -> None:
         self._clock = clock
+        self.latencies = latencies or Latencies(Mode.A1 if disk_too else Mode.A0)
         self.timeout_ms = timeout_ms
         self._bytes_max = bytes_max
         self._disk_too = disk_too
@@ -190,14 +203,21 @@ class Acks:
         self.hold_all(end, [(connection, answers, said)], len(answers), lost)
 
     def hold_all(
-        self, end: int, chunks: list[Chunk], size: int, lost: ResponseCode | None = None
+        self,
+        end: int,
+        chunks: list[Chunk],
+        size: int,
+        lost: ResponseCode | None = None,
+        times: Times | None = None,
     ) -> None:
         """As hold(), for the answers of everything that one commit made part of the log.
 
         size   of all of them, in bytes
         lost   the code that they get because there is no slave to wait for
+        times  of the commit; without them one message, which came in just now
         """
-        held = _Held(end, chunks, size, self._clock.monotonic_ms())
+        times = times or Times(now := now_us(), now, 1)
+        held = _Held(end, chunks, size, self._clock.monotonic_ms(), times)
         if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
             self._held.append(held)
@@ -297,6 +317,10 @@ class Acks:
         held, by_ms = self.waited
         waited_ms = self._clock.monotonic_ms() - first.since_ms
         self.waited = held + first.size, by_ms + first.size * waited_ms
+        latencies, (since_us, committed_us, messages) = self.latencies, first.times
+        left_us = now_us()
+        latencies.send.add(left_us - since_us, messages)
+        (latencies.held if waiting is self._held else latencies.on_disk).add(left_us - committed_us)
         return first
 
     def _leave(self, held: _Held, overdue: Overdue) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tandemmq.cluster.broker.sending.acks import Acks, Chunk
+from tandemmq.cluster.broker.sending.acks import Acks, Chunk, Times
 from tandemmq.cluster.broker.standing.standing import Standing
+from tandemmq.cluster.broker.watching.latencies import now_us
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.storage import BatchItem, BatchPlaced, Draft, MessageStore, Placed
@@ -37,6 +38,7 @@ class Release:
     ) -> None:
         self.acks = acks
         self.holds = standing.holds_answers
+        self._latencies = acks.latencies
         self.staged: list[Chunk] = []  # of the send path, which calls due() with the first of them
         self._store = store
         self._standing = standing
@@ -44,11 +46,13 @@ class Release:
         self._flush = flush
         self._later = later
         self._is_due = False
+        self._since_us = 0  # when what is staged began to come in
 
     def due(self) -> None:
         """Something was staged, or put: now() is called soon."""
         if not self._is_due:
             self._is_due = True
+            self._since_us = now_us()
             self._later(self.now)
 
     def now(self) -> None:
@@ -67,13 +71,19 @@ class Release:
         if self.staged:
             chunks = [chunk for chunk in self.staged if chunk[1]]  # others are one-way
             self.staged.clear()  # the send path keeps this list
+            latencies, stats = self._latencies, self._store.stats
+            stored, began_us = stats.appended_messages, now_us()
             self._store.commit()
+            committed_us, stored = now_us(), stats.appended_messages - stored
+            latencies.commit.add(committed_us - began_us)
             if not self.holds:
                 for connection, answers, _ in chunks:
                     connection.write_now(answers)
+                latencies.send.add(now_us() - self._since_us, stored)
             elif chunks:
                 size = sum([len(answers) for _, answers, _ in chunks])
-                self.acks.hold_all(self._store.end, chunks, size, lost)
+                times = Times(self._since_us, committed_us, stored)
+                self.acks.hold_all(self._store.end, chunks, size, lost, times)
         self._standing.ship()
         self._flush()
         if lost is not None or not self.holds:

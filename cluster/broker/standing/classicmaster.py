@@ -109,6 +109,7 @@ class ClassicMaster:
             examine=self._examine,
         )  # fmt: skip
         self.sender.refused.append(self._refused)
+        self.sender.round_trip = acks.latencies.round_trip
         self.feed.register(StreamFrom, self._follows)
         assert self.sender.gate is not None
         self._gate = self.sender.gate

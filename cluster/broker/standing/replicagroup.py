@@ -145,6 +145,7 @@ class ControlledReplica:
         self._sender = Sender(
             self.feed, store.log, clock, segment_bytes=config.storage.segment_bytes, party=party
         )
+        self._sender.round_trip = acks.latencies.round_trip
         dial = dial_of(config, self._encryption)
         self._receiver = Receiver(self.feed, store, clock, party=party, dial=dial)
         LogKeeping(self.feed, store, membership.epochs)
