@@ -356,6 +356,52 @@ def _health(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", type=Path, action="append", metavar="DIR",
+        help="where a store is or will be; may be repeated. Default: ./tandem-data, /data, /var/lib/tandemmq",
+    )  # fmt: skip
+    parser.add_argument("--host-only", action="store_true", help="ask no cluster")
+    parser.add_argument("--cluster-only", action="store_true", help="do not look at this machine")
+    reach_options(parser)
+    json_option(parser)
+
+
+def _rolling_restart(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--with", dest="command", required=True, metavar="COMMAND",
+        help="restarts one server here; {role} {name} {id} {address} {host} {port} are put in, and no shell reads it",
+    )  # fmt: skip
+    parser.add_argument(
+        "-b", "--brokerName", dest="group", action="append", metavar="BROKER_NAME",
+        help="only this group; may be repeated. Default: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--name-servers", action="store_true", help="name servers, too, before the brokers, one after the other"
+    )
+    _rolling_limits(parser)
+    reach_options(parser)
+    json_option(parser)
+
+
+def _rolling_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="for one server to be back, default 120"
+    )
+    parser.add_argument(
+        "--drain", type=float, default=35.0, metavar="S",
+        help="so long producers are kept away from a master whom nobody can follow, before its restart; default 35, as "
+        "clients ask for routes every 30",
+    )  # fmt: skip
+
+
+def _local_rolling_restart(parser: argparse.ArgumentParser) -> None:
+    _directory(parser)
+    parser.add_argument("--name-server", action="store_true", help="the name server, too, before the brokers")
+    _rolling_limits(parser)
+    json_option(parser)
+
+
 def _check_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument(
@@ -539,6 +585,24 @@ COMMANDS: Final = (
         _health,
     ),
     _Command(
+        "doctor",
+        "doctor.commands",
+        "run_doctor",
+        "say what looks wrong on this machine and in a running cluster, and what to do",
+        "  tandem doctor --data /var/lib/tandemmq\n"
+        "  tandem doctor --namesrv 10.0.0.1:9876 --cluster-only --json",
+        _doctor,
+    ),
+    _Command(
+        "rolling-restart",
+        "rolling.commands",
+        "run_rolling_restart",
+        "restart every broker in the order of their roles, without a failed send",
+        "  tandem rolling-restart --with 'ssh {host} sudo systemctl restart tandemmq-broker@{name}'\n"
+        "  tandem rolling-restart --with 'deploy/restart/compose.sh {host}' -b broker-a",
+        _rolling_restart,
+    ),
+    _Command(
         "check-config",
         "command.checking",
         "run_check_config",
@@ -559,6 +623,34 @@ COMMANDS: Final = (
     ),
 )
 
+def _run_local(parser: argparse.ArgumentParser) -> None:
+    _up(parser)
+    parser.add_argument(
+        "--groups", type=int, choices=[1, 2], default=1, help="broker names, default 1"
+    )
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        help="what clients reach the cluster by, as from outside a container; it listens on every address then, and "
+        "nothing checks who connects. Default: 127.0.0.1, and only there",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of every broker of a new cluster; may be repeated",
+    )
+    parser.add_argument(
+        "--temporary", action="store_true", help="in a new directory that is removed at the end"
+    )
+    parser.add_argument(
+        "--attached",
+        action="store_true",
+        help="for programs: end when stdin ends; a line `start NAME` there brings a member back",
+    )
+
+
 LOCAL_ACTIONS: Final = (
     _Command(
         "up",
@@ -567,6 +659,15 @@ LOCAL_ACTIONS: Final = (
         "start the cluster and wait until it is ready",
         "  tandem local up --dir ./tandem-data\n  tandem local up --mode sync",
         _up,
+        server=True,
+    ),
+    _Command(
+        "run",
+        "local.foreground",
+        "run_foreground",
+        "run the cluster in the foreground until SIGTERM, which stops all of it",
+        "  tandem local run --dir ./tandem-data\n  tandem local run --temporary --mode sync",
+        _run_local,
         server=True,
     ),
     _Command(
@@ -601,6 +702,15 @@ LOCAL_ACTIONS: Final = (
         "start one process again and wait until it takes part",
         "  tandem local start broker-a-0",
         _start,
+        server=True,
+    ),
+    _Command(
+        "rolling-restart",
+        "rolling.local",
+        "run_local",
+        "restart every broker in the order of their roles, without a failed send",
+        "  tandem local rolling-restart",
+        _local_rolling_restart,
         server=True,
     ),
     _Command(

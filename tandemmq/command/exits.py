@@ -21,6 +21,8 @@ class ExitCode(enum.IntEnum):
     DISK_FAILED = 10  # fdatasync failed: what the disk holds is unknown, see docs/operations.md
     MISSING = 11  # something that must be installed or given is not there
     NOT_FOUND = 12  # the message, group or setting that was asked for does not exist
+    LOOKS_WRONG = 13  # tandem doctor: something is not as it should be
+    AT_RISK = 14  # tandem doctor: somebody waits now, or acknowledged messages are at risk
     BUG = 70  # a failed assertion: the log holds the story
     OPTIMIZED = 71  # started with python -O
     INTERRUPTED = 130  # Ctrl-C

@@ -1,0 +1,1 @@
+"""`tandem doctor`: what looks wrong on this machine and in a running cluster, and what to do about it."""
