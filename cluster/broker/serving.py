@@ -7,9 +7,9 @@ import gc
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -34,6 +34,9 @@ from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import RemotingServer
 from tandemmq.storage import FlushFailed, MessageStore, SystemClock, open_store
 
+if TYPE_CHECKING:
+    from tandemmq.cluster.httpport import Room
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -41,9 +44,10 @@ DRAIN_MS: Final = 1_000
 
 
 @asynccontextmanager
-async def serving(broker: Broker) -> AsyncIterator[None]:
+async def serving(broker: Broker, rooms: Sequence[Room] = ()) -> AsyncIterator[None]:
     """Everything up inside the body. Top-down is start order, bottom-up is stop order.
 
+    rooms   what the HTTP port serves besides our own
     Raises NameTaken, also in the body's place when that raised it.
     """
     async with AsyncExitStack() as stack:
@@ -56,18 +60,10 @@ async def serving(broker: Broker) -> AsyncIterator[None]:
                 from tandemmq.cluster.broker.watching.measures import exposing
 
                 await stack.enter_async_context(exposing(broker))
-            if broker.config.http_port:
-                from tandemmq.cluster.broker.watching.httpplane import serving_http  # as above
+            if broker.config.http.port:
+                from tandemmq.cluster.broker.watching.http import serving_broker_http  # as above
 
-                await stack.enter_async_context(
-                    serving_http(
-                        broker.config,
-                        broker.store,
-                        broker.standing,
-                        broker.clock,
-                        broker.encryption,
-                    )
-                )
+                await stack.enter_async_context(serving_broker_http(broker, rooms))
             await stack.enter_async_context(_settled(broker))
             if broker.claim is not None:
                 await broker.claim.last_look()
@@ -135,10 +131,13 @@ async def _listening(server: RemotingServer) -> AsyncIterator[None]:
         await server.close(DRAIN_MS)
 
 
-async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> None:
+async def serve_broker(
+    config: BrokerConfig, ready: Callable[[str], None], rooms: Sequence[Room] = ()
+) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop within 5 s and leave a clean store.
 
     ready    called with the start line once clients are served and name servers were told
+    rooms    what its HTTP port serves besides its own
     Raises ConfigError, storage errors of a store that cannot be opened, OSError of a port that
     cannot be had, TlsUnusable, and FlushFailed: the disk refused, what it holds is unknown, and the process
     must end.
@@ -159,7 +158,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
     with open_store(config.storage, clock) as store, stop_signals() as stop:
         try:
             leftopen.check_messages(config, store)
-            await _serve_opened(config, store, suspect, encryption, clock, rng, stop, ready)
+            await _serve_opened(config, store, suspect, encryption, clock, rng, stop, ready, rooms)
         except (NameTaken, LeftOpen) as problem:
             refused = problem  # no harm to the store: it is closed as after any stop
     if refused is not None:
@@ -169,7 +168,7 @@ async def serve_broker(config: BrokerConfig, ready: Callable[[str], None]) -> No
 
 async def _serve_opened(
     config: BrokerConfig, store: MessageStore, suspect: SuspectMark, encryption: Encryption, clock: SystemClock,
-    rng: random.Random, stop: asyncio.Future[str], ready: Callable[[str], None],
+    rng: random.Random, stop: asyncio.Future[str], ready: Callable[[str], None], rooms: Sequence[Room],
 ) -> None:  # fmt: skip
     """Find out who we are and whether the name is ours, then serve. Raises NameTaken."""
     membership = None
@@ -196,7 +195,8 @@ async def _serve_opened(
             log.info("stop requested before anybody was served signal=%s", stop.result())
             leave_as_found(config, store, suspect)
             return
-        await _serve(Broker(config, store, clock, rng, membership, claim, encryption), stop, ready)
+        broker = Broker(config, store, clock, rng, membership, claim, encryption)
+        await _serve(broker, stop, ready, rooms)
     finally:
         if claim is not None:
             await claim.close()
@@ -215,14 +215,16 @@ def leave_as_found(config: BrokerConfig, store: MessageStore, suspect: SuspectMa
     store.close(clean=False)
 
 
-async def _serve(broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None]) -> None:
+async def _serve(
+    broker: Broker, stop: asyncio.Future[str], ready: Callable[[str], None], rooms: Sequence[Room]
+) -> None:
     """From loading tables to saving them. Raises NameTaken when that is why it ended."""
     config, claim = broker.config, broker.claim
     broker.load()
     settle_memory()
     refused: NameTaken | None = None
     try:
-        async with serving(broker):
+        async with serving(broker, rooms):
             log.info("broker started name=%s address=%s", config.name, config.address)
             ready(broker.started_text)
             if claim is not None:

@@ -21,6 +21,8 @@ from tandemmq.cluster.config import (
     parse_settings,
     setting_text,
 )
+from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
+from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.remoting.channel import split_address
 from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
 from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
@@ -88,8 +90,8 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-_NOT_IN_FILES: Final = frozenset({"times", "access", "tls", "insecure"})
-_SECRETS: Final = frozenset({"etcdPassword"}) | SECRETS | TLS_SECRETS
+_NOT_IN_FILES: Final = frozenset({"times", "access", "tls", "http", "insecure"})
+_SECRETS: Final = frozenset({"etcdPassword"}) | SECRETS | TLS_SECRETS | HTTP_SECRETS
 _PEER: Final = re.compile(r"([A-Za-z0-9_]{1,64})-(.{1,255})")
 _PREFIX: Final = re.compile(r"/[A-Za-z0-9_./-]{0,200}")
 PEERS_MAX: Final = 16
@@ -137,7 +139,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     replica_host_check  who proves nothing (a stock replica) must come from the host that it registered
     etcd_prefix   our keys begin with it and the group's name
     access        whether requests must be signed, and by whom; how we sign what we send to brokers
-    tls           what the port encrypts with, and what we send to brokers
+    tls           what the ports encrypt with, and what we send to brokers
+    http          the HTTP port of a controller that is a process of its own; a name server has its own
     insecure      --insecure: serve other machines without TLS
     """
 
@@ -169,6 +172,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     times: LeaseTimes = LeaseTimes()
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
+    http: HttpConfig = HttpConfig()
     insecure: bool = False
 
     @classmethod
@@ -194,9 +198,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         given.setdefault("configStorePath", str(below / "controller" / "controller.properties"))
         times = parse_settings(LeaseTimes, given, also_known=given.keys())
         access = parse_settings(AccessConfig, given, also_known=given.keys())
-        known = (
-            also_known | WITHOUT_EFFECT | keys_of(LeaseTimes).keys() | keys_of(AccessConfig).keys()
-        ) | TLS_KEYS
+        http = parse_settings(HttpConfig, given, also_known=given.keys())
+        known = also_known | WITHOUT_EFFECT | TLS_KEYS
+        for kind in (LeaseTimes, AccessConfig, HttpConfig):
+            known |= keys_of(kind).keys()
         config = parse_settings(
             cls,
             given,
@@ -204,6 +209,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
             times=times,
             access=access,
             tls=read_tls(given),
+            http=http,
             insecure=insecure,
         )
         config._check()
@@ -278,7 +284,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for struct in (self, self.times, self.access, self.tls):
+        for struct in (self, self.times, self.access, self.tls, self.http):
             for field in msgspec.structs.fields(struct):
                 if field.name in _NOT_IN_FILES:
                     continue
@@ -292,6 +298,7 @@ KEYS: Final = frozenset(
     keys_of(ControllerConfig).keys() - _NOT_IN_FILES
     | keys_of(LeaseTimes).keys()
     | keys_of(AccessConfig).keys()
+    | keys_of(HttpConfig).keys()
     | TLS_KEYS
     | WITHOUT_EFFECT
 )
@@ -302,6 +309,7 @@ def check_startable(config: ControllerConfig) -> None:
     """Refuse to serve strangers in the clear unless told so. Raises ConfigError."""
     config.access.check()
     config.tls.check()
+    config.http.check(encrypted=config.tls.enforced, insecure=config.insecure)
     for warning in config.tls.warnings():
         log.warning("insecure: %s", warning)
     for endpoint in config.endpoints if config.store_kind is StoreKind.ETCD else ():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tandemmq.cluster.controller.server import Controller
-from tandemmq.cluster.metrics import Reader
+from tandemmq.cluster.metrics import MetricTable, Reader
 from tandemmq.replication.evidence import GroupEvidence
 from tandemmq.replication.group import NOBODY
 
@@ -81,6 +81,13 @@ class Measures:
     def _suspects(self) -> Series:
         for labels, group in self._groups():
             yield labels, len(group.record.suspects)
+
+
+def table_of(controller: Controller) -> MetricTable:
+    """The controller's metrics, under the labels that all of them have."""
+    config = controller.config
+    base = {"cluster": config.group, "node_type": "controller", "node_id": config.self_id}
+    return MetricTable(Measures(controller).readers(), base)
 
 
 def _counts(counter: Mapping[str, int]) -> Series:

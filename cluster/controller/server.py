@@ -428,6 +428,18 @@ class Controller:
         if kind is e.Kind.WAITING:
             stats.waits[name] += 1
 
+    def why_not_ready(self) -> list[str]:
+        """What this controller does not do now of what it is there for; nothing: it decides, or knows who does."""
+        reign = self.reign
+        if reign is not None and self.store.leading():
+            if reign.failing_since_ms is not None:
+                return ["its store does not answer: nothing can be decided"]
+            return []
+        leader = self.store.leader()
+        if leader.address and leader.id != self.config.self_id:
+            return []
+        return ["no controller leads at the moment"]
+
     def alive(self, group: GroupEvidence) -> int:
         """How many of a group's replicas are alive, for metrics."""
         if self.reign is None:

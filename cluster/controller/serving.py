@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandemmq.cluster.access.doorkeeper import super_keeper
 from tandemmq.cluster.access.needs import CONTROLLER_OPEN, CONTROLLER_SUPER, super_rows
@@ -30,6 +31,10 @@ from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.cluster.remoting.stream import ConnectionLimits
 from tandemmq.storage import SystemClock
+
+if TYPE_CHECKING:
+    from tandemmq.cluster.httpport import Room
+    from tandemmq.cluster.metrics import MetricTable
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +68,41 @@ def make_store(config: ControllerConfig) -> Store:
     return NoStore(first)
 
 
+@dataclass(frozen=True, slots=True)
+class ServingController:
+    """What a name server in the same process asks its controller."""
+
+    controller: Controller
+
+    def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
+        """Why routes of this group do not follow a request from `host`; None when they do."""
+        return self.controller.refuse_route(group, broker_id, address, host)
+
+    def why_not_ready(self) -> list[str]:
+        """What it does not do now; nothing when it decides, or knows who does."""
+        return self.controller.why_not_ready()
+
+    def metrics(self) -> MetricTable:
+        """What Prometheus is shown."""
+        # Imported when wanted: Prometheus costs every start time and memory.
+        from tandemmq.cluster.controller.measures import table_of
+
+        return table_of(self.controller)
+
+
 @asynccontextmanager
 async def serving_controller(
-    config: ControllerConfig, *, ports: int = 1
-) -> AsyncIterator[Controller]:
+    config: ControllerConfig,
+    *,
+    ports: int = 1,
+    rooms: Sequence[Room] = (),
+    own_http: bool = False,
+) -> AsyncIterator[ServingController]:
     """A controller serves while the body runs; when the body begins it leads, or knows that it does not.
 
-    ports   how many this process listens on in all
+    ports      how many this process listens on in all
+    own_http   it has the HTTP port of its settings; else that is the name server's in the same process
+    rooms      what that port serves besides its own
     Raises ConfigError, StorageError (the store), OSError (the port), TlsUnusable.
     """
     check_startable(config)
@@ -115,6 +148,11 @@ async def serving_controller(
         }
         await stack.enter_async_context(running(**jobs))
         await stack.enter_async_context(server)
+        if own_http and config.http.port:
+            # Imported when wanted: an HTTP server would cost every start time and memory.
+            from tandemmq.cluster.controller.http import serving_controller_http
+
+            await stack.enter_async_context(serving_controller_http(controller, encryption, rooms))
         await controller.settled.wait()
         log.info(
             "controller serves id=%s address=%s store=%s leading=%s",
@@ -123,18 +161,21 @@ async def serving_controller(
             config.store_kind.value,
             controller.reign is not None,
         )
-        yield controller
+        yield ServingController(controller)
 
 
-async def serve_controller(config: ControllerConfig, ready: Callable[[str], None]) -> None:
+async def serve_controller(
+    config: ControllerConfig, ready: Callable[[str], None], rooms: Sequence[Room] = ()
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     ready   called once with the line that says so; scripts wait for it
+    rooms   what its HTTP port serves besides its own
     Raises ConfigError, StorageError (the store), OSError (the port), TlsUnusable.
     """
     raise_open_files_limit()
     with stop_signals() as stop:
-        async with serving_controller(config):
+        async with serving_controller(config, rooms=rooms, own_http=True):
             line = (
                 "The Controller Server boot success. serializeType=JSON, "
                 f"address {config.bind_host}:{config.port}"
@@ -147,12 +188,10 @@ async def serve_controller(config: ControllerConfig, ready: Callable[[str], None
 @asynccontextmanager
 async def _exposing(controller: Controller) -> AsyncIterator[None]:
     """Serve the controller's metrics while the body runs."""
-    from tandemmq.cluster.controller.measures import Measures
-    from tandemmq.cluster.metrics import MetricTable, exposition
+    from tandemmq.cluster.controller.measures import table_of
+    from tandemmq.cluster.metrics import exposition
 
-    config = controller.config
-    base = {"cluster": config.group, "node_type": "controller", "node_id": config.self_id}
-    table = MetricTable(Measures(controller).readers(), base)
+    config, table = controller.config, table_of(controller)
     async with exposition(table, config.metrics_host, config.metrics_port):
         yield
 

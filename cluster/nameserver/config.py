@@ -20,6 +20,8 @@ from tandemmq.cluster.config import (
     parse_settings,
     setting_text,
 )
+from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
+from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
 from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
 from tandemmq.cluster.tlssettings import TlsConfig, read_tls
@@ -94,7 +96,7 @@ NOT_SUPPORTED: Final = {
 }
 """Switches whose function is missing here, and what to do instead: they may be off, not on."""
 
-_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access", "tls"})
+_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access", "tls", "http"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -106,7 +108,8 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
     controller_embedded a controller runs in this process, with settings from the same file and a port of its own
     access              whether requests that change anything must be signed, and by whom
-    tls                 what the port encrypts with
+    tls                 what the ports encrypt with
+    http                the HTTP port, for the controller in the same process, too
     insecure            --insecure: serve other machines without TLS
     as_rocketmq         a settings file was given: without bindAddress every address is listened on, as at RocketMQ
     """
@@ -128,6 +131,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     controller_embedded: bool = False
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
+    http: HttpConfig = HttpConfig()
     insecure: bool = False
     as_rocketmq: bool = False
 
@@ -161,12 +165,15 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
         if as_rocketmq and not given.get("bindAddress", "").strip():
             given["bindAddress"] = ANY
         access = parse_settings(AccessConfig, given, also_known=given.keys())
+        http = parse_settings(HttpConfig, given, also_known=given.keys())
+        shared = keys_of(AccessConfig).keys() | keys_of(HttpConfig).keys() | TLS_KEYS
         return parse_settings(
             cls,
             given,
-            also_known={*WITHOUT_EFFECT, *keys_of(AccessConfig), *TLS_KEYS, *also_known},
+            also_known={*WITHOUT_EFFECT, *shared, *also_known},
             access=access,
             tls=read_tls(given),
+            http=http,
             insecure=insecure,
             as_rocketmq=as_rocketmq,
         )
@@ -174,12 +181,12 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
         found: Properties = {}
-        for struct in (self, self.access, self.tls):
+        for struct in (self, self.access, self.tls, self.http):
             for field in msgspec.structs.fields(struct):
                 if field.name in _NOT_IN_FILES:
                     continue
                 text = setting_text(getattr(struct, field.name))
-                secret = field.encode_name in SECRETS | TLS_SECRETS
+                secret = field.encode_name in SECRETS | TLS_SECRETS | HTTP_SECRETS
                 found[field.encode_name] = "******" if text and secret else text
         return found
 
@@ -192,6 +199,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
 KEYS: Final = frozenset(
     keys_of(NameServerConfig).keys() - _NOT_IN_FILES
     | keys_of(AccessConfig).keys()
+    | keys_of(HttpConfig).keys()
     | TLS_KEYS
     | WITHOUT_EFFECT
     | set(NOT_SUPPORTED)
@@ -206,6 +214,7 @@ def check_startable(config: NameServerConfig) -> None:
     """
     config.access.check()
     config.tls.check()
+    config.http.check(encrypted=config.tls.enforced, insecure=config.insecure)
     for warning in config.access.warnings():
         log.warning("insecure: %s", warning)
     guarded = config.access.authentication

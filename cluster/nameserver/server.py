@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -67,6 +67,10 @@ from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.cluster.remoting.stream import ConnectionLimits
 from tandemmq.storage import Clock, SystemClock, jsonfile
 
+if TYPE_CHECKING:
+    from tandemmq.cluster.httpport import Room
+    from tandemmq.cluster.metrics import MetricTable
+
 log = logging.getLogger(__name__)
 
 INSECURE_REMINDER_S: Final = 3600
@@ -109,6 +113,16 @@ class RouteJudge(Protocol):
 
     def refuse_route(self, group: str, broker_id: int, address: str, host: str) -> str | None:
         """Why routes of this group do not follow a request from `host`; None when they do."""
+
+
+class ControllerBeside(RouteJudge, Protocol):
+    """The controller in the same process."""
+
+    def why_not_ready(self) -> list[str]:
+        """What it does not do now; nothing when it decides, or knows who does."""
+
+    def metrics(self) -> MetricTable:
+        """What Prometheus is shown of it."""
 
 
 class NameServer:
@@ -156,6 +170,14 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self.handle_update_namesrv_config,
             RequestCode.GET_NAMESRV_CONFIG: self.handle_get_namesrv_config,
         }
+
+    @property
+    def waits_ms(self) -> int:
+        """So long no route is given yet: needWaitForService lets brokers register first. 0: routes are given."""
+        if not self.config.wait_for_service:
+            return 0
+        age_ms = self._clock.monotonic_ms() - self._started_ms
+        return max(0, self.config.wait_for_service_s * 1000 - age_ms)
 
     # ---- brokers
 
@@ -304,10 +326,8 @@ class NameServer:
     def handle_get_routeinfo_by_topic(self, request: Command, _: Connection) -> Command:
         topic = RouteHeader.of(request).topic
         config = self.config
-        if config.wait_for_service:
-            age_ms = self._clock.monotonic_ms() - self._started_ms
-            if age_ms < config.wait_for_service_s * 1000:
-                raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        if self.waits_ms:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")
         order = self.kv.get(ORDER_TOPICS, topic) if config.order_message_enabled else None
         body = self.routes.route_json(topic, order)
         if body is None:
@@ -472,17 +492,21 @@ def _store_settings(path: str, given: dict[str, str]) -> None:
     jsonfile.write_atomically(file, format_properties({**kept, **given}).encode("latin-1"))
 
 
-Embedded = Callable[[], AbstractAsyncContextManager[RouteJudge]]
+Embedded = Callable[[], AbstractAsyncContextManager[ControllerBeside]]
 """Serves on a port of its own while its body runs."""
 
 
 async def serve_nameserver(
-    config: NameServerConfig, ready: Callable[[str], None], controller: Embedded | None = None
+    config: NameServerConfig,
+    ready: Callable[[str], None],
+    controller: Embedded | None = None,
+    rooms: Sequence[Room] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     ready       called once with the line that says so; scripts wait for it
     controller  runs beside the name server; it starts first and stops last. What it raises ends the name server
+    rooms       what the HTTP port serves besides its own
     Raises ConfigError, CorruptFile (the KV file), OSError (the port), TlsUnusable.
     """
     check_startable(config)
@@ -524,17 +548,21 @@ async def serve_nameserver(
                 if connection is not None:
                     connection.close("its broker was silent for too long")
 
-    beside = controller() if controller is not None else nullcontext()
+    jobs = {"scan": scan, "remind": lambda: remind_of_exposure(config), **encryption.jobs()}
     with stop_signals() as stop:
-        async with (
-            beside as names.judge,
-            running(
-                scan=scan,
-                remind=lambda: remind_of_exposure(config),
-                **encryption.jobs(),
-            ),
-            server,
-        ):
+        async with AsyncExitStack() as stack:
+            beside = None
+            if controller is not None:
+                names.judge = beside = await stack.enter_async_context(controller())
+            await stack.enter_async_context(running(**jobs))
+            await stack.enter_async_context(server)
+            if config.http.port:
+                # Imported when wanted: an HTTP server would cost every start time and memory.
+                from tandemmq.cluster.nameserver.http import serving_names_http
+
+                await stack.enter_async_context(
+                    serving_names_http(names, encryption, beside, rooms)
+                )
             line = (
                 "The Name Server boot success. serializeType=JSON, "
                 f"address {config.bind_address}:{server.port}"

@@ -43,7 +43,8 @@ def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
         if beside is not None:
             serving = importlib.import_module("tandemmq.cluster.controller").serving_controller
             embedded = partial(serving, beside, ports=2)
-        run(lambda: nameserver.serve_nameserver(config, _say, embedded))
+        rooms = nameserver_rooms(config) if config.http.port else ()
+        run(lambda: nameserver.serve_nameserver(config, _say, embedded, rooms))
     return ExitCode.OK
 
 
@@ -83,7 +84,8 @@ def run_controller(arguments: argparse.Namespace) -> ExitCode:
         config = controller.ControllerConfig.from_properties(
             _properties(arguments), path=_absolute(arguments.config), insecure=arguments.insecure
         )
-        run(lambda: controller.serve_controller(config, _say))
+        rooms = controller_rooms(config) if config.http.port else ()
+        run(lambda: controller.serve_controller(config, _say, rooms))
     return ExitCode.OK
 
 
@@ -103,8 +105,27 @@ def run_broker(arguments: argparse.Namespace) -> ExitCode:
             as_rocketmq=file is not None,
             file=str(file) if file is not None else "",
         )
-        run(lambda: broker.serve_broker(config, _say))
+        rooms = broker_rooms(config) if config.http.port else ()
+        run(lambda: broker.serve_broker(config, _say, rooms))
     return ExitCode.OK
+
+
+# What the outer packages serve on the HTTP ports: loaded only where there is one.
+
+
+def nameserver_rooms(config: Any) -> list[Any]:
+    """Rooms of a name server's HTTP port, for its NameServerConfig."""
+    return []
+
+
+def controller_rooms(config: Any) -> list[Any]:
+    """Rooms of a controller's HTTP port, for its ControllerConfig."""
+    return []
+
+
+def broker_rooms(config: Any) -> list[Any]:
+    """Rooms of a broker's HTTP port, for its BrokerConfig."""
+    return []
 
 
 def _say(line: str) -> None:

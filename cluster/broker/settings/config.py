@@ -26,6 +26,8 @@ from tandemmq.cluster.config import (
     parse_settings,
     setting_text,
 )
+from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
+from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
 from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
 from tandemmq.cluster.tlssettings import TlsConfig, read_tls
@@ -115,10 +117,6 @@ ROCKETMQ_NAMES = {
     "metrics_host": "metricsPromExporterHost",
     "metrics_labels": "metricsLabel",
     "unread_output_bytes_max": "unreadOutputBytesMax",  # ours
-    "http_port": "httpPort",  # ours
-    "http_host": "httpHost",  # ours
-    "http_token": "httpToken",  # ours
-    "http_token_file": "httpTokenFile",  # ours
     "http_readers_max": "httpReadersMax",  # ours
     "http_bytes_per_second_max": "httpBytesPerSecondMax",  # ours
 }
@@ -134,6 +132,7 @@ NOT_IN_FILES = frozenset(
         "access",
         "rights",
         "tls",
+        "http",
         "waits_for_slaves",
         "insecure",
         "as_rocketmq",
@@ -143,7 +142,7 @@ NOT_IN_FILES = frozenset(
 )
 
 #: handed out to nobody
-SECRET = frozenset({"httpToken", "haSecret"}) | SECRETS | TLS_SECRETS
+SECRET = frozenset({"haSecret"}) | SECRETS | TLS_SECRETS | HTTP_SECRETS
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}").fullmatch
 _HOST_NAME_REPLACED = re.compile(r"[^%|a-zA-Z0-9_-]").sub
@@ -194,6 +193,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     access: AccessConfig = AccessConfig()
     rights: RightsConfig = RightsConfig()
     tls: TlsConfig = TlsConfig()
+    http: HttpConfig = HttpConfig()
     waits_for_slaves: bool = False
     cluster: str = "DefaultCluster"
     name: str = msgspec.field(default_factory=host_name)
@@ -285,10 +285,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     unread_output_bytes_max: Annotated[int, Meta(ge=1 << 20)] = (
         512 << 20
     )  # of all connections together
-    http_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # 0: no HTTP port
-    http_host: str = ""  # empty: loopback
-    http_token: str = ""  # who shows it may read the whole store
-    http_token_file: str = ""  # or the file that holds it
     http_readers_max: Positive = 4  # at once; more of them wait
     http_bytes_per_second_max: NotNegative = (
         200_000_000  # of all readers: an audit must not starve clients; 0: no limit
@@ -369,7 +365,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     @property
     def parts(self) -> tuple[msgspec.Struct, ...]:
         """The structs that hold settings of the one file."""
-        return self.storage, self.rules, self.lease, self.access, self.rights, self.tls, self
+        own = (self.storage, self.rules, self.lease, self.access, self.rights, self.tls, self.http)
+        return *own, self
 
     @property
     def guarded(self) -> bool:
@@ -454,7 +451,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
         placed = with_plain_file(given, file, environment)
         rights = parse_settings(RightsConfig, placed, also_known=placed.keys())
         known = set(keys_of(BrokerConfig)) - NOT_IN_FILES
-        for kind in (StorageConfig, StreamRules, LeaseTimes, AccessConfig, RightsConfig):
+        http = parse_settings(HttpConfig, given, also_known=given.keys())
+        for kind in (
+            StorageConfig,
+            StreamRules,
+            LeaseTimes,
+            AccessConfig,
+            RightsConfig,
+            HttpConfig,
+        ):
             known |= keys_of(kind).keys()
         return parse_settings(
             BrokerConfig,
@@ -466,6 +471,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
             access=access,
             rights=rights,
             tls=read_tls(given),
+            http=http,
             waits_for_slaves=waits,
             insecure=insecure,
             as_rocketmq=as_rocketmq,

@@ -11,7 +11,7 @@ from tandemmq.cluster.broker.settings.config import (
     MetricsExporter,
     Role,
 )
-from tandemmq.cluster.broker.settings.proofs import ha_secret, http_token
+from tandemmq.cluster.broker.settings.proofs import ha_secret
 from tandemmq.cluster.broker.settings.unserved import refuse_unserved
 from tandemmq.cluster.broker.standing.haport import opened_to_all
 from tandemmq.cluster.config import ConfigError, is_loopback
@@ -63,8 +63,7 @@ def check_startable(config: BrokerConfig) -> None:
             config.metrics_host,
             "must be loopback: the page has no access control; or start with --insecure",
         )
-    if config.http_port:
-        _check_http(config)
+    config.http.check(encrypted=config.tls.enforced, insecure=config.insecure)
     if (
         ha_secret(config)
         and (config.ha_secret or config.ha_secret_file)
@@ -115,16 +114,3 @@ def exposure(config: BrokerConfig) -> str:
         f"{text}. To keep strangers out set bindAddress=127.0.0.1, set tls.server.mode=enforcing, or let the "
         "network do it"
     )
-
-
-def _check_http(config: BrokerConfig) -> None:
-    http_token(config)
-    host = config.http_host
-    encrypted = config.tls.enforced
-    if host and not is_loopback(host) and not encrypted and not config.insecure:
-        raise ConfigError(
-            "httpHost",
-            host,
-            "must be loopback, or the token and the whole store cross the network in plain text: set "
-            "tls.server.mode=enforcing, or start with --insecure if the network keeps others away",
-        )

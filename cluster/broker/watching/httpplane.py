@@ -1,6 +1,5 @@
-"""The broker's HTTP port: is it alive, and the raw files of its store for `tandem audit`.
+"""What the broker's HTTP port has for `tandem audit`: the raw files of its store.
 
-    GET /healthz                              liveness; who it is and how far it came, with the token
     GET /epochs                               which range of the log was written in which epoch
     GET /commitlog                            the log's files; /commitlog/START: bytes of one (Range)
     GET /consumequeue                         the queues' files; /consumequeue/TOPIC/QUEUE/START: bytes
@@ -8,7 +7,7 @@
     GET /config/consumerOffset.json           and delayOffset.json: progress as it was last saved;
                                               topics.json, subscriptionGroup.json, deletedTopics.json
 
-Everything but a bare /healthz wants `Authorization: Bearer TOKEN`. Log bytes end at what is confirmed,
+Everything wants `Authorization: Bearer TOKEN`, on this machine too. Log bytes end at what is confirmed,
 with ?upto=end where the log ends. Names are matched whole and never become paths otherwise. Bytes go from
 file to socket in threads of their own (a cold page must not stop the loop), so many at a time and so many
 per second as the settings allow: producers come first. Imported only when httpPort is set.
@@ -17,17 +16,15 @@ per second as the settings allow: producers come first. Imported only when httpP
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import logging
 import os
 import re
 import select
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,25 +32,19 @@ import msgspec
 from aiohttp import web
 
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.settings.proofs import http_token
 from tandemmq.cluster.broker.standing.standing import Standing
-from tandemmq.cluster.config import is_loopback
-from tandemmq.cluster.httplog import http_logger
-from tandemmq.cluster.remoting.encryption import Encryption
-from tandemmq.cluster.remoting.tls import ClientAuth, load_own, server_context
+from tandemmq.cluster.httpdoor import Shown
+from tandemmq.cluster.httpport import HEADERS, Handler, busy, refusal, shown, unauthorized
 from tandemmq.replication.epochs import EpochHistory, read_epochs
 from tandemmq.replication.errors import ReplicationError
 from tandemmq.storage import Clock, MessageStore
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX: Final = 64
 ASKED_MAX: Final = 64  # requests at once, those that wait for a turn included; more are sent away
-IDLE_S: Final = 30.0  # also for a request that never becomes whole
 STALL_S: Final = 30.0  # a reader that takes nothing for so long is dropped
 CHUNK_BYTES: Final = 1 << 20
 QUEUES_PER_TURN: Final = 1_000
-REFUSALS_LOGGED_EVERY_S: Final = 60.0
 
 _SEGMENT: Final = re.compile(r"[0-9]{20}", re.ASCII).fullmatch
 _INDEX: Final = re.compile(r"[0-9]{17}", re.ASCII).fullmatch
@@ -127,48 +118,35 @@ class Pace:
             await self._wait(begin - now)
 
 
-class Plane:
+class StoreRoom:
     """Answers requests about one broker's store. Everything but what says [thread] is the loop's."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, standing: Standing, clock: Clock
     ) -> None:
-        """Raises ConfigError without a token."""
         self._config = config
         self._store = store
         self._standing = standing
         self._started_ms = clock.now_ms()
-        self._token = http_token(config).encode()
-        self._hosts = {"localhost", config.http_host, config.advertised_host} - {""}
         self._turns = asyncio.Semaphore(config.http_readers_max)
         self._asked = 0
-        self._connections: Callable[[], int] = lambda: 0
         self._pace = Pace(config.http_bytes_per_second_max)
         self._threads = ThreadPoolExecutor(config.http_readers_max + 1, "http")
         self._stopping = False
-        self._refusals = 0
-        self._refused_s = 0.0
 
-    def application(self) -> web.Application:
-        made = web.Application(client_max_size=1024, middlewares=[self._guard])
-        made.add_routes(
-            [
-                web.get("/healthz", self._health),
-                web.get("/epochs", self._epochs),
-                web.get("/commitlog", self._log_files),
-                web.get("/commitlog/{start}", self._log_bytes),
-                web.get("/consumequeue", self._queues),
-                web.get("/consumequeue/{topic}/{queue}/{start}", self._queue_bytes),
-                web.get("/index", self._indexes),
-                web.get("/index/{name}", self._index_bytes),
-                web.get("/config/{name}", self._table),
-            ]
-        )
-        return made
-
-    def watch(self, connections: Callable[[], int]) -> None:
-        """How many connections there are is asked of this."""
-        self._connections = connections
+    def room(self, app: web.Application) -> None:
+        """Add our routes to a port."""
+        handlers: dict[str, Handler] = {
+            "/epochs": self._epochs,
+            "/commitlog": self._log_files,
+            "/commitlog/{start}": self._log_bytes,
+            "/consumequeue": self._queues,
+            "/consumequeue/{topic}/{queue}/{start}": self._queue_bytes,
+            "/index": self._indexes,
+            "/index/{name}": self._index_bytes,
+            "/config/{name}": self._table,
+        }
+        app.add_routes([web.get(path, self._guarded(each)) for path, each in handlers.items()])
 
     def close(self) -> None:
         """Readers in the middle of a file are let down within a second."""
@@ -177,79 +155,47 @@ class Plane:
 
     # --- who may ask ---
 
-    @web.middleware
-    async def _guard(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
-        if not self._host_known(request.host):
-            return _text(403, f"no broker is called {request.host[:100]!r} here")
-        shown = request.headers.get("Authorization")
-        if shown is None and request.path == "/healthz":
-            return web.json_response({"status": "ok"})
-        scheme, _, token = (shown or "").partition(" ")
-        given = token.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
-            self._note_refusal(request)
-            answer = _text(401, "show the broker's httpToken: Authorization: Bearer TOKEN")
-            answer.headers["WWW-Authenticate"] = 'Bearer realm="tandem"'
-            return answer
-        if self._asked >= ASKED_MAX or self._connections() > CONNECTIONS_MAX:
-            return _busy()
-        self._asked += 1
-        try:
-            return await handler(request)
-        except (ConnectionError, TimeoutError) as problem:
-            log.info("reader gone path=%s why=%s", request.path, problem or "it took nothing")
-            if request.transport is not None:
-                request.transport.abort()
-            raise
-        except (OSError, ReplicationError) as problem:
-            log.warning("cannot be read path=%s why=%s", request.path, problem)
-            return _text(500, f"cannot be read: {getattr(problem, 'strerror', None) or problem}")
-        finally:
-            self._asked -= 1
+    def _guarded(self, handler: Handler) -> Handler:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if shown(request) is not Shown.RIGHT:  # the store is more than a look from this machine
+                return unauthorized(request)
+            if self._asked >= ASKED_MAX:
+                return busy(request, "too many readers")
+            self._asked += 1
+            try:
+                return await handler(request)
+            except (ConnectionError, TimeoutError) as problem:
+                log.info("reader gone path=%s why=%s", request.path, problem or "it took nothing")
+                if request.transport is not None:
+                    request.transport.abort()
+                raise
+            except (OSError, ReplicationError) as problem:
+                log.warning("cannot be read path=%s why=%s", request.path, problem)
+                why = getattr(problem, "strerror", None) or problem
+                return refusal(request, 500, f"cannot be read: {why}")
+            finally:
+                self._asked -= 1
 
-    def _host_known(self, host: str) -> bool:
-        """Whether a Host header names us: a page that points its own name at us (rebinding) does not."""
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return False
-        return True
-
-    def _note_refusal(self, request: web.Request) -> None:
-        self._refusals += 1
-        now_s = time.monotonic()
-        if self._refused_s and now_s - self._refused_s < REFUSALS_LOGGED_EVERY_S:
-            return
-        self._refused_s = now_s
-        log.warning("wrong token peer=%s refusals=%d", request.remote, self._refusals)
+        return answer
 
     # --- what there is ---
 
-    async def _health(self, request: web.Request) -> web.Response:
+    def told(self) -> dict[str, Any]:
+        """Who the broker is and how far it came, for who shows the token at /healthz."""
         config, store, standing = self._config, self._store, self._standing
-        return _json(
-            {
-                "status": "ok",
-                "cluster": config.cluster,
-                "group": config.name,
-                "brokerId": standing.broker_id,
-                "role": standing.role.value,
-                "epoch": standing.epoch,
-                "start": store.start,
-                "end": store.end,
-                "confirmed": store.confirmed,
-                "flushed": store.flushed,
-                "writable": store.flags.writable,
-                "startedMs": self._started_ms,
-            }
-        )
+        return {
+            "cluster": config.cluster,
+            "group": config.name,
+            "brokerId": standing.broker_id,
+            "role": standing.role.value,
+            "epoch": standing.epoch,
+            "start": store.start,
+            "end": store.end,
+            "confirmed": store.confirmed,
+            "flushed": store.flushed,
+            "writable": store.flags.writable,
+            "startedMs": self._started_ms,
+        }
 
     async def _epochs(self, request: web.Request) -> web.Response:
         history = await self._in_thread(_read_epoch_file, self._config.epoch_path)
@@ -305,7 +251,7 @@ class Plane:
         name = request.match_info["start"]
         upto = request.query.get("upto", "confirmed")
         if upto not in ("confirmed", "end"):
-            return _text(400, "upto is confirmed or end")
+            return refusal(request, 400, "upto is confirmed or end")
         if _SEGMENT(name) is None:
             return _missing()
         end = self._store.end if upto == "end" else self._store.confirmed
@@ -346,9 +292,9 @@ class Plane:
             try:
                 wanted = parse_range(request.headers.get("Range"), length)
             except RangeProblem as problem:
-                refusal = _text(416, str(problem))
-                refusal.headers["Content-Range"] = f"bytes */{length}"
-                return refusal
+                unanswerable = refusal(request, 416, str(problem))
+                unanswerable.headers["Content-Range"] = f"bytes */{length}"
+                return unanswerable
             answer = web.StreamResponse(status=200 if wanted is None else 206, headers=_HEADERS)
             answer.content_type = "application/octet-stream"
             if wanted is not None:
@@ -421,27 +367,11 @@ class Plane:
 
 # --- answers ---
 
-_HEADERS: Final = {
-    "Server": "TandemMQ",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Accept-Ranges": "bytes",
-}
-
-
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text + "\n", headers=_HEADERS)
+_HEADERS: Final = {**HEADERS, "Accept-Ranges": "bytes"}
 
 
 def _missing() -> web.Response:
-    return _text(404, "there is no such file")
-
-
-def _busy() -> web.Response:
-    answer = _text(503, "too many readers")
-    answer.headers["Retry-After"] = "1"
-    answer.force_close()
-    return answer
+    return web.Response(status=404, text="there is no such file\n", headers=_HEADERS)
 
 
 def _json(value: dict[str, Any]) -> web.Response:
@@ -529,48 +459,3 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
-
-
-@asynccontextmanager
-async def serving_http(
-    config: BrokerConfig,
-    store: MessageStore,
-    standing: Standing,
-    clock: Clock,
-    encryption: Encryption,
-) -> AsyncIterator[None]:
-    """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError.
-
-    Where the other ports demand TLS this one speaks it too. Who comes in shows the token, and no certificate.
-    """
-    plane = Plane(config, store, standing, clock)
-    context = None
-    files = msgspec.structs.replace(config.tls, client_auth=ClientAuth.NONE).own_files
-    if config.tls.enforced:
-        context = await asyncio.to_thread(server_context, files)
-
-    async def renew() -> None:
-        # in place: the server keeps the context that it began with
-        if context is not None and files.cert_path:
-            load_own(context, files.cert_path, files.key_path, files.key_password)
-
-    runner = web.AppRunner(
-        plane.application(), access_log=None, logger=http_logger("store"),
-        keepalive_timeout=IDLE_S, shutdown_timeout=1.0,
-    )  # fmt: skip
-    await runner.setup()
-    host = config.http_host or "127.0.0.1"
-    try:
-        assert runner.server is not None
-        server = runner.server
-        plane.watch(lambda: len(server.connections))
-        await web.TCPSite(runner, host, config.http_port, ssl_context=context, backlog=64).start()
-        scheme = "https" if context is not None else "http"
-        log.info("store served url=%s://%s:%d", scheme, host, config.http_port)
-        if not is_loopback(host) and context is None:
-            log.warning("the HTTP port is not encrypted host=%s", host)
-        encryption.also(renew)
-        yield
-    finally:
-        plane.close()
-        await runner.cleanup()

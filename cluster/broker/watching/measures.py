@@ -222,9 +222,8 @@ def _language(number: int) -> str:
     return LANGUAGE_NAMES.get(number, "OTHER").lower()
 
 
-@asynccontextmanager
-async def exposing(broker: Broker) -> AsyncIterator[None]:
-    """Serve the broker's metrics while the body runs."""
+def table_of(broker: Broker) -> MetricTable:
+    """The broker's metrics, under the labels that all of them have."""
     config = broker.config
     base = {
         "cluster": config.cluster,
@@ -232,6 +231,12 @@ async def exposing(broker: Broker) -> AsyncIterator[None]:
         "node_id": config.name,
         **split_labels(config.metrics_labels),
     }
-    table = MetricTable(Measures(broker).readers(), base)
+    return MetricTable(Measures(broker).readers(), base)
+
+
+@asynccontextmanager
+async def exposing(broker: Broker) -> AsyncIterator[None]:
+    """Serve the broker's metrics while the body runs."""
+    config, table = broker.config, table_of(broker)
     async with exposition(table, config.metrics_host or "127.0.0.1", config.metrics_port):
         yield
