@@ -483,7 +483,7 @@ class Producer:
         if self._add_properties is not None:
             message = self._with_properties(message)
         what = await self._prepare(message, "")
-        chosen = await self._choose(message, queue, selector, None)
+        chosen = await self._choose(message, queue, selector, None, self._timeout_ms)
         wired = self._wired(chosen)
         address = await instance.master_address(chosen.broker_name, what.topic)
         context = self._context(what, [message], chosen, address)
@@ -566,10 +566,10 @@ class Producer:
             self._unit_mode,
         )
 
-    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The publish list under the application's names."""
+    async def _queues(self, topic: str, within_ms: int = 0) -> tuple[MessageQueue, ...]:
+        """The publish list under the application's names; within_ms: to wait for a master."""
         namespace = self._config.namespace
-        queues = await self._at_work().publish_queues(wrap(namespace, topic))
+        queues = await self._at_work().publish_queues(wrap(namespace, topic), within_ms)
         if not namespace:
             return queues
         return tuple(MessageQueue(topic, each.broker_name, each.queue_id) for each in queues)
@@ -585,13 +585,14 @@ class Producer:
         queue: MessageQueue | None,
         selector: Selector | None,
         failed_broker: str | None,
+        within_ms: int,
     ) -> MessageQueue:
         if queue is not None:
             if queue.topic != message.topic:
                 raise MessageRefused(f"queue {queue} is not one of topic {message.topic}")
-            await self._queues(message.topic)  # addresses must be known
+            await self._queues(message.topic, within_ms)  # addresses must be known
             return queue
-        queues = await self._queues(message.topic)
+        queues = await self._queues(message.topic, within_ms)
         if selector is not None:
             return selector(queues, message)
         ring = self._rings.get(message.topic)
@@ -624,7 +625,7 @@ class Producer:
             avoided = tried[-1] if tried else None
             if avoided is not None and causes:
                 await self._at_work().look_for_master(avoided, what.topic, budget.left_ms())
-            chosen = await self._choose(messages[0], queue, selector, avoided)
+            chosen = await self._choose(messages[0], queue, selector, avoided, budget.left_ms())
             left_ms = budget.left_ms()
             if left_ms <= 0:
                 causes.append(

@@ -74,7 +74,7 @@ class HalfSends:
 
     prepare: Callable[[Message, str], Awaitable[Prepared]]
     choose: Callable[
-        [Message, MessageQueue | None, Selector | None, str | None], Awaitable[MessageQueue]
+        [Message, MessageQueue | None, Selector | None, str | None, int], Awaitable[MessageQueue]
     ]
     attempt: Callable[[Prepared, list[Message], MessageQueue, int], Awaitable[SendResult]]
     instance: Callable[[], ClientInstance]
@@ -303,7 +303,8 @@ class Transaction:
         failed: str | None = None
         attempts = 1 if self._queue or self._selector else self._owner.attempts
         while True:
-            queue = await sends.choose(self._message, self._queue, self._selector, failed)
+            left_ms = budget.left_ms()
+            queue = await sends.choose(self._message, self._queue, self._selector, failed, left_ms)
             try:
                 result = await sends.attempt(what, [self._message], queue, max(budget.left_ms(), 1))
             except ClientError as problem:

@@ -234,10 +234,12 @@ class ClientInstance:
 
     # Routes
 
-    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def publish_queues(self, topic: str, within_ms: int = 0) -> tuple[MessageQueue, ...]:
         """Queues to send to, never empty.
 
-        A topic that does not exist yet gets TBW102's brokers: a send creates it there.
+        A topic that does not exist yet gets TBW102's brokers: a send creates it there. One whose groups are
+        between two masters is asked for again within so many milliseconds: an election takes less than most
+        sends may.
 
         Raises NoRoute when there is no writable queue, NoNameServer.
         """
@@ -245,15 +247,22 @@ class ClientInstance:
         if known:
             self._published.add(topic)
             return known
-        try:
-            await self.fetch_route(topic)
-        except NoRoute:
-            await self._template_route(topic)
-        queues = self.brokers.publish_queues(topic)
-        if not queues:
-            raise NoRoute(topic, "none of its brokers has a writable queue and a master")
-        self._published.add(topic)
-        return queues
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + within_ms / 1000
+        while True:
+            try:
+                await self.fetch_route(topic)
+            except NoRoute:
+                await self._template_route(topic)
+            queues = self.brokers.publish_queues(topic)
+            if queues:
+                self._published.add(topic)
+                return queues
+            route = self.brokers.route(topic)
+            left_s = until_s - now_s()
+            if route is None or not route.awaits_master or left_s <= 0:
+                raise NoRoute(topic, "none of its brokers has a writable queue and a master")
+            await asyncio.sleep(min(RETRY_PAUSE_S, left_s))
 
     async def _template_route(self, topic: str) -> None:
         try:

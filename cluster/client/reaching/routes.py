@@ -53,6 +53,15 @@ class TopicRoute:
             for number in range(counts.write_queue_count)
         )
 
+    @property
+    def awaits_master(self) -> bool:
+        """Whether a broker name with writable queues has members, and no master among them now."""
+        return any(
+            counts.perm & WRITABLE and counts.write_queue_count > 0
+            and MASTER_ID not in self.addresses.get(counts.broker_name, {MASTER_ID: ""})
+            for counts in self.queue_counts
+        )  # fmt: skip
+
     def read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues a consumer reads: readable; no master is needed."""
         return tuple(

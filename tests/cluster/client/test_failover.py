@@ -9,7 +9,7 @@ import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster
 from timekit import run
 
-from tandemmq.cluster.client import ClientError, Message, Producer
+from tandemmq.cluster.client import ClientError, Message, NoRoute, Producer
 from tandemmq.cluster.remoting import Command, RequestCode
 
 HEIR = "127.0.0.1:10961"
@@ -116,3 +116,52 @@ def test_sends_fail_and_the_producer_stops_while_a_topic_has_no_master(
                 await producer.send(Message("T", b"x"))
 
     run(main())
+
+
+def without_master(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the topic's only group has a slave and nobody to lead it."""
+    route = cluster.route_body
+    monkeypatch.setattr(
+        cluster, "route_body", lambda counts: route(counts).replace(b'{"0":', b'{"1":')
+    )
+
+
+@pytest.mark.parametrize("topic", ["T", "New"])
+def test_a_send_that_begins_between_two_masters_waits_for_the_next(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """The first of a topic, and the first of one that does not exist yet."""
+    cluster.add("broker-a", {"T": "T", "New": "TBW102"}[topic])
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer("PG", namesrv=NAME_SERVER, timeout_ms=3_000) as producer:
+            with monkeypatch.context() as election:
+                without_master(cluster, election)
+                began_s = loop.time()
+                send = producer.send(Message(topic, b"x"))
+                await asyncio.sleep(1.0)
+                assert not send.done()
+            await send
+            return loop.time() - began_s
+
+    assert 1.0 <= run(main()) < 1.2
+
+
+def test_a_send_waits_for_a_master_as_long_as_it_may_take_and_no_longer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add("broker-a", "T")
+    without_master(cluster, monkeypatch)
+
+    async def main() -> tuple[float, int]:
+        loop = asyncio.get_running_loop()
+        async with Producer("PG", namesrv=NAME_SERVER, timeout_ms=3_000) as producer:
+            began_s = loop.time()
+            with pytest.raises(NoRoute, match="a master"):
+                await producer.send(Message("T", b"x"), timeout_ms=700)
+            return loop.time() - began_s, len(cluster.route_requests)
+
+    took_s, asked = run(main())
+    assert 0.7 <= took_s < 0.8
+    assert asked <= 9  # a tenth of a second between two questions
