@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,11 +130,15 @@ def _judged(printed: str) -> Outcome:
     return Outcome("", headings, printed)
 
 
+_OUTPUT: Final = threading.Lock()
+
+
 def tandem(*words: str) -> Outcome:
     """`tandem admin`, in this process."""
     printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        # both sides' threads come here, and what they redirect is the process's: the last to leave must find it as it was
+        with _OUTPUT, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             code = run_admin(words)
     except CommandFailed as problem:
         return Outcome(f"exit {problem.code.value}", words=str(problem))
