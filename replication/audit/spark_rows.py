@@ -9,10 +9,9 @@ import pyarrow
 import xxhash
 from pyspark.sql import types
 
-from tandemmq.replication.audit.kernel import BLANK, MORE, RECORD, Line
-from tandemmq.replication.audit.kernels import find_record, kind_at, rows
+from tandemmq.replication.audit.kernel import Line
+from tandemmq.replication.audit.lines import lines_of
 from tandemmq.replication.audit.stores import ReplicaStore
-from tandemmq.replication.audit.windows import WINDOW_BYTES, read
 from tandemmq.storage import decode_properties, get_property, unpack_host
 
 BATCH_BYTES: Final = 8 << 20
@@ -131,7 +130,7 @@ def batches(
     columns: list[list[Any]] = [[] for _ in names]
     taken = 0
     crc = "computed_crc" in names
-    for view, base, lines in _windows(replica, start, end, crc):
+    for view, base, lines in lines_of(replica, start, end, crc=crc):
         for line in lines:
             if wanted and line.topic not in wanted:
                 continue
@@ -152,41 +151,3 @@ def _batch(columns: Sequence[list[Any]], schema: Any) -> Any:
         pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)
     ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _windows(
-    replica: ReplicaStore, start: int, end: int, crc: bool
-) -> Iterator[tuple[memoryview, int, list[Line]]]:
-    for file in replica.segments:
-        limit = file.start + replica.segment_bytes
-        at, stop = max(start, file.start), min(end, limit)
-        if at >= stop:
-            continue
-        known = at == file.start  # else a record may be cut here: find the way first
-        size = WINDOW_BYTES
-        while at < stop:
-            view = read(replica, at, size)
-            last = len(view) < size or at + len(view) >= limit
-            if not known:
-                found, kind = find_record(view, at, at, limit)
-                if found >= stop or (found < 0 and last) or (kind == MORE and last):
-                    break
-                if kind == MORE and found == at:
-                    size *= 2
-                    continue
-                at = found if found >= 0 else max(at + 1, at + len(view) - 8)
-                known = kind in (RECORD, BLANK)
-                continue
-            lines = list(rows(view, at, stop, at, limit, crc))
-            yield view, at, lines
-            behind = lines[-1].offset + lines[-1].size if lines else at
-            kind, _ = kind_at(view, behind, at, limit)
-            if kind == BLANK or behind >= stop:
-                break
-            if kind == MORE and not last:
-                size = WINDOW_BYTES if lines else size * 2
-                at = behind
-            else:
-                at = behind + 1
-                known = False
-                size = WINDOW_BYTES

@@ -1,0 +1,208 @@
+"""Exactly one range of a queue, read once: every message that is wanted of it, or an error that says what is missing.
+
+A consumer goes on from where its broker sends it; who reads a range for a table may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from tandemmq.cluster.client.consuming.pulls import (
+    PullAnswer,
+    PullHead,
+    PullRequest,
+    PullStatus,
+    pull,
+    pull_through,
+)
+from tandemmq.cluster.client.consuming.subscriptions import Subscription
+from tandemmq.cluster.client.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    CallTimedOut,
+    ClientError,
+    NoNameServer,
+)
+from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
+from tandemmq.cluster.client.reaching.instance import ClientInstance
+from tandemmq.cluster.client.reaching.routes import MASTER_ID
+from tandemmq.cluster.remoting import Channel, ResponseCode
+
+log = logging.getLogger(__name__)
+
+PULL_COUNT: Final = (
+    1_024  # brokers end an answer by bytes: RocketMQ's after 32 messages, or 256 KiB
+)
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+#: refusals that pass: too busy, a change of role, a broker's "not so fast"
+PASSING_CODES: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, 215}
+)
+
+
+class MessagesGone(ClientError):
+    """Entries [start, end) of a queue are not there: too old, cut off by a takeover, or never written.
+
+    Attributes: queue, start, end (queue offsets).
+    """
+
+    def __init__(self, queue: MessageQueue, start: int, end: int, why: str) -> None:
+        super().__init__(f"{end - start} messages of {queue} are gone, [{start}, {end}): {why}")
+        self.queue = queue
+        self.start = start
+        self.end = end
+
+
+def passes(problem: ClientError) -> bool:
+    """Whether it is worth asking again: somebody is away, is busy, or changes its role."""
+    if isinstance(problem, BrokerRefused):
+        return problem.code in PASSING_CODES
+    return isinstance(problem, (BrokerUnreachable, CallTimedOut, NoNameServer))
+
+
+class QueueRangeReader:
+    """Reads queue offsets [start, end) of one queue, from a slave where the master suggests one.
+
+    subscription  what is wanted of the topic
+    patience_ms   how long one read() tries again while the brokers of the queue are away, or lack what it wants
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        subscription: Subscription,
+        patience_ms: int,
+    ) -> None:
+        self.at = start
+        self.end = end
+        self._instance = instance
+        self._group = group
+        self._queue = queue
+        self._subscription = subscription
+        self._everything = subscription.expression == "*"
+        self._patience_s = patience_ms / 1000
+        self._suggested_id = MASTER_ID
+        self._head: PullHead | None = None
+
+    async def read(self) -> Sequence[ReceivedMessage]:
+        """The next messages, in order; empty when the range is read whole.
+
+        Raises MessagesGone (skip_to() its end to go on behind it), BrokerRefused, BrokerUnreachable, CallTimedOut,
+        NoRoute, NoNameServer, BrokerAnswerBroken.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._patience_s
+        pause_s = PAUSE_S
+        while self.at < self.end:
+            try:
+                found = await self._step(loop.time() >= deadline_s)
+            except ClientError as problem:
+                if not passes(problem) or loop.time() >= deadline_s:
+                    raise
+                log.info("read again queue=%s offset=%d why=%s", self._queue, self.at, problem)
+                await self._look_again()
+                found = None
+            if found:
+                return found
+            if found is None:
+                await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        return ()
+
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later queue offset: what lies between is known to be gone."""
+        self.at = max(self.at, min(offset, self.end))
+
+    async def _step(self, last: bool) -> Sequence[ReceivedMessage] | None:
+        """One pull. None: ask again later; empty: the position moved, but nothing was wanted."""
+        queue = self._queue
+        await self._instance.read_route(queue.topic)
+        address, broker_id = await self._instance.reader_address(
+            queue.broker_name, queue.topic, self._suggested_id
+        )
+        request = PullRequest(
+            self._group, queue, self.at, self._subscription, PULL_COUNT, suspend_ms=0
+        )
+        try:
+            answer = await self._pull(address, request)
+        except (BrokerUnreachable, CallTimedOut):
+            self._suggested_id = MASTER_ID
+            self._instance.no_answer(address)
+            raise
+        except BrokerRefused:
+            if broker_id == MASTER_ID:
+                raise
+            self._suggested_id = MASTER_ID  # its master may know the topic
+            return None
+        self._suggested_id = answer.suggested_broker_id
+        if answer.next_offset > self.at or answer.messages:
+            return self._forward(answer, broker_id)
+        if broker_id != MASTER_ID:  # a slave that lags
+            self._suggested_id = MASTER_ID
+            return None
+        if last:
+            why = f"the queue ends at {answer.max_offset}"
+            raise MessagesGone(queue, self.at, self.end, why)
+        return None
+
+    def _forward(self, answer: PullAnswer, broker_id: int) -> Sequence[ReceivedMessage] | None:
+        messages, at = answer.messages, self.at
+        if answer.status is PullStatus.NOTHING_NEW or (
+            answer.status is PullStatus.OFFSET_MOVED and answer.min_offset <= at
+        ):
+            # who is behind, or was cut, may name any position: it has nothing here
+            self._suggested_id = MASTER_ID
+            return None
+        if self._everything:
+            following = messages[0].queue_offset if messages else answer.next_offset
+        else:
+            following = max(
+                at, answer.min_offset
+            )  # what a filter left out cannot be told from a gap behind it
+        if following > at:
+            if broker_id != MASTER_ID:
+                self._suggested_id = MASTER_ID  # a slave may have deleted what its master has
+                return None
+            why = f"the next message is at {following}"
+            raise MessagesGone(self._queue, at, min(following, self.end), why)
+        if self._everything:
+            messages = _unbroken(messages, at)
+            self.at = min(self.end, at + len(messages))
+        else:
+            self.at = min(self.end, answer.next_offset)
+        if messages and messages[-1].queue_offset >= self.end:
+            messages = [each for each in messages if each.queue_offset < self.end]
+        return messages
+
+    async def _pull(self, address: str, request: PullRequest) -> PullAnswer:
+        instance = self._instance
+        wire = instance.connections.peek(address)
+        if instance.config.credentials is not None or not isinstance(wire, Channel):
+            return await pull(instance.connections, address, request)
+        if self._head is None:
+            self._head = PullHead(request)
+        return await pull_through(
+            instance.answers, wire, self._head, request, instance.next_opaque()
+        )
+
+    async def _look_again(self) -> None:
+        try:
+            await self._instance.fetch_route(self._queue.topic)
+        except ClientError as problem:
+            log.debug("route not refreshed topic=%s why=%s", self._queue.topic, problem)
+
+
+def _unbroken(messages: Sequence[ReceivedMessage], at: int) -> Sequence[ReceivedMessage]:
+    """The messages whose queue offsets follow each other from `at` on."""
+    if messages[-1].queue_offset == at + len(messages) - 1:
+        return messages
+    count = next(number for number, each in enumerate(messages) if each.queue_offset != at + number)
+    return messages[:count]
