@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq import __version__
+from tandemmq.backup.words import backup_arguments, restore_arguments
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.extras import need_server
 from tandemmq.command.hints import check_words
@@ -575,6 +576,26 @@ COMMANDS: Final = (
         "find and explain differences between replicas of a broker's log",
         "  tandem audit run ./store/master ./store/slave",
         _audit,
+    ),
+    _Command(
+        "backup",
+        "backup.commands",
+        "run_backup",
+        "copy a broker's store while it runs, increment by increment; list and verify what was copied",
+        "  tandem backup run --namesrv 10.0.0.1:9876 --to /backup --token-file http.token\n"
+        "  tandem backup list /backup",
+        backup_arguments,
+        server=True,
+    ),
+    _Command(
+        "restore",
+        "backup.commands",
+        "run_restore",
+        "make a store out of a backup, up to a point in time",
+        "  tandem restore /backup --into /data/store\n"
+        "  tandem restore s3://bucket/tandem --into /data/store --until 2025-09-19T08:30:00",
+        restore_arguments,
+        server=True,
     ),
     _Command(
         "health",
