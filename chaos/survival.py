@@ -50,7 +50,7 @@ class Promise:
 PROMISES: Final[Mapping[Mode, Promise]] = {
     Mode.A0: Promise(
         "`ASYNC_MASTER`, `ASYNC_FLUSH` (default)",
-        "in the master's page cache",
+        Mode.A0.meaning,
         {
             Fault.CRASH: Fate.KEPT,
             Fault.HOST: Fate.WINDOW,
@@ -60,7 +60,7 @@ PROMISES: Final[Mapping[Mode, Promise]] = {
     ),
     Mode.A1: Promise(
         "`ASYNC_MASTER`, `SYNC_FLUSH`",
-        "on the master's disk",
+        Mode.A1.meaning,
         {
             Fault.CRASH: Fate.KEPT,
             Fault.HOST: Fate.KEPT,
@@ -70,7 +70,7 @@ PROMISES: Final[Mapping[Mode, Promise]] = {
     ),
     Mode.S0: Promise(
         "`SYNC_MASTER`, `ASYNC_FLUSH`",
-        "in the page cache of every member of the sync-state-set",
+        Mode.S0.meaning,
         {
             Fault.CRASH: Fate.KEPT,
             Fault.HOST: Fate.KEPT,
@@ -80,7 +80,7 @@ PROMISES: Final[Mapping[Mode, Promise]] = {
     ),
     Mode.S1: Promise(
         "`SYNC_MASTER`, `SYNC_FLUSH`",
-        "on the disk of every member of the sync-state-set",
+        Mode.S1.meaning,
         {
             Fault.CRASH: Fate.KEPT,
             Fault.HOST: Fate.KEPT,

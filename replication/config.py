@@ -60,6 +60,19 @@ class Mode(enum.Enum):
             return cls.S1 if flushed else cls.S0
         return cls.A1 if flushed else cls.A0
 
+    @property
+    def meaning(self) -> str:
+        """Where a message is when it is acknowledged, in words."""
+        return _MEANINGS[self.value]
+
+
+_MEANINGS: Final = {
+    "A0": "in the master's page cache",
+    "A1": "on the master's disk",
+    "S0": "in the page cache of every member of the sync-state-set",
+    "S1": "on the disk of every member of the sync-state-set",
+}
+
 
 class LeasePolicy(enum.Enum):
     """What a master does that has no slave to ask and no word from the controller: one of two dangers must be taken.

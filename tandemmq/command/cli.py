@@ -25,6 +25,7 @@ from tandemmq.command.hints import check_words
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 LOCAL_DIRECTORY: Final = Path("tandem-data")
 ADMIN: Final = "admin"
+LOG_FORMATS: Final = ("text", "json")
 GREETING: Final = """TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.
 
   tandem local up --mode sync        a replicated cluster on this machine
@@ -176,7 +177,28 @@ def _add(
 def _logging(parser: argparse.ArgumentParser) -> None:
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
     parser.add_argument("--log-level", choices=levels, default="INFO", help="default INFO")
-    parser.add_argument("--log-json", action="store_true", help="log lines as JSON objects")
+    parser.add_argument(
+        "--log-format", choices=LOG_FORMATS, default=_log_format(),
+        help="text: a phrase and key=value; json: one object per line. Default: TANDEM_LOG_FORMAT of the environment, "
+        "else text",
+    )  # fmt: skip
+    parser.add_argument("--log-json", action="store_true", help="the same as --log-format json")
+    parser.add_argument(
+        "--log-file", type=Path, metavar="FILE", help="instead of stderr; rotated, see the next two"
+    )
+    parser.add_argument(
+        "--log-file-bytes", type=int, default=64 << 20, metavar="N",
+        help="FILE becomes FILE.1 when it has so many, default 64 MiB",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-files", type=int, default=8, metavar="N", help="so many are kept beside it, default 8"
+    )
+
+
+def _log_format() -> str:
+    """Of the environment, which can be set where a container's command is fixed. A word that is none is text."""
+    told = os.environ.get("TANDEM_LOG_FORMAT", "")
+    return told if told in LOG_FORMATS else LOG_FORMATS[0]
 
 
 def _settings(parser: argparse.ArgumentParser, file: str) -> None:

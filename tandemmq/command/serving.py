@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +18,14 @@ from tandemmq.cluster.logs import setup_logging
 from tandemmq.cluster.process import collect_rarely, run
 from tandemmq.cluster.remoting.tls import TlsUnusable
 from tandemmq.command.exits import CommandFailed, ExitCode
+from tandemmq.command.introduction import (
+    introduce_broker,
+    introduce_controller,
+    introduce_nameserver,
+)
 from tandemmq.storage import FlushFailed, StorageError
+
+log = logging.getLogger(__name__)
 
 _PORT_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 _OF_ANOTHER = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -28,7 +35,7 @@ _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
     """Serve routes until SIGTERM or SIGINT, and with enableControllerInNamesrv the controller's requests."""
     nameserver = importlib.import_module("tandemmq.cluster.nameserver")
-    setup_logging(arguments.log_level, json=arguments.log_json)
+    _logging(arguments)
     with clear_errors():
         properties = _properties(arguments)
         if arguments.port is not None:
@@ -43,6 +50,7 @@ def run_nameserver(arguments: argparse.Namespace) -> ExitCode:
         if beside is not None:
             serving = importlib.import_module("tandemmq.cluster.controller").serving_controller
             embedded = partial(serving, beside, ports=2)
+        introduce_nameserver(config)
         rooms = nameserver_rooms(config) if config.http.port else ()
         run(lambda: nameserver.serve_nameserver(config, _say, embedded, rooms))
     return ExitCode.OK
@@ -79,11 +87,12 @@ def nameserver_settings(
 def run_controller(arguments: argparse.Namespace) -> ExitCode:
     """Decide who is master until SIGTERM or SIGINT."""
     controller = importlib.import_module("tandemmq.cluster.controller")
-    setup_logging(arguments.log_level, json=arguments.log_json)
+    _logging(arguments)
     with clear_errors():
         config = controller.ControllerConfig.from_properties(
             _properties(arguments), path=_absolute(arguments.config), insecure=arguments.insecure
         )
+        introduce_controller(config)
         rooms = controller_rooms(config) if config.http.port else ()
         run(lambda: controller.serve_controller(config, _say, rooms))
     return ExitCode.OK
@@ -93,7 +102,7 @@ def run_broker(arguments: argparse.Namespace) -> ExitCode:
     """Serve messages until SIGTERM or SIGINT."""
     collect_rarely()  # from the first import on
     broker = importlib.import_module("tandemmq.cluster.broker")
-    setup_logging(arguments.log_level, json=arguments.log_json)
+    _logging(arguments)
     with clear_errors():
         properties = _properties(arguments)
         if arguments.namesrv is not None:
@@ -105,6 +114,7 @@ def run_broker(arguments: argparse.Namespace) -> ExitCode:
             as_rocketmq=file is not None,
             file=str(file) if file is not None else "",
         )
+        introduce_broker(config)
         rooms = broker_rooms(config) if config.http.port else ()
         run(lambda: broker.serve_broker(config, _say, rooms))
     return ExitCode.OK
@@ -128,6 +138,22 @@ def broker_rooms(config: Any) -> list[Any]:
     return []
 
 
+def _logging(arguments: argparse.Namespace) -> None:
+    """As the options say. Raises CommandFailed for a log file that cannot be written."""
+    if arguments.log_file_bytes < 1 or arguments.log_files < 1:
+        raise CommandFailed("--log-file-bytes and --log-files must be at least 1", ExitCode.USAGE)
+    try:
+        setup_logging(
+            arguments.log_level,
+            json=arguments.log_json or arguments.log_format == "json",
+            file=arguments.log_file,
+            file_bytes=arguments.log_file_bytes,
+            files=arguments.log_files,
+        )
+    except OSError as problem:
+        raise CommandFailed(f"--log-file: {problem}", ExitCode.USAGE) from problem
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -141,7 +167,7 @@ def _properties(arguments: argparse.Namespace) -> Properties:
     properties: Properties = {}
     if arguments.config is not None:
         properties = read_properties(arguments.config)
-        print(f"settings from {arguments.config.absolute()}", file=sys.stderr)
+        log.info("settings from file=%s", arguments.config.absolute())
     properties.update(assignments(arguments.set))
     return properties
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -104,20 +103,3 @@ def _print(found: Sequence[Finding], asked: Sequence[str], *, as_json: bool) -> 
     print(
         f"looked at {', '.join(asked) or 'nothing'}: {counts if found else 'nothing looks wrong'}"
     )
-
-
-def advise_at_start(stores: Iterable[Path], log: logging.Logger) -> None:
-    """What of this machine is bad for a server that starts here: a line per warning, one line for the advice."""
-    try:
-        found = in_order(host_findings(host_facts(list(stores))))
-    except OSError as problem:
-        log.info("host not looked at why=%s", problem)  # the server finds out itself, and says so
-        return
-    advice = [each.check for each in found if each.severity is Severity.ADVICE]
-    for each in found:
-        if each.severity is not Severity.ADVICE:
-            log.warning(
-                "host %s where=%s what=%s do=%s", each.check, each.where, each.text, each.do
-            )
-    if advice:
-        log.info("host advice checks=%s hint=`tandem doctor` explains", ",".join(advice))
