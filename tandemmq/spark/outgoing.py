@@ -79,7 +79,7 @@ class RowReader:
             row.get("topic") or self.topic,
             body.encode() if isinstance(body, str) else body,
             tags=row.get("tags") or None,
-            keys=row.get("key") or (),
+            keys=(row.get("key") or "").split(),
             properties=self._properties(row),
             deliver_at=row.get("deliver_at"),
             delay_s=delay_ms / 1000 if delay_ms else 0.0,
