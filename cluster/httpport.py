@@ -29,7 +29,7 @@ from tandemmq.cluster.httpdoor import SAFE_METHODS, Door, Shown, is_foreign, is_
 from tandemmq.cluster.httplog import http_logger
 from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.logs import OncePer, once_per
-from tandemmq.cluster.metrics import MetricTable, page
+from tandemmq.cluster.metrics import CONTENT_TYPE, MetricPage
 from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.tls import ClientAuth, load_own, server_context
 
@@ -59,13 +59,13 @@ class Process:
     role            "broker", "name server" or "controller"
     why_not_ready   what it does not serve now of what its role promises, in words; nothing: it is ready
     told            what /healthz says to who shows the token
-    tables          what /metrics shows; no metric is in two of them
+    metrics         what /metrics shows
     """
 
     role: str
     why_not_ready: Callable[[], Sequence[str]]
     told: Callable[[], Mapping[str, Any]]
-    tables: Callable[[], Iterable[MetricTable]]
+    metrics: MetricPage
 
 
 TOKEN: Final = web.AppKey("token", str)
@@ -160,8 +160,8 @@ async def _metrics(request: web.Request) -> web.Response:
     open_page = request.app[_CONFIG].metrics_open or is_here(request.headers, request.remote)
     if not open_page and shown(request) is not Shown.RIGHT:
         return unauthorized(request)
-    body = b"".join(page(table) for table in request.app[PROCESS].tables())
-    return web.Response(body=body, headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4"})
+    body = await request.app[PROCESS].metrics.text()
+    return web.Response(body=body, headers={**HEADERS, "Content-Type": CONTENT_TYPE})
 
 
 # --- who comes in ---

@@ -25,6 +25,7 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.shown import FIXED
 from tandemmq.cluster.controller import ControllerConfig
+from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.metrics import METRICS
 from tandemmq.cluster.nameserver.config import NameServerConfig
 from tandemmq.cluster.tlssettings import TlsConfig
@@ -43,6 +44,7 @@ NOT_IN_FILES = {
     "access",
     "rights",
     "tls",
+    "http",
     "insecure",
     "as_rocketmq",
     "kept",
@@ -109,6 +111,10 @@ def config_page() -> str:
         + "\n## Encryption, in each file (`cluster/tlssettings.py`)\n\n"
         + "[How to](howto/tls.md). Brokers, name servers and controllers take all of them.\n\n"
         + table(heads, list(settings(TlsConfig)))
+        + "\n## HTTP, in each file (`cluster/httpsettings.py`)\n\n"
+        + "[How to](howto/http.md). Brokers, name servers and controllers take all of them; a controller in a name "
+        "server's process\nshares its port. `httpReadersMax` and `httpBytesPerSecondMax` are a broker's alone.\n\n"
+        + table(heads, list(settings(HttpConfig)))
         + "\n## Name server (`cluster/nameserver/config.py`)\n\n"
         + table(heads, list(settings(NameServerConfig)))
         + "\n## Controller (`cluster/controller/config.py`), in a file of its own or in the name server's\n\n"

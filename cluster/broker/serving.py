@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import random
 import socket
@@ -61,7 +62,9 @@ async def serving(broker: Broker, rooms: Sequence[Room] = ()) -> AsyncIterator[N
 
                 await stack.enter_async_context(exposing(broker))
             if broker.config.http.port:
-                from tandemmq.cluster.broker.watching.http import serving_broker_http  # as above
+                from tandemmq.cluster.broker.watching.http import (
+                    serving_broker_http,
+                )  # loaded before
 
                 await stack.enter_async_context(serving_broker_http(broker, rooms))
             await stack.enter_async_context(_settled(broker))
@@ -143,6 +146,9 @@ async def serve_broker(
     must end.
     """
     check_startable(config)
+    if config.http.port:
+        # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
+        importlib.import_module("tandemmq.cluster.broker.watching.http")
     leftopen.check_before_opening(config)
     raise_open_files_limit()
     encryption = Encryption(config.tls)

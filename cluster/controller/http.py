@@ -9,6 +9,7 @@ from typing import Any
 from tandemmq.cluster.controller.measures import table_of
 from tandemmq.cluster.controller.server import Controller
 from tandemmq.cluster.httpport import Process, Room, serving_http
+from tandemmq.cluster.metrics import MetricPage
 from tandemmq.cluster.remoting.channel import split_address
 from tandemmq.cluster.remoting.encryption import Encryption
 
@@ -30,10 +31,8 @@ async def serving_controller_http(
     controller: Controller, encryption: Encryption, rooms: Sequence[Room]
 ) -> AsyncIterator[None]:
     """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError."""
-    config, table = controller.config, table_of(controller)
-    process = Process(
-        "controller", controller.why_not_ready, lambda: told(controller), lambda: [table]
-    )
+    config, page = controller.config, MetricPage([table_of(controller)])
+    process = Process("controller", controller.why_not_ready, lambda: told(controller), page)
     async with serving_http(
         process,
         config.http,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -106,6 +107,9 @@ async def serving_controller(
     Raises ConfigError, StorageError (the store), OSError (the port), TlsUnusable.
     """
     check_startable(config)
+    if own_http and config.http.port:
+        # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
+        importlib.import_module("tandemmq.cluster.controller.http")
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         store = make_store(config)
@@ -149,8 +153,7 @@ async def serving_controller(
         await stack.enter_async_context(running(**jobs))
         await stack.enter_async_context(server)
         if own_http and config.http.port:
-            # Imported when wanted: an HTTP server would cost every start time and memory.
-            from tandemmq.cluster.controller.http import serving_controller_http
+            from tandemmq.cluster.controller.http import serving_controller_http  # loaded before
 
             await stack.enter_async_context(serving_controller_http(controller, encryption, rooms))
         await controller.settled.wait()

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tandemmq.cluster.httpport import Process, Room, serving_http
+from tandemmq.cluster.metrics import MetricPage
+from tandemmq.cluster.nameserver.measures import table_of
 from tandemmq.cluster.nameserver.server import ControllerBeside, NameServer
 from tandemmq.cluster.remoting.encryption import Encryption
 
@@ -38,9 +40,10 @@ async def serving_names_http(
 ) -> AsyncIterator[None]:
     """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError."""
     config = names.config
-    tables = [beside.metrics()] if beside is not None else []
+    own = table_of(names)
+    page = MetricPage([own, beside.metrics()] if beside is not None else [own])
     process = Process(
-        "name server", lambda: why_not_ready(names, beside), lambda: told(names), lambda: tables
+        "name server", lambda: why_not_ready(names, beside), lambda: told(names), page
     )
     async with serving_http(
         process,

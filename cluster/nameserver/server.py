@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -512,6 +513,9 @@ async def serve_nameserver(
     check_startable(config)
     if config.controller_embedded and controller is None:
         raise ConfigError("enableControllerInNamesrv", "true", "there is no controller to embed")
+    if config.http.port:
+        # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
+        importlib.import_module("tandemmq.cluster.nameserver.http")
     raise_open_files_limit()
     kv = await asyncio.to_thread(KvConfig.load, Path(config.kv_config_path))
     clock = SystemClock()
@@ -557,8 +561,7 @@ async def serve_nameserver(
             await stack.enter_async_context(running(**jobs))
             await stack.enter_async_context(server)
             if config.http.port:
-                # Imported when wanted: an HTTP server would cost every start time and memory.
-                from tandemmq.cluster.nameserver.http import serving_names_http
+                from tandemmq.cluster.nameserver.http import serving_names_http  # loaded before
 
                 await stack.enter_async_context(
                     serving_names_http(names, encryption, beside, rooms)

@@ -11,6 +11,7 @@ from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.watching.httpplane import StoreRoom
 from tandemmq.cluster.broker.watching.measures import table_of
 from tandemmq.cluster.httpport import Process, Room, serving_http
+from tandemmq.cluster.metrics import MetricPage
 
 
 def why_not_ready(broker: Broker) -> list[str]:
@@ -54,8 +55,8 @@ async def serving_broker_http(broker: Broker, rooms: Sequence[Room]) -> AsyncIte
     """Serve the port while the body runs. Raises ConfigError, TlsUnusable, OSError."""
     config = broker.config
     store = StoreRoom(config, broker.store, broker.standing, broker.clock)
-    table = table_of(broker)
-    process = Process("broker", lambda: why_not_ready(broker), store.told, lambda: [table])
+    page = MetricPage([table_of(broker)])
+    process = Process("broker", lambda: why_not_ready(broker), store.told, page)
     port = serving_http(
         process,
         config.http,
