@@ -47,7 +47,7 @@ def test_row_is_the_message_that_it_says() -> None:
     }
     message, queue, hash_key = ROWS.read(row, 5)
     assert message == Message(
-        "Orders", "grün".encode(), tags="paid", keys="k1 k2", properties={"n": "1"}, deliver_at=at,
+        "Orders", "grün".encode(), tags="paid", keys=["k1", "k2"], properties={"n": "1"}, deliver_at=at,
         unique_id=RowIds("job", 3)[5],
     )  # fmt: skip
     assert (queue, hash_key) == (None, None)
