@@ -145,7 +145,7 @@ class MetricPage:
         self._making: asyncio.Task[bytes] | None = None
         self._kept = b""
         self._kept_until = 0.0
-        self.cost_s = 0.0  # of the last one, without what others did meanwhile
+        self.cost_s = 0.0  # processor time of the last one, without what others did meanwhile
 
     async def text(self) -> bytes:
         """The page as it is now, or was a moment ago."""
@@ -158,19 +158,19 @@ class MetricPage:
 
     async def _make(self) -> bytes:
         parts: list[str] = []
-        cost, began = 0.0, time.perf_counter()
+        worked, began = time.thread_time(), time.perf_counter()
+        cost = 0.0
         for part in itertools.chain.from_iterable(table.parts() for table in self._tables):
             parts.append(part)
-            took = time.perf_counter() - began
-            if took >= SLICE_S:
-                cost += took
+            if time.perf_counter() - began >= SLICE_S:
+                cost += time.thread_time() - worked
                 await asyncio.sleep(0)
-                began = time.perf_counter()
+                worked, began = time.thread_time(), time.perf_counter()
         text = "".join(parts).encode()
-        now = time.perf_counter()
-        self.cost_s = cost + now - began
+        self.cost_s = cost + time.thread_time() - worked
         if self.cost_s >= DEAR_S:
-            self._kept, self._kept_until = text, now + DEAR_TIMES * self.cost_s
+            self._kept = text
+            self._kept_until = time.perf_counter() + DEAR_TIMES * self.cost_s
         return text
 
     def _cost(self) -> Reading:

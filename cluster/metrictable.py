@@ -344,7 +344,6 @@ METRICS: Final = (
         "tandem_nameserver_brokers", "gauge", "", "brokers that are registered, by role", ("role",)
     ),
     Metric("tandem_nameserver_topics", "gauge", "", "topics that have a route"),
-    Metric("tandem_nameserver_routes_asked_total", "counter", "", "requests for a topic's route"),
     Metric(
         "tandem_nameserver_brokers_expired_total",
         "counter",

@@ -79,6 +79,11 @@ class Retention:
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic_ms()
         self._careful_until_ms = -1  # monotonic
 
+    def space(self) -> tuple[int, int]:
+        """Bytes of the log's file system, and how many are free. Raises OSError."""
+        total, _, free = self.usage(str(_existing(self._config.commitlog_path)))
+        return total, free
+
     def request(self) -> None:
         """An operator asks for cleaning now."""
         self._manual_passes = MANUAL_PASSES

@@ -351,9 +351,13 @@ class MessageStore:
         tail = tails.get(queue_id)
         return tail.next_offset if tail is not None else 0
 
+    def disk_space(self) -> tuple[int, int]:
+        """Bytes of the file system that the log is on, and how many of them we may still use. Raises OSError."""
+        return self.retention.space()
+
     def put_counts(self) -> Iterator[tuple[str, int]]:
-        """topic -> messages ever put into it."""
-        for topic, tails in self.log.queue_tails.items():
+        """topic -> messages ever put into it. Topics may come and go while it is gone over."""
+        for topic, tails in list(self.log.queue_tails.items()):
             yield topic.decode("utf-8", "replace"), sum(each.next_offset for each in tails.values())
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

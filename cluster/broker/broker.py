@@ -464,6 +464,7 @@ class Broker:
         """The topic is deleted: everybody's progress in it, and its messages below a log offset. Raises OSError."""
         self.offsets.forget_topic(topic)
         self.stats.forget_topic(topic)
+        self.put_sizes.forget(topic)
         self.store.burials.bury(topic, below)
 
     def _topic_deleted(self, topic: str, below: int) -> None:

@@ -155,6 +155,7 @@ class RouteTable:
         self.groups: dict[str, BrokerGroup] = {}
         self.clusters: dict[str, set[str]] = {}
         self.live: dict[tuple[str, str], LiveBroker] = {}
+        self.expired = 0  # brokers that were silent for too long, since the start
         self._routes: dict[str, bytes] = {}  # encoded, until anything changes
 
     # ---- brokers come
@@ -340,6 +341,7 @@ class RouteTable:
             for (cluster, address), live in self.live.items()
             if live.seen_ms + live.timeout_ms < now_ms
         ]
+        self.expired += len(late)
         for cluster, name, address, _ in late:
             self.unregister(cluster, name, address)
         return [(address, connection) for _, _, address, connection in late]

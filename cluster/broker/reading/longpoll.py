@@ -93,6 +93,11 @@ class HeldPulls:
         self._swept_ms = clock.monotonic_ms()
 
     @property
+    def unjudged(self) -> int:
+        """Pulls whose filters have not seen the new messages yet."""
+        return len(self._unjudged)
+
+    @property
     def full(self) -> bool:
         return self.count >= self.count_max
 

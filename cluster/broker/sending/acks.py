@@ -172,6 +172,11 @@ class Acks:
         return bool(self._held or self._for_disk)
 
     @property
+    def held_commits(self) -> int:
+        """Commits, or single messages, whose answers wait."""
+        return len(self._held) + len(self._for_disk)
+
+    @property
     def full(self) -> bool:
         return self.held_bytes >= self._bytes_max
 

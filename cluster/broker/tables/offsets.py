@@ -135,6 +135,10 @@ class OffsetTable:
         """Where the last pull went on; -1 when nobody pulled since the start."""
         return self._pulled.get(group, {}).get(topic, {}).get(queue_id, -1)
 
+    def pulled_in(self, group: str, topic: str) -> Queues:
+        """queue id -> where the last pull went on; a copy."""
+        return dict(self._pulled.get(group, {}).get(topic, {}))
+
     # -- resets by an administrator ----------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

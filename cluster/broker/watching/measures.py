@@ -13,7 +13,14 @@ from tandemmq.cluster.broker.standing.hastatus import Following, SlaveLag
 from tandemmq.cluster.broker.standing.replicagroup import ControlledReplica
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.broker.transactions.halves import Outcome
-from tandemmq.cluster.broker.watching.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
+from tandemmq.cluster.broker.watching.stats import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+)
+from tandemmq.cluster.broker.watching.survey import Lag, Survey
+from tandemmq.cluster.histogram import Histogram
 from tandemmq.cluster.metrics import MetricTable, Reader, exposition
 from tandemmq.cluster.remoting.codes import LANGUAGE_NAMES
 
@@ -28,6 +35,11 @@ class Measures:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._survey = Survey(broker)
+
+    def prepare(self) -> Iterator[None]:
+        """Before the readers are asked: the look at queues and groups that many of them share."""
+        return self._survey.take()
 
     def readers(self) -> Mapping[str, Reader]:
         broker = self._broker
@@ -38,8 +50,12 @@ class Measures:
             "rocketmq_topic_number": lambda: [((), len(broker.topics))],
             "rocketmq_consumer_group_number": lambda: [((), len(broker.groups))],
             "rocketmq_messages_in_total": self._messages_in,
+            "rocketmq_throughput_in_total": self._bytes_in,
+            "rocketmq_message_size": self._sizes,
+            "rocketmq_send_to_dlq_messages_total": self._given_up,
             "rocketmq_half_messages": lambda: [
-                ((topic,), count) for topic, count in broker.transactions.halves.counts.items()
+                ((topic,), count)
+                for topic, count in list(broker.transactions.halves.counts.items())
             ],
             "rocketmq_commit_messages_total": lambda: self._ended(Outcome.COMMITTED),
             "rocketmq_rollback_messages_total": lambda: self._ended(Outcome.ROLLED_BACK),
@@ -47,15 +63,29 @@ class Measures:
             "rocketmq_throughput_out_total": lambda: self._out(GROUP_GET_SIZE),
             "rocketmq_producer_connections": self._producers,
             "rocketmq_consumer_connections": self._consumers,
-            "rocketmq_consumer_lag_messages": lambda: self._lag("lag"),
-            "rocketmq_consumer_inflight_messages": lambda: self._lag("inflight"),
-            "rocketmq_consumer_ready_messages": lambda: self._lag("ready"),
+            "rocketmq_consumer_lag_messages": lambda: self._lags(lambda each: each.lag),
+            "rocketmq_consumer_lag_latency_milliseconds": lambda: self._lags(
+                lambda each: each.lag_ms
+            ),
+            "rocketmq_consumer_inflight_messages": lambda: self._lags(
+                lambda each: each.lag - each.ready
+            ),
+            "rocketmq_consumer_ready_messages": lambda: self._lags(lambda each: each.ready),
+            "rocketmq_consumer_queueing_latency_milliseconds": lambda: self._lags(
+                lambda each: each.ready_ms
+            ),
+            "rocketmq_processor_watermark": self._unanswered,
+            "rocketmq_rpc_latency_milliseconds": broker.latencies.requests,
             "rocketmq_storage_size_bytes": lambda: [(_STORE, store.end - store.start)],
             "rocketmq_storage_flush_behind_bytes": lambda: [(_STORE, store.end - store.flushed)],
             "rocketmq_storage_dispatch_behind_bytes": lambda: [
                 (_STORE, store.dispatch_backlog_bytes)
             ],
             "rocketmq_storage_message_reserve_time_milliseconds": self._reserve_time,
+            **self._exporters(),
+            **self._latencies(),
+            **self._disk(),
+            "tandem_stored_messages": lambda: [((), self._survey.stored)],
             "tandem_appended_messages_total": lambda: [((), store.stats.appended_messages)],
             "tandem_appended_bytes_total": lambda: [((), store.stats.appended_bytes)],
             "tandem_store_writable": lambda: [((), float(store.flags.writable))],
@@ -70,7 +100,7 @@ class Measures:
             "tandem_connections": self._connections,
             "tandem_requests_total": self._requests,
             "tandem_refused_requests_total": lambda: [
-                (found, count) for found, count in broker.refusals.counts.items()
+                (found, count) for found, count in list(broker.refusals.counts.items())
             ],
             "tandem_access_refused_total": self._turned_away,
             "tandem_protocol_violations_total": self._violations,
@@ -144,11 +174,24 @@ class Measures:
         return str(self._broker.topics.is_system(topic)).lower()
 
     def _messages_in(self) -> Series:
-        for topic, count in self._broker.put_counts():
+        for topic, count in self._survey.puts.items():
             yield (topic, "normal", self._system(topic)), count
 
+    def _bytes_in(self) -> Series:
+        for topic, count in self._broker.stats.values(TOPIC_PUT_SIZE):
+            yield (topic, "normal", self._system(topic)), count
+
+    def _sizes(self) -> Iterator[tuple[tuple[str, ...], Histogram]]:
+        for topic, histogram in list(self._broker.put_sizes.sizes.items()):
+            yield (topic, "normal", self._system(topic)), histogram
+
+    def _given_up(self) -> Series:
+        for topic, count in self._survey.puts.items():
+            if topic.startswith(names.DLQ_PREFIX):
+                yield (topic, topic.removeprefix(names.DLQ_PREFIX), "false"), count
+
     def _ended(self, wanted: Outcome) -> Series:
-        for (topic, outcome), count in self._broker.transactions.ended.items():
+        for (topic, outcome), count in list(self._broker.transactions.ended.items()):
             if outcome is wanted:
                 yield (topic,), count
 
@@ -170,7 +213,7 @@ class Measures:
 
     def _consumers(self) -> Series:
         found: Counter[tuple[str, ...]] = Counter()
-        for group in self._broker.consumers:
+        for group in list(self._broker.consumers):
             mode = _CONSUME_MODES.get(group.consume_type, "pop")
             system = str(group.name.startswith(names.SYSTEM_GROUP_PREFIX)).lower()
             for member in group.connections.values():
@@ -178,27 +221,74 @@ class Measures:
                 found[group.name, language, version, mode, "remoting", system] += 1
         yield from found.items()
 
-    def _lag(self, kind: str) -> Series:
+    def _lags(self, value: Callable[[Lag], float]) -> Series:
+        for each in self._survey.lags:
+            retry = str(each.is_retry).lower()
+            yield (each.group, each.topic, retry, self._system(each.topic)), value(each)
+
+    def _exporters(self) -> Mapping[str, Reader]:
+        """What RocketMQ's exporter says of a cluster, by its labels."""
+        stats, name = self._broker.stats, self._broker.config.name
+
+        def of_topics(counter: str) -> Series:
+            for topic, rate in stats.values_per_second(counter):
+                yield (name, topic), rate
+
+        def of_groups(counter: str) -> Series:
+            for key, rate in stats.values_per_second(counter):
+                topic, _, group = key.rpartition("@")
+                yield (name, topic, group), rate
+
+        def of_lags(value: Callable[[Lag], float]) -> Series:
+            for each in self._survey.lags:
+                yield (name, each.topic, each.group), value(each)
+
+        return {
+            "rocketmq_broker_tps": lambda: [((name,), stats.rates_now()[0])],
+            "rocketmq_broker_qps": lambda: [((name,), stats.rates_now()[1])],
+            "rocketmq_producer_tps": lambda: of_topics(TOPIC_PUT_NUMS),
+            "rocketmq_producer_message_size": lambda: of_topics(TOPIC_PUT_SIZE),
+            "rocketmq_producer_offset": lambda: [
+                ((name, topic), count) for topic, count in self._survey.puts.items()
+            ],
+            "rocketmq_consumer_tps": lambda: of_groups(GROUP_GET_NUMS),
+            "rocketmq_consumer_message_size": lambda: of_groups(GROUP_GET_SIZE),
+            "rocketmq_consumer_offset": lambda: of_lags(lambda each: each.committed),
+            "rocketmq_message_accumulation": lambda: of_lags(lambda each: each.lag),
+            "rocketmq_group_get_latency_by_storetime": lambda: of_lags(lambda each: each.lag_ms),
+        }
+
+    def _latencies(self) -> Mapping[str, Reader]:
+        found = self._broker.latencies
+        return {
+            "tandem_send_seconds": lambda: [((found.mode.value,), found.send)],
+            "tandem_ack_wait_seconds": found.waits,
+            "tandem_commit_seconds": lambda: [((), found.commit)],
+            "tandem_flush_seconds": lambda: [((), found.flush)],
+            "tandem_pull_seconds": lambda: [((), found.pull)],
+            "tandem_replication_round_trip_seconds": lambda: [
+                ((slave,), histogram) for slave, histogram in list(found.round_trips.items())
+            ],
+            "tandem_flush_failures_total": lambda: [((), self._broker.log_flush.put_off)],
+        }
+
+    def _disk(self) -> Mapping[str, Reader]:
+        store = self._broker.store
+        return {
+            "tandem_flushed_bytes": lambda: [((), store.flushed)],
+            "tandem_disk_size_bytes": lambda: [((), store.disk_space()[0])],
+            "tandem_disk_free_bytes": lambda: [((), store.disk_space()[1])],
+            "tandem_disk_warning_ratio": lambda: [((), store.config.disk_percent_warning / 100)],
+            "tandem_store_problem": lambda: [
+                ((each.name.lower(),), 1) for each in store.flags.problems if each.name
+            ],
+        }
+
+    def _unanswered(self) -> Series:
         broker = self._broker
-        for group in broker.consumers:
-            for name in group.subscriptions:
-                topic = broker.topics.get(name)
-                retry = name.startswith(names.RETRY_PREFIX)
-                if topic is None or (retry and group.actively_pulling):
-                    continue
-                total = 0
-                for queue_id in range(topic.write_queue_nums):
-                    end = max(broker.store.max_offset(name, queue_id), 0)
-                    committed = broker.offsets.committed(group.name, name, queue_id)
-                    if committed < 0:
-                        committed = end  # as RocketMQ has it: who never committed does not lag
-                    pulled = max(broker.offsets.pulled(group.name, name, queue_id), committed)
-                    total += {
-                        "lag": end - committed,
-                        "inflight": pulled - committed,
-                        "ready": end - pulled,
-                    }[kind]
-                yield (group.name, name, str(retry).lower(), self._system(name)), max(total, 0)
+        yield ("send",), broker.acks.held_commits
+        yield ("pull",), broker.pulls.held.unjudged
+        yield ("admin",), sum(len(server.endpoint.tasks) for server in broker.listening)
 
     def _reserve_time(self) -> Series:
         oldest_ms = self._broker.store.earliest_store_ms()
@@ -231,7 +321,8 @@ def table_of(broker: Broker) -> MetricTable:
         "node_id": config.name,
         **split_labels(config.metrics_labels),
     }
-    return MetricTable(Measures(broker).readers(), base)
+    measures = Measures(broker)
+    return MetricTable(measures.readers(), base, measures.prepare)
 
 
 @asynccontextmanager

@@ -235,6 +235,17 @@ class BrokerStats:
         """Messages per second that a group took from a topic over the last minute."""
         return self._minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
+    def values_per_second(self, name: str) -> list[tuple[str, float]]:
+        """Every counter of a name, and its rate over the last minute."""
+        return [
+            (key, item.window(item.minute).tps) for key, item in self._items.get(name, {}).items()
+        ]
+
+    def rates_now(self) -> tuple[float, float]:
+        """Messages per second that came in, and that were pulled, over the last 10 s."""
+        put, _, _, pulled = self._rate(RATE_WINDOWS_S[0])
+        return put, pulled
+
     def _minute_tps(self, name: str, key: str) -> float:
         item = self._items.get(name, {}).get(key)
         return item.window(item.minute).tps if item is not None else 0.0
