@@ -40,6 +40,7 @@ from tandemmq.storage import (
     fastjson,
     fsync_directory,
     jsonfile,
+    load_checkpoint,
     open_store,
     scan,
 )
@@ -122,6 +123,7 @@ class _Making:
             until_ms = store.last_store_ms
             deleted_before = before if before is not None else covering
             self._write_tables(covering, deleted_before, before, queues, end)
+        self._vouch_for_the_log(until_ms)
         made = Restored(
             str(into), last.chain, (before or covering).number, last.cluster, as_broker or last.group,
             chain[0].start, end, until_ms, len(queues), sum(map(len, queues.values())),
@@ -258,6 +260,13 @@ class _Making:
                 f"the log of the backup has no record at {reached}, it should go on to {end}: it was damaged at its"
                 f" broker. --until {reached} restores what lies in front"
             )
+
+    def _vouch_for_the_log(self, last_ms: int) -> None:
+        """The store never flushed a log that it found there, and its checkpoint vouches for what it flushed: we did."""
+        path = self._staged / "checkpoint"
+        checkpoint = load_checkpoint(path)
+        checkpoint.physic_ms = last_ms
+        jsonfile.write_atomically(path, checkpoint.encode())
 
     def _write_names(self, covering: Manifest, end: int) -> None:
         """What recovery has to know before it derives queues."""
