@@ -23,6 +23,7 @@ from tandemmq.command.extras import need_server
 from tandemmq.command.hints import check_words
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+CONSOLE_PORT: Final = 9_880
 LOCAL_DIRECTORY: Final = Path("tandem-data")
 ADMIN: Final = "admin"
 LOG_FORMATS: Final = ("text", "json")
@@ -351,6 +352,31 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _console(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-p", "--port", type=int, default=CONSOLE_PORT, help=f"default {CONSOLE_PORT}"
+    )
+    parser.add_argument("--host", default="", help="where to listen, default 127.0.0.1")
+    parser.add_argument(
+        "--name", action="append", default=[], metavar="HOST",
+        help="what browsers may call it besides its addresses, e.g. behind a proxy; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the token that who acts must show; without it a new one is printed at the start",
+    )
+    parser.add_argument(
+        "--reports", type=Path, metavar="DIR", help="reports of audits and campaigns to link"
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="listen on other addresses than loopback"
+    )
+    reach_options(parser)
+    _logging(parser)
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
 
@@ -652,6 +678,16 @@ COMMANDS: Final = (
         "check a settings file without starting anything",
         "  tandem check-config broker.conf",
         _check_config,
+        server=True,
+    ),
+    _Command(
+        "console",
+        "console.serving",
+        "run_console",
+        "serve pages for a browser: the cluster, topics, groups, messages, dead letters, failovers",
+        "  tandem console -n 127.0.0.1:9876 --port 9880\n"
+        "  tandem console --token-file console.token --reports ./audits",
+        _console,
         server=True,
     ),
     _Command(

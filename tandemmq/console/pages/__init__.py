@@ -1,0 +1,1 @@
+"""HTML of what is known: functions from values to Html. No I/O."""
