@@ -138,10 +138,15 @@ def metrics_page() -> str:
     ]
     return (
         GENERATED
-        + "# Metrics\n\n`metricsExporterType=PROM` serves them on `metricsPromExporterPort` "
-        "(5557; a controller's is 5558), path\n"
-        "`/metrics`. Names that begin with `rocketmq_` are RocketMQ's own, in its units. The table is "
-        "`cluster/metrics.py`.\n\n" + table(("name", "kind", "unit", "labels", "meaning"), rows)
+        + "# Metrics\n\nPath `/metrics` of the HTTP port (`httpPort`) of every process; "
+        "`metricsExporterType=PROM` serves them on\n"
+        "`metricsPromExporterPort` (5557; a controller's is 5558), too. Names that begin with `rocketmq_` are those "
+        "of RocketMQ 5\nand of its exporter, in their units. The table is `cluster/metrictable.py`; "
+        "[watch a cluster](howto/watch.md) has the dashboards\nand alerts made of them.\n\n"
+        "Histograms are added to once per commit, flush or request, never per message. A metric shows 5,000 series "
+        "at most. On a\nslave there is nothing of topics and groups: its master counts them. The page is made in "
+        "slices of a millisecond beside\nother work; one that cost more than 20 ms of processor time is given again "
+        "for ten times as long.\n\n" + table(("name", "kind", "unit", "labels", "meaning"), rows)
     )
 
 
