@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     broker_or_cluster,
     hash_table,
     interval_option,
     key_lines,
     no_arguments,
     on_or_off,
+    orders,
     targets,
     usage,
 )
@@ -424,79 +425,79 @@ def _exported(call: Call, name: str, found: dict[str, Any]) -> Shown:
 
 
 COMMANDS = (
-    AdminCommand(
+    asks(
         "clusterList", "every broker: version, load, disk", "clusterList -i 5", _list_options,
         cluster_list,
     ),
-    AdminCommand(
+    asks(
         "brokerStatus", "what brokers say they are doing", "brokerStatus -b 127.0.0.1:10911",
         broker_or_cluster, broker_status,
     ),
-    AdminCommand(
+    asks(
         "getBrokerConfig", "settings in force", "getBrokerConfig -b 127.0.0.1:10911",
         broker_or_cluster, broker_config,
     ),
-    AdminCommand(
+    orders(
         "updateBrokerConfig", "change a setting of running brokers",
         "updateBrokerConfig -b 127.0.0.1:10911 -k fileReservedTime -v 72", _update_options,
         update_broker_config,
     ),
-    AdminCommand(
+    orders(
         "cleanExpiredCQ", "delete consume queues whose messages have all expired",
         "cleanExpiredCQ -b 127.0.0.1:10911", _maintain_options,
         _maintaining(lambda admin, at: admin.clean_expired_queues(at)),
     ),
-    AdminCommand(
+    orders(
         "cleanUnusedTopic", "delete consume queues of topics that no longer exist",
         "cleanUnusedTopic -c TandemCluster", _maintain_options,
         _maintaining(lambda admin, at: admin.clean_unused_topics(at)),
     ),
-    AdminCommand(
+    orders(
         "deleteExpiredCommitLog", "delete expired CommitLog files now",
         "deleteExpiredCommitLog -c TandemCluster", _maintain_options,
         _maintaining(lambda admin, at: admin.delete_expired_log(at)),
     ),
-    AdminCommand(
+    asks(
         "haStatus", "how replication stands", "haStatus -c TandemCluster", _ha_options, ha_status
     ),
-    AdminCommand(
+    orders(
         "resetMasterFlushOffset", "tell a slave how far its master has flushed",
         "resetMasterFlushOffset -b 127.0.0.1:10921 -o 0", _flush_options, reset_flush_offset,
     ),
-    AdminCommand(
+    orders(
         "wipeWritePerm", "keep producers away from a broker, until it registers anew",
         "wipeWritePerm -b broker-a", _name_options, wipe_write_perm,
     ),
-    AdminCommand(
+    orders(
         "addWritePerm", "undo wipeWritePerm", "addWritePerm -b broker-a", _name_options,
         add_write_perm,
     ),
-    AdminCommand(
+    orders(
         "updateKvConfig", "set a value in the name servers' table",
         "updateKvConfig -s NAMESPACE -k key -v value", _kv_value_options, update_kv,
     ),
-    AdminCommand(
+    orders(
         "deleteKvConfig", "delete a value from the name servers' table",
         "deleteKvConfig -s NAMESPACE -k key", _kv_options, delete_kv,
     ),
-    AdminCommand(
+    asks(
         "getNamesrvConfig", "settings of every name server of -n", "getNamesrvConfig",
         no_arguments, name_server_config,
     ),
-    AdminCommand(
+    orders(
         "updateNamesrvConfig", "change a setting of every name server of -n",
         "updateNamesrvConfig -k orderMessageEnable -v true", _change_options,
         update_name_server_config,
     ),
-    AdminCommand(
+    asks(
         "exportMetadata", "topics and groups as JSON", "exportMetadata -c TandemCluster -f .",
         _metadata_options, export_metadata,
     ),
-    AdminCommand(
+    asks(
         "exportConfigs", "settings of brokers and name servers as JSON",
         "exportConfigs -c TandemCluster -f .", _export_options, export_configs,
     ),
-    AdminCommand(
+    asks(
         "exportMetrics", "what brokers are doing, as JSON", "exportMetrics -c TandemCluster -f .",
         _export_options, export_metrics,
     ),

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     broker_or_cluster,
     group,
     hash_table,
     key_lines,
     missing,
     on_or_off,
+    orders,
     targets,
     topic,
     usage,
@@ -557,56 +558,56 @@ async def clone_offsets(call: Call) -> Shown:
 
 
 COMMANDS = (
-    AdminCommand(
+    orders(
         "updateSubGroup", "create or change a consumer group",
         "updateSubGroup -c TandemCluster -g billing -r 3", _update_options, update_group,
     ),
-    AdminCommand(
+    orders(
         "updateSubGroupList", "create or change the groups of a JSON file",
         "updateSubGroupList -c TandemCluster -f groups.json", _file_options, update_group_list,
     ),
-    AdminCommand(
+    orders(
         "deleteSubGroup", "delete a consumer group, its retries and dead letters",
         "deleteSubGroup -c TandemCluster -g billing -r true", _delete_options, delete_group,
     ),
-    AdminCommand(
+    asks(
         "getConsumerConfig", "a consumer group's settings on each broker",
         "getConsumerConfig -g billing", _group_name, consumer_config,
     ),
-    AdminCommand(
+    asks(
         "consumerProgress", "how far a group is, or all groups are", "consumerProgress -g billing",
         _progress_options, consumer_progress,
     ),
-    AdminCommand(
+    asks(
         "brokerConsumeStats", "how far every group of one broker is",
         "brokerConsumeStats -b 127.0.0.1:10911 -l 1000", _broker_stats_options,
         broker_consume_stats,
     ),
-    AdminCommand(
+    asks(
         "consumerConnection", "the members of a consumer group, and what they subscribe to",
         "consumerConnection -g billing", _consumer_options, consumer_connection,
     ),
-    AdminCommand(
+    asks(
         "consumerStatus", "what the members of a group say about themselves",
         "consumerStatus -g billing", _state_options, consumer_status,
     ),
-    AdminCommand(
+    asks(
         "producerConnection", "the members of a producer group",
         "producerConnection -g shop -t Orders", _producer_options, producer_connection,
     ),
-    AdminCommand(
+    asks(
         "producer", "every producer connected to a broker", "producer -b 127.0.0.1:10911",
         _one_broker, producer,
     ),
-    AdminCommand(
+    orders(
         "resetOffsetByTime", "send a group to a point in time",
         "resetOffsetByTime -g billing -t Orders -s 1h", _reset_options, reset_offset,
     ),
-    AdminCommand(
+    orders(
         "skipAccumulatedMessage", "let a group skip what it has not consumed",
         "skipAccumulatedMessage -g billing -t Orders", _skip_options, skip_accumulated,
     ),
-    AdminCommand(
+    orders(
         "cloneGroupOffset", "let a group start where another one is",
         "cloneGroupOffset -s billing -d billing-2 -t Orders", _clone_options, clone_offsets,
     ),

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from tandemmq.admin.sends import GROUP, sent
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     hash_table,
     missing,
     on_or_off,
@@ -446,40 +446,41 @@ async def consume_messages(call: Call) -> AsyncIterator[Shown]:
 
 
 COMMANDS = (
-    AdminCommand(
+    asks(
         "queryMsgById", "a message by either of its ids, and what became of it",
         "queryMsgById -t Orders -i 7F000001000071840000000000000000", _by_id_options, query_by_id,
+        token_for=("client", "resend"),
     ),
-    AdminCommand(
+    asks(
         "queryMsgByKey", "messages that carry a key", "queryMsgByKey -t Orders -k order-17",
         _by_key_options, query_by_key,
     ),
-    AdminCommand(
+    asks(
         "queryMsgByUniqueKey", "a message by its producer's id, all copies with -a",
         "queryMsgByUniqueKey -t Orders -i 7F0000016F1118B4AAC26A065CD10000", _by_unique_options,
-        query_by_unique,
+        query_by_unique, token_for=("client",),
     ),
-    AdminCommand(
+    asks(
         "queryMsgByOffset", "the message at a place in a queue",
         "queryMsgByOffset -t Orders -b broker-a -i 0 -o 17", _by_offset_options, query_by_offset,
     ),
-    AdminCommand(
+    asks(
         "queryMsgTraceById", "who sent and who consumed a message, where traces are on",
         "queryMsgTraceById -i 7F0000016F1118B4AAC26A065CD10000", _trace_options, query_trace,
     ),
-    AdminCommand(
+    asks(
         "queryCq", "entries of a consume queue", "queryCq -t Orders -q 0 -i 0 -c 5", _cq_options,
         query_queue,
     ),
-    AdminCommand(
+    asks(
         "printMsg", "every message of a topic", "printMsg -t Orders -b 1h", _print_options,
         print_messages,
     ),
-    AdminCommand(
+    asks(
         "printMsgByQueue", "every message of one queue",
         "printMsgByQueue -t Orders -a broker-a -i 0", _print_queue_options, print_queue,
     ),
-    AdminCommand(
+    asks(
         "consumeMessage", "the oldest messages of a topic", "consumeMessage -t Orders -c 10",
         _consume_options, consume_messages,
     ),

@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterable
 
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     hash_table,
     interval_option,
     key_lines,
     missing,
+    orders,
     usage,
 )
 from tandemmq.cluster.client import ClientError
@@ -309,36 +310,36 @@ def _name(broker_id: int | None, replicas: Iterable[Replica]) -> str:
 
 
 COMMANDS = (
-    AdminCommand(
+    asks(
         "getSyncStateSet", "who leads each group, and who holds everything acknowledged",
         "getSyncStateSet -b broker-a", _sync_options, sync_state_set,
     ),
-    AdminCommand(
+    asks(
         "getBrokerEpoch", "which master wrote which part of each member's log",
         "getBrokerEpoch -b broker-a", _group_options, broker_epoch,
     ),
-    AdminCommand(
+    asks(
         "getControllerMetaData", "who leads the controllers",
         "getControllerMetaData -a 127.0.0.1:9877", _controller_option, controller_metadata,
     ),
-    AdminCommand(
+    asks(
         "getControllerConfig", "settings of every controller",
         "getControllerConfig -a 127.0.0.1:9877", _controller_option, controller_config,
     ),
-    AdminCommand(
+    orders(
         "updateControllerConfig", "change a setting of every controller",
         "updateControllerConfig -k enableElectUncleanMaster -v false", _config_options,
         update_controller_config,
     ),
-    AdminCommand(
+    orders(
         "electMaster", "make a member of the sync-state-set master",
         "electMaster -bn broker-a -b 2 -c TandemCluster", _elect_options, elect_master,
     ),
-    AdminCommand(
+    orders(
         "cleanBrokerMetadata", "make the controller forget members that will not come back",
         "cleanBrokerMetadata -bn broker-a -b 3", _clean_options, clean_broker_metadata,
     ),
-    AdminCommand(
+    orders(
         "switchover", "hand a group over to another member, without losing a message",
         "switchover -bn broker-a", _switch_options, switchover, ours=True,
     ),

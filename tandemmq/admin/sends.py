@@ -7,7 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tandemmq.admin.shape import AdminCommand, Call, Shown, hash_table, topic, usage
+from tandemmq.admin.shape import (
+    Call,
+    Shown,
+    hash_table,
+    orders,
+    topic,
+    usage,
+)
 from tandemmq.cluster.client import Message, MessageQueue, Producer, SendResult
 from tandemmq.command.output import plain
 
@@ -120,19 +127,19 @@ async def _timed(call: Call, name: str) -> Shown:
 
 
 COMMANDS = (
-    AdminCommand(
+    orders(
         "sendMessage", "send one message", "sendMessage -t Orders -p hello -k order-17",
         _send_options, send_message,
     ),
-    AdminCommand(
+    orders(
         "checkMsgSendRT", "how long sends to a topic take", "checkMsgSendRT -t Orders -a 20",
         _check_rt_options, check_send_rt,
     ),
-    AdminCommand(
+    orders(
         "clusterRT", "how long sends to each broker take", "clusterRT -a 20", _cluster_rt_options,
         cluster_rt,
     ),
-    AdminCommand(
+    orders(
         "sendMsgStatus", "how long sends to one broker take", "sendMsgStatus -b broker-a -c 20",
         _status_options, send_status,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tandemmq.cluster.client import ClientConfig
@@ -37,14 +37,40 @@ Run = Callable[[Call], Awaitable[Shown] | AsyncIterator[Shown]]
 
 @dataclass(frozen=True, slots=True)
 class AdminCommand:
-    """One of mqadmin's commands under its own name, or one of ours; example without `tandem admin`."""
+    """One of mqadmin's commands under its own name, or one of ours; example without `tandem admin`.
+
+    writes      whether it changes anything, or sends messages: over HTTP it wants the token
+    token_for   of what only asks, the options (by their dest) that change something or show a secret all the same
+    """
 
     name: str
     summary: str
     example: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Run
-    ours: bool = False
+    ours: bool
+    writes: bool
+    token_for: frozenset[str] = frozenset()
+
+
+Arguments = Callable[[argparse.ArgumentParser], None]
+
+
+def asks(
+    name: str, summary: str, example: str, arguments: Arguments, run: Run, *,
+    ours: bool = False, token_for: Collection[str] = (),
+) -> AdminCommand:  # fmt: skip
+    """A command that changes nothing."""
+    return AdminCommand(
+        name, summary, example, arguments, run, ours, writes=False, token_for=frozenset(token_for)
+    )
+
+
+def orders(
+    name: str, summary: str, example: str, arguments: Arguments, run: Run, *, ours: bool = False
+) -> AdminCommand:
+    """A command that changes something, or sends messages."""
+    return AdminCommand(name, summary, example, arguments, run, ours, writes=True)
 
 
 def no_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from tandemmq.admin.shape import AdminCommand, Call, Shown, broker_or_cluster, hash_table, targets
+from tandemmq.admin.shape import (
+    Call,
+    Shown,
+    asks,
+    broker_or_cluster,
+    hash_table,
+    targets,
+)
 from tandemmq.command.times import clock_text
 
 
@@ -35,7 +42,7 @@ async def timers(call: Call) -> Shown:
 
 
 COMMANDS = (
-    AdminCommand(
+    asks(
         "timers", "messages that wait for their delivery time, by hour and topic",
         "timers -c TandemCluster", broker_or_cluster, timers, ours=True,
     ),

@@ -12,12 +12,13 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     broker_or_cluster,
     hash_table,
     on_or_off,
+    orders,
     targets,
     topic,
     usage,
@@ -400,65 +401,65 @@ async def _summed(admin: Admin, masters: list[str], name: str, key: str) -> tupl
 
 
 COMMANDS = (
-    AdminCommand(
+    orders(
         "updateTopic",
         "create a topic, or change its queues and permission",
         "updateTopic -c TandemCluster -t Orders -r 8 -w 8",
         _update_topic_options,
         update_topic,
     ),
-    AdminCommand(
+    orders(
         "updateTopicList",
         "create or change the topics of a JSON file",
         "updateTopicList -c TandemCluster -f topics.json",
         _file_options,
         update_topic_list,
     ),
-    AdminCommand(
+    orders(
         "deleteTopic",
         "delete a topic with its messages",
         "deleteTopic -c TandemCluster -t Orders",
         _delete_options,
         delete_topic,
     ),
-    AdminCommand(
+    orders(
         "updateTopicPerm",
         "change who may use a topic",
         "updateTopicPerm -c TandemCluster -t Orders -p 4",
         _perm_options,
         update_topic_perm,
     ),
-    AdminCommand(
+    asks(
         "topicList", "every topic, with -c its clusters and groups", "topicList", _list_options,
         topic_list,
     ),
-    AdminCommand(
+    asks(
         "topicRoute", "which brokers have a topic, with how many queues", "topicRoute -t Orders -l",
         _route_options, topic_route,
     ),
-    AdminCommand(
+    asks(
         "topicStatus", "how full a topic's queues are", "topicStatus -t Orders", _status_options,
         topic_status,
     ),
-    AdminCommand(
+    asks(
         "topicClusterList", "the clusters that have a topic", "topicClusterList -t Orders", topic,
         topic_cluster_list,
     ),
-    AdminCommand(
+    orders(
         "updateOrderConf",
         "a topic's fixed queues for ordered sends",
         "updateOrderConf -t Orders -m put -v 'broker-a:4;broker-b:4'",
         _order_options,
         update_order_conf,
     ),
-    AdminCommand(
+    asks(
         "allocateMQ",
         "how a topic's queues would be shared among clients",
         "allocateMQ -t Orders -i 10.0.0.1,10.0.0.2",
         _allocate_options,
         allocate,
     ),
-    AdminCommand(
+    asks(
         "statsAll", "for each topic and group: what waits, comes and goes", "statsAll -a",
         _stats_options, stats_all,
     ),

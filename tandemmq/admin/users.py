@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tandemmq.admin.shape import (
-    AdminCommand,
     Call,
     Shown,
+    asks,
     broker_or_cluster,
     hash_table,
     missing,
+    orders,
     targets,
     usage,
 )
@@ -333,38 +334,44 @@ async def copy_acl(call: Call) -> Shown:
 
 
 COMMANDS: Final = (
-    AdminCommand(
+    orders(
         "createUser", "make a user, who may do nothing yet",
         "createUser -c TandemCluster -u shop --password-file shop.txt", _create_user_options, create_user,
     ),
-    AdminCommand(
+    orders(
         "updateUser", "change a user's password, type or status",
         "updateUser -c TandemCluster -u shop -s disable", _update_user_options, update_user,
     ),
-    AdminCommand(
+    orders(
         "deleteUser", "delete a user and all rules of it", "deleteUser -c TandemCluster -u shop", _user, delete_user
     ),
-    AdminCommand("getUser", "show a user", "getUser -c TandemCluster -u shop", _get_user_options, get_user),
-    AdminCommand("listUser", "show users", "listUser -c TandemCluster -f sh", _list_user_options, list_user),
-    AdminCommand(
+    asks(
+        "getUser", "show a user", "getUser -c TandemCluster -u shop", _get_user_options, get_user,
+        token_for=("show",),
+    ),
+    asks(
+        "listUser", "show users", "listUser -c TandemCluster -f sh", _list_user_options, list_user,
+        token_for=("show",),
+    ),
+    orders(
         "copyUser", "copy users from one broker to another",
         "copyUser -f 127.0.0.1:10911 -t 127.0.0.1:10921 -u shop", _copy_user_options, copy_user,
     ),
-    AdminCommand(
+    orders(
         "createAcl", "allow or deny a user something",
         "createAcl -c TandemCluster -s User:shop -r Topic:Orders -a Pub -d Allow", _put_options, _putting("create acl"),
     ),
-    AdminCommand(
+    orders(
         "updateAcl", "the same as createAcl: a rule for the same resource is replaced",
         "updateAcl -c TandemCluster -s User:shop -r Topic:* -a Pub,Sub -d Deny", _put_options, _putting("update acl"),
     ),
-    AdminCommand(
+    orders(
         "deleteAcl", "delete a user's rule for a resource, or all of them",
         "deleteAcl -c TandemCluster -s User:shop -r Topic:Orders", _delete_options, delete_acl,
     ),
-    AdminCommand("getAcl", "show a user's rules", "getAcl -c TandemCluster -s User:shop", _get_options, get_acl),
-    AdminCommand("listAcl", "show rules", "listAcl -c TandemCluster -r Topic:Orders", _list_options, list_acl),
-    AdminCommand(
+    asks("getAcl", "show a user's rules", "getAcl -c TandemCluster -s User:shop", _get_options, get_acl),
+    asks("listAcl", "show rules", "listAcl -c TandemCluster -r Topic:Orders", _list_options, list_acl),
+    orders(
         "copyAcl", "copy rules from one broker to another",
         "copyAcl -f 127.0.0.1:10911 -t 127.0.0.1:10921 -s User:shop", _copy_acl_options, copy_acl,
     ),
