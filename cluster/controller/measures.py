@@ -34,9 +34,9 @@ class Measures:
             "tandem_controller_replicas_alive": self._alive,
             "tandem_controller_in_sync_replicas": self._in_sync,
             "tandem_controller_suspects": self._suspects,
-            "tandem_controller_elections_total": lambda: _counts(stats.elections),
-            "tandem_controller_lossy_elections_total": lambda: _counts(stats.lossy_elections),
-            "tandem_controller_failed_elections_total": lambda: _counts(stats.waits),
+            "tandem_controller_elections_total": lambda: self._counts(stats.elections),
+            "tandem_controller_lossy_elections_total": lambda: self._counts(stats.lossy_elections),
+            "tandem_controller_failed_elections_total": lambda: self._counts(stats.waits),
         }
 
     def _leading(self) -> Series:
@@ -55,7 +55,7 @@ class Measures:
     def _groups(self) -> Iterator[tuple[tuple[str, ...], GroupEvidence]]:
         reign = self._controller.reign
         if reign is not None:
-            for name, group in reign.core.groups.items():
+            for name, group in list(reign.core.groups.items()):
                 yield (name,), group
 
     def _epochs(self) -> Series:
@@ -78,6 +78,11 @@ class Measures:
         for labels, group in self._groups():
             yield labels, len(group.record.sync_set)
 
+    def _counts(self, counter: Mapping[str, int]) -> Series:
+        """Of every group, also what never happened: a counter that appears with its first event shows no increase."""
+        for name in dict.fromkeys([*(labels[0] for labels, _ in self._groups()), *counter]):
+            yield (name,), counter.get(name, 0)
+
     def _suspects(self) -> Series:
         for labels, group in self._groups():
             yield labels, len(group.record.suspects)
@@ -88,8 +93,3 @@ def table_of(controller: Controller) -> MetricTable:
     config = controller.config
     base = {"cluster": config.group, "node_type": "controller", "node_id": config.self_id}
     return MetricTable(Measures(controller).readers(), base)
-
-
-def _counts(counter: Mapping[str, int]) -> Series:
-    for name, count in counter.items():
-        yield (name,), count

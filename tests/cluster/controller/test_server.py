@@ -271,10 +271,11 @@ async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
             "tandem_controller_store_failing 0.0",
         ):
             assert line in text, text
-        assert "lossy_elections_total{" not in text
+        assert 'tandem_controller_lossy_elections_total{broker="a"} 0.0' in text
         assert 'tandem_controller_replicas{broker="a"} 2.0' in text
         table.controller.reign.feed(e.AllowUnclean(True))  # type: ignore[union-attr]
-        assert "lossy_elections_total{" not in shown(table), "nothing was elected yet"
+        none_yet = 'tandem_controller_lossy_elections_total{broker="a"} 0.0'
+        assert none_yet in shown(table), "nothing was elected yet"
         await table.ask(2, beat(2, epoch=1))
         text = shown(table)
         assert 'tandem_controller_lossy_elections_total{broker="a"} 1.0' in text
