@@ -52,7 +52,7 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
     where = f" --dir {arguments.dir}" if arguments.dir != LOCAL_DIRECTORY else ""
     try:
         started = asyncio.run(_start_all(layout))
-        status = asyncio.run(_ready(layout, layout.members))
+        status = asyncio.run(ready(layout, layout.members))
     except KeyboardInterrupt as problem:
         raise CommandFailed(
             f"interrupted: {len(_running(layout, layout.members))} of {len(layout.members)} "
@@ -94,7 +94,7 @@ def run_start(arguments: argparse.Namespace) -> ExitCode:
         )
     began = time.monotonic()
     processes.start(layout, [member])
-    status = asyncio.run(_ready(layout, [member, *_dependents(layout, member)]))
+    status = asyncio.run(ready(layout, [member, *_dependents(layout, member)]))
     took_s = time.monotonic() - began
     condition = status.of(member.name)
     if arguments.json:
@@ -243,7 +243,7 @@ def _running(layout: Layout, members: Sequence[LocalProcess]) -> list[LocalProce
     return [member for member in members if processes.running_pid(layout, member) is not None]
 
 
-async def _ready(layout: Layout, members: Sequence[LocalProcess]) -> Status:
+async def ready(layout: Layout, members: Sequence[LocalProcess]) -> Status:
     """The status in which all of these take part. Raises CommandFailed when one ends, or after 30 s."""
     deadline = time.monotonic() + READY_S
     names = [member.name for member in members]

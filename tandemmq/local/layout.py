@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,17 +50,35 @@ class LocalProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What a new cluster is like beside its mode and ports.
+
+    groups    how many broker names, 1 or 2
+    host      what clients reach it by
+    bind      the address where everybody listens
+    settings  of every broker, over those that we write
+    """
+
+    groups: int = len(GROUPS)
+    host: str = LOOPBACK
+    bind: str = LOOPBACK
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Where a local cluster keeps things, and who belongs to it, the name server first.
 
     mode             "sync" or "async": two replicas per group under a controller; "": masters alone
     controller_port  0 without a mode
+    shape            as it was made; only a new cluster's is known
     """
 
     directory: Path
     members: tuple[LocalProcess, ...]
     mode: str = ""
     controller_port: int = 0
+    shape: Shape = field(default_factory=Shape, compare=False)
 
     @property
     def name_server(self) -> LocalProcess:
@@ -142,8 +160,9 @@ def _member(entry: dict[str, Any]) -> LocalProcess:
 
 
 def open_or_create(
-    directory: Path, mode: str | None, namesrv_port: int | None, broker_port: int | None
-) -> Layout:
+    directory: Path, mode: str | None, namesrv_port: int | None, broker_port: int | None,
+    shape: Shape | None = None,
+) -> Layout:  # fmt: skip
     """The cluster of a directory, or a new one: settings and ports are written once, then kept.
 
     mode None: as it is, a new one without replicas. A port of None: as it is, a new one the usual
@@ -154,7 +173,7 @@ def open_or_create(
         layout = open_layout(directory)
         _check_same(layout, mode, namesrv_port, broker_port)
         return layout
-    layout = _planned(directory, mode or "", namesrv_port, broker_port)
+    layout = _planned(directory, mode or "", namesrv_port, broker_port, shape or Shape())
     for path in (directory / "run", directory / "logs", directory / "namesrv"):
         path.mkdir(parents=True, exist_ok=True)
     if layout.mode and not layout.token_file.exists():
@@ -191,7 +210,7 @@ def _check_same(
 
 
 def _planned(
-    directory: Path, mode: str, namesrv_port: int | None, broker_port: int | None
+    directory: Path, mode: str, namesrv_port: int | None, broker_port: int | None, shape: Shape
 ) -> Layout:
     """A layout on ports that are named, or free."""
     shifts = range(0, EPHEMERAL_PORT - BROKER_PORT, SHIFT)
@@ -204,6 +223,7 @@ def _planned(
             mode,
             NAME_SERVER_PORT + shift if namesrv_port is None else namesrv_port,
             BROKER_PORT + shift if broker_port is None else broker_port,
+            shape,
         )
         _check_range(layout)
         taken = [port for port in _free_to_choose(layout, namesrv_port, broker_port)
@@ -223,16 +243,20 @@ def _free_to_choose(
             yield from layout.ports(member)
 
 
-def _layout(directory: Path, mode: str, namesrv_port: int, broker_port: int) -> Layout:
-    names = [(group, group) for group in GROUPS]
+def _layout(
+    directory: Path, mode: str, namesrv_port: int, broker_port: int, shape: Shape
+) -> Layout:
+    groups = GROUPS[: shape.groups]
+    names = [(group, group) for group in groups]
     if mode:
-        names = [(f"{group}-{n}", group) for group in GROUPS for n in range(REPLICAS)]
+        names = [(f"{group}-{n}", group) for group in groups for n in range(REPLICAS)]
     brokers = tuple(
         LocalProcess(name, broker_port + BROKER_STEP * place, group)
         for place, (name, group) in enumerate(names)
     )
     controller = namesrv_port + CONTROLLER_STEP if mode else 0
-    return Layout(directory, (LocalProcess(NAME_SERVER, namesrv_port), *brokers), mode, controller)
+    members = (LocalProcess(NAME_SERVER, namesrv_port), *brokers)
+    return Layout(directory, members, mode, controller, shape)
 
 
 def _check_range(layout: Layout) -> None:
@@ -265,7 +289,7 @@ def settings_text(layout: Layout, member: LocalProcess) -> str:
 
 def _name_server_settings(layout: Layout) -> dict[str, object]:
     lines: dict[str, object] = {
-        "bindAddress": LOOPBACK,
+        "bindAddress": layout.shape.bind,
         "listenPort": layout.name_server.port,
         "kvConfigPath": layout.directory / "namesrv" / "kvConfig.json",
     }
@@ -286,7 +310,7 @@ def _broker_settings(layout: Layout, member: LocalProcess) -> dict[str, object]:
         "brokerName": member.group,
         "brokerId": -1 if layout.mode else 0,
         "brokerRole": "SYNC_MASTER" if layout.mode == "sync" else "ASYNC_MASTER",
-        "brokerIP1": LOOPBACK,
+        "brokerIP1": layout.shape.host,
         "listenPort": member.port,
         "namesrvAddr": layout.name_server.address,
         "storePathRootDir": layout.store(member),
@@ -302,4 +326,6 @@ def _broker_settings(layout: Layout, member: LocalProcess) -> dict[str, object]:
             "httpPort": member.port + HTTP_STEP,
             "httpTokenFile": layout.token_file,
         }
-    return lines
+    if layout.shape.bind != LOOPBACK:
+        lines |= {"bindAddress": layout.shape.bind, "brokerIP2": LOOPBACK}
+    return lines | dict(layout.shape.settings)

@@ -69,10 +69,15 @@ def _launch(layout: Layout, member: LocalProcess) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C in this terminal is not for them
         )
-    identity = {"pid": process.pid, "born": _birth_of(process.pid)}
+    note(layout, member, process.pid)
+    process.returncode = 0  # it outlives us on purpose: nothing of it is ours to wait for
+
+
+def note(layout: Layout, member: LocalProcess, pid: int) -> None:
+    """Write down which process a member is, for commands that are run later."""
+    identity = {"pid": pid, "born": _birth_of(pid)}
     layout.pid_file(member).parent.mkdir(parents=True, exist_ok=True)
     layout.pid_file(member).write_text(json.dumps(identity) + "\n")
-    process.returncode = 0  # it outlives us on purpose: nothing of it is ours to wait for
 
 
 def says_no_address(settings: Path) -> bool:

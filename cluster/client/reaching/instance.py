@@ -20,6 +20,7 @@ from tandemmq.cluster.client.producing.replies import AwaitedReplies
 from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.client.reaching.answers import ANSWER_LIMITS, Answers
 from tandemmq.cluster.client.reaching.connections import Connections, Dial, Wire
+from tandemmq.cluster.client.reaching.inside import SERVERS, InsideWire
 from tandemmq.cluster.client.reaching.jobs import Jobs
 from tandemmq.cluster.client.reaching.nameservers import NameServers
 from tandemmq.cluster.client.reaching.requests import Checked, DirectResult, requests_table
@@ -519,6 +520,9 @@ class ClientInstance:
             self.refresh_soon()
 
     async def _dial(self, address: str) -> Wire:
+        inside = SERVERS.get(address)
+        if inside is not None:
+            return inside(self._endpoint.table)
         host, port = split_address(address)
         return await open_channel(
             host,
@@ -555,6 +559,9 @@ class ClientInstance:
 
 
 async def _hang_up(wires: Sequence[Wire], why: str) -> None:
+    for wire in wires:
+        if not isinstance(wire, Channel) and isinstance(wire, InsideWire):
+            wire.close()
     await close_all([wire for wire in wires if isinstance(wire, Channel)], why)
 
 
@@ -606,9 +613,11 @@ def _fitting(
     return None
 
 
-def _towards(config: ClientConfig) -> tuple[str, int]:
-    """Host and port of the first name server, or of the page that lists them."""
+def _towards(config: ClientConfig) -> tuple[str, int] | None:
+    """Host and port of the first name server, or of the page that lists them; None for one in this process."""
     first = config.name_server_addresses[0]
+    if first in SERVERS:
+        return None
     if not is_lookup(first):
         return split_address(first)
     page = urlsplit(first)
