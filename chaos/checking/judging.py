@@ -1,0 +1,283 @@
+"""The verdict on a history file: read twice, once whole, once queue by queue.
+
+The first pass feeds what is judged over all queues and splits the rest into files by queue, of which the second holds
+one queue at a time: memory grows with the largest queue, not with the run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from tandemmq.chaos.checking.consuming import judge_consuming
+from tandemmq.chaos.checking.findings import CHECKS, Findings, Judgement, judged
+from tandemmq.chaos.checking.lines import (
+    Admin,
+    Audit,
+    Block,
+    Commit,
+    Declared,
+    Delivered,
+    Derived,
+    Event,
+    Extent,
+    Holding,
+    Lookup,
+    Queue,
+    Route,
+    Seen,
+    Send,
+    Taken,
+    decode_line,
+)
+from tandemmq.chaos.checking.queues import QueueHistory, judge_queue
+from tandemmq.chaos.checking.whole import (
+    Availability,
+    Reigns,
+    Thin,
+    judge_replicas,
+    judge_routes,
+    judge_settings,
+)
+from tandemmq.chaos.checking.windows import Window, Windows
+from tandemmq.chaos.history import HistoryMissing
+from tandemmq.chaos.journal import OK
+
+BUCKETS: Final = 64
+AROUND_NS: Final = 2_000_000_000  # before a fault and behind it: its stretch for counting sends
+SENDS_MIN: Final = 50  # per queue and fault
+RUN_EVENT: Final = "run"
+DRAINED_EVENT: Final = "drained"
+#: of a run that does not say which checkers it asks for
+ASKED: Final = frozenset(CHECKS)
+
+
+@dataclass(slots=True)
+class _Global:
+    """What the first pass gathers."""
+
+    windows: Windows = field(default_factory=Windows)
+    reigns: Reigns = field(default_factory=Reigns)
+    availability: Availability = field(default_factory=Availability)
+    admin: list[Admin] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    derived: list[Derived] = field(default_factory=list)
+    audits: list[Audit] = field(default_factory=list)
+    declared: set[str] = field(default_factory=set)
+    run: dict[str, Any] = field(default_factory=dict)
+    drained: bool = False
+    operations: int = 0
+    acknowledged: int = 0
+    end_ns: int = 0
+    broken_line: str = ""
+
+
+def judge_history(path: Path, asked: Collection[str] | None = None) -> Judgement:
+    """Everything that the history shows.
+
+    asked  ids of checkers that must have judged something; None: those that the run's own event names, else all
+    A file that is missing or has no line is UNKNOWN, and so is everything that shows too little (Judgement.doubts).
+    """
+    began_s = time.monotonic()
+    findings, gathered = Findings(), _Global()
+    doubts: list[str] = []
+    sends_of: dict[Queue, int] = {}
+    extents: set[Queue] = set()
+    with tempfile.TemporaryDirectory(prefix="tandem-judge-") as scratch:
+        thin = Thin()
+        try:
+            _events_first(path, gathered, thin)
+            files = _split(path, Path(scratch), gathered, thin, findings, sends_of)
+        except HistoryMissing as problem:
+            return judged(findings, [str(problem)], 0, 0)
+        declared = frozenset(gathered.declared)
+        for file, queues in files.items():
+            for history in _queues(file, queues):
+                if not history.extents:
+                    continue  # a doubt, if anything was sent there
+                extents.add(history.queue)
+                judge_queue(history, declared, findings)
+                judge_consuming(history, declared, gathered.windows, findings)
+    _finish(gathered, declared, findings)
+    doubts += _doubts(gathered, thin, sends_of, extents, findings, asked)
+    judgement = judged(findings, doubts, gathered.operations, gathered.acknowledged)
+    judgement.seconds = round(time.monotonic() - began_s, 2)
+    return judgement
+
+
+def _events_first(path: Path, gathered: _Global, thin: Thin) -> None:
+    """Faults and what the run is: sends are judged by them. Cheap: other lines are not decoded."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if line.startswith(b'["event"'):
+                    event = decode_line(line)
+                    assert isinstance(event, Event)
+                    _take_event(event.fields, gathered)
+                elif line.startswith(b'["declared"'):
+                    said = decode_line(line)
+                    assert isinstance(said, Declared)
+                    gathered.declared |= set(said.unique_ids)
+    except FileNotFoundError:
+        raise HistoryMissing(f"no history at {path}") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        gathered.broken_line = f"a line of {path.name} cannot be read: {problem}"
+    gathered.windows.close()
+    for window in gathered.windows.faults.values():
+        until_ns = (window.healed_ns or window.healing_ns or window.began_ns) + AROUND_NS
+        thin.spans.append((window.began_ns - AROUND_NS, until_ns, window.number))
+
+
+def _take_event(fields: dict[str, Any], gathered: _Global) -> None:
+    gathered.windows.take(fields)
+    if fields["what"] == RUN_EVENT:
+        gathered.run = fields
+    elif fields["what"] == DRAINED_EVENT:
+        gathered.drained = True
+
+
+def _split(
+    path: Path,
+    scratch: Path,
+    gathered: _Global,
+    thin: Thin,
+    findings: Findings,
+    sends_of: dict[Queue, int],
+) -> dict[Path, list[Queue]]:
+    """Lines of queues into files by queue, all else into `gathered`; the queues of each file."""
+    names = [scratch / f"{number}.jsonl" for number in range(BUCKETS)]
+    left_out = frozenset(gathered.run.get("left_out", ()))
+    windows = gathered.windows
+    queues: dict[Path, list[Queue]] = {}
+    with ExitStack() as stack:
+        buckets = [stack.enter_context(each.open("wb", buffering=1 << 16)) for each in names]
+        into: dict[Queue, IO[bytes]] = {}
+        with path.open("rb") as file:
+            for text in file:
+                try:
+                    line = decode_line(text)
+                except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+                    gathered.broken_line = f"a line of {path.name} cannot be read: {problem}"
+                    continue
+                match line:
+                    case Send():
+                        gathered.operations += 1
+                        gathered.acknowledged += line.outcome == OK
+                        gathered.end_ns = max(gathered.end_ns, line.ended_ns)
+                        gathered.reigns.take(line, findings)
+                        queue = (line.topic, line.queue_id)
+                        if line.topic in left_out:
+                            continue
+                        if not line.due_ns:
+                            gathered.availability.take(line, windows, findings)
+                            thin.take(line)
+                        sends_of[queue] = sends_of.get(queue, 0) + 1
+                    case Seen():
+                        gathered.operations += len(line.unique_ids)
+                        queue = (line.topic, line.queue_id)
+                    case Delivered():
+                        gathered.operations += 1
+                        queue = (line.topic, line.queue_id)
+                    case Holding() | Extent() | Commit() | Taken() | Lookup():
+                        queue = (line.topic, line.queue_id)
+                    case Event() | Declared():
+                        continue
+                    case Admin():
+                        gathered.operations += 1
+                        gathered.admin.append(line)
+                        continue
+                    case Route():
+                        gathered.routes.append(line)
+                        continue
+                    case Block():
+                        gathered.blocks.append(line)
+                        continue
+                    case Derived():
+                        gathered.derived.append(line)
+                        continue
+                    case Audit():
+                        gathered.audits.append(line)
+                        continue
+                if queue[0] in left_out:
+                    continue
+                bucket = into.get(queue)
+                if bucket is None:
+                    number = zlib.crc32(f"{queue[0]}/{queue[1]}".encode()) % BUCKETS
+                    bucket = into[queue] = buckets[number]
+                    queues.setdefault(names[number], []).append(queue)
+                bucket.write(text)
+    return queues
+
+
+def _queues(file: Path, queues: Sequence[Queue]) -> Iterator[QueueHistory]:
+    """One queue after the other of a file that has lines of a few."""
+    for queue in sorted(queues):
+        history = QueueHistory(queue)
+        with file.open("rb") as lines:
+            for text in lines:
+                line: Any = decode_line(text)
+                if (line.topic, line.queue_id) == queue:
+                    history.take(line)
+        yield history
+
+
+def _finish(gathered: _Global, declared: frozenset[str], findings: Findings) -> None:
+    gathered.reigns.finish(declared, gathered.windows, findings)
+    gathered.availability.finish(gathered.end_ns, gathered.windows, findings)
+    judge_settings(gathered.admin, findings)
+    judge_routes(gathered.routes, findings)
+    judge_replicas(gathered.blocks, gathered.derived, gathered.audits, findings)
+
+
+def _doubts(
+    gathered: _Global,
+    thin: Thin,
+    sends_of: dict[Queue, int],
+    extents: set[Queue],
+    findings: Findings,
+    asked: Collection[str] | None,
+) -> list[str]:
+    """Why the run proves nothing; none where it does."""
+    doubts = []
+    if gathered.broken_line:
+        doubts.append(gathered.broken_line)
+    if not gathered.acknowledged:
+        doubts.append("nothing was acknowledged")
+    if not gathered.drained:
+        doubts.append("no drained final read: nothing says that consumers had come to the end")
+    unread = sorted(queue for queue in sends_of if queue not in extents)
+    if unread:
+        doubts.append(f"no final read of {len(unread)} queues (first {unread[:3]})")
+    doubts += gathered.windows.doubts()
+    doubts += _thin(gathered, thin, sends_of)
+    wanted = gathered.run.get("checks") if asked is None else asked
+    for check in sorted(ASKED if wanted is None else wanted, key=lambda each: int(each[2:])):
+        if not findings.observed[check]:
+            doubts.append(f"{check} ({CHECKS[check]}) had nothing to judge")
+    return doubts
+
+
+def _thin(gathered: _Global, thin: Thin, sends_of: dict[Queue, int]) -> Iterator[str]:
+    """Faults beside which too little was going on."""
+    delayed = set(gathered.run.get("delayed", ()))
+    faults: dict[int, Window] = gathered.windows.faults
+    for since_ns, until_ns, number in thin.spans:
+        for queue in sorted(sends_of):
+            if queue[0] in delayed:
+                continue
+            count = thin.counts.get((queue, number), 0)
+            if count < SENDS_MIN:
+                what = faults[number].says or faults[number].kind
+                yield (
+                    f"only {count} sends to {queue} beside fault {number} ({what}) "
+                    f"in {(until_ns - since_ns) / 1e9:.1f} s; {SENDS_MIN} are the least"
+                )
