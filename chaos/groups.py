@@ -43,6 +43,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     "fileReservedTime": 87_600,
     "deleteWhen": "04",
 }
+NAME_SERVER: Final = -1  # the number of what is no replica
 Servers = Literal["tandem", "java"]
 
 
@@ -121,8 +122,8 @@ class ReplicaGroup:
         self.plan = plan
         self.directory = directory
         name_server_port, controller_port = PORTS.take(), PORTS.take()
-        self.name_server_address = f"{LOOPBACK}:{name_server_port}"
-        self.controller_address = f"{LOOPBACK}:{controller_port}"
+        self.name_server_address = f"{self.host_of(NAME_SERVER)}:{name_server_port}"
+        self.controller_address = f"{self.host_of(NAME_SERVER)}:{controller_port}"
         self.name_server = self._make_name_server(name_server_port)
         self.replicas = [self._make_replica(number) for number in range(plan.replicas)]
         self.pool = ChannelPool(connect_timeout_ms=ASK_MS)
@@ -135,6 +136,10 @@ class ReplicaGroup:
     def replica_at(self, address: str) -> ReplicaProcess:
         return next(each for each in self.replicas if each.address == address)
 
+    def host_of(self, number: int) -> str:
+        """Where a replica listens, or the name server."""
+        return LOOPBACK
+
     def settings_of(self, number: int) -> dict[str, object]:
         """Settings of one replica, by RocketMQ's keys. Made once, when the group is."""
         plan, directory = self.plan, self.directory / f"replica-{number}"
@@ -144,8 +149,8 @@ class ReplicaGroup:
             "brokerClusterName": plan.cluster,
             "brokerName": plan.name,
             "brokerId": -1,
-            "brokerIP1": LOOPBACK,
-            "brokerIP2": LOOPBACK,
+            "brokerIP1": self.host_of(number),
+            "brokerIP2": self.host_of(number),
             "listenPort": port,
             "haListenPort": port + 1,
             "namesrvAddr": self.name_server_address,
@@ -275,9 +280,9 @@ class ReplicaGroup:
 
     def _make_name_server(self, port: int) -> AsyncProcess:
         directory = self.directory / "namesrv"
-        peer = self.controller_address.replace(LOOPBACK, f"n0-{LOOPBACK}")
+        peer = f"n0-{self.controller_address}"
         settings = {
-            "bindAddress": LOOPBACK,
+            "bindAddress": self.host_of(NAME_SERVER),
             "listenPort": port,
             "kvConfigPath": directory / "kvConfig.json",
             "enableControllerInNamesrv": "true",
@@ -308,6 +313,7 @@ class ReplicaGroup:
             command, env = python_command("broker", "-c", str(conf)), python_env()
         port = int(str(settings["listenPort"]))
         replica = ReplicaProcess(number, port, store, command, directory / "broker.log", env)
+        replica.address = f"{settings['brokerIP1']}:{port}"
         replica.metrics_port = int(str(settings.get("metricsPromExporterPort", 0)))
         return replica
 
