@@ -58,6 +58,7 @@ from tandemmq.storage import (
     MessageStore,
     StorageConfig,
     SystemClock,
+    join_batch,
     open_store,
     pack_host,
 )
@@ -118,14 +119,15 @@ def fill(store: MessageStore, count: int, body_bytes: int) -> None:
     """Append messages until the log holds at least `count` bytes more."""
     end = store.end + count
     host = pack_host(HOST, 10911)
-    items = [BatchItem(0, memoryview(bytes(body_bytes)), b"TAGS\x01a\x02") for _ in range(BATCH)]
+    item = BatchItem(0, memoryview(bytes(body_bytes)), b"TAGS\x01a\x02")
+    body = join_batch([item] * BATCH)
     number = 0
     while store.end < end:
         envelope = Draft(
-            f"topic-{number % 8}", number % 4, b"", b"", born_host=host, store_host=host
+            f"topic-{number % 8}", number % 4, body, b"", born_host=host, store_host=host
         )
         tail = store.queue_tail(envelope.topic, envelope.queue_id)
-        store.log.append_batch(envelope, items, tail, store.clock.now_ms())
+        store.log.append_batch(envelope, tail, store.clock.now_ms())
         number += 1
 
 

@@ -18,6 +18,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from posix.unistd cimport pwrite
 
 from tandemmq.storage.errors import (
+    BatchMalformed,
     CorruptRecord,
     FlushFailed,
     MessageIllegal,
@@ -641,38 +642,52 @@ def tags_code(str tags):
 # --- batches --------------------------------------------------------------------------------------
 
 
+cdef Py_ssize_t _read_element(
+    const unsigned char* base, Py_ssize_t at, Py_ssize_t end, DraftFields* fields
+) except -1:
+    """Point flag, body and properties of `fields` at the message at `at` of a batch body; where the next one is."""
+    cdef Py_ssize_t body_start = at + 20, body_end, after
+    cdef int body_bytes, properties_bytes
+    if end - at < 20:
+        raise BatchMalformed(f"batch element at {at}: {end - at} bytes left for its head")
+    body_bytes = get32(base + at + 16)
+    body_end = body_start + body_bytes
+    if body_bytes < 0 or body_end + 2 > end:
+        raise BatchMalformed(
+            f"batch element at {at}: body of {body_bytes} bytes, {end - body_start} left"
+        )
+    properties_bytes = get16(base + body_end)
+    after = body_end + 2 + properties_bytes
+    if properties_bytes < 0 or after > end:
+        raise BatchMalformed(
+            f"batch element at {at}: properties of {properties_bytes} bytes, "
+            f"{end - body_end - 2} left"
+        )
+    fields.flag = get32(base + at + 12)
+    fields.body = base + body_start
+    fields.body_size = body_bytes
+    fields.properties = base + body_end + 2
+    fields.properties_size = properties_bytes
+    return after
+
+
 def split_batch(body):
     """See tandemmq.storage.record.split_batch."""
     view = memoryview(body)
     cdef const unsigned char[::1] data = view
-    cdef Py_ssize_t end = data.shape[0], at = 0, body_start, body_end, after
-    cdef int body_bytes, properties_bytes
+    cdef Py_ssize_t end = data.shape[0], at = 0, after
+    cdef DraftFields fields
     cdef const unsigned char* base
     cdef list items = []
     if end == 0:
-        raise MessageIllegal("batch holds no message")
+        raise BatchMalformed("batch holds no message")
     base = &data[0]
     while at < end:
-        if end - at < 20:
-            raise MessageIllegal(f"batch element at {at}: {end - at} bytes left for its head")
-        body_bytes = get32(base + at + 16)
-        body_start = at + 20
-        body_end = body_start + body_bytes
-        if body_bytes < 0 or body_end + 2 > end:
-            raise MessageIllegal(
-                f"batch element at {at}: body of {body_bytes} bytes, {end - body_start} left"
-            )
-        properties_bytes = get16(base + body_end)
-        after = body_end + 2 + properties_bytes
-        if properties_bytes < 0 or after > end:
-            raise MessageIllegal(
-                f"batch element at {at}: properties of {properties_bytes} bytes, "
-                f"{end - body_end - 2} left"
-            )
+        after = _read_element(base, at, end, &fields)
         items.append(_new_tuple(BatchItem, (
-            get32(base + at + 12),
-            view[body_start:body_end],
-            _slice(base, body_end + 2, properties_bytes),
+            fields.flag,
+            view[at + 20:at + 20 + fields.body_size],
+            PyBytes_FromStringAndSize(<const char*>fields.properties, fields.properties_size),
         )))
         at = after
     return items
@@ -820,53 +835,50 @@ cdef class LogTail:
         finally:
             PyBuffer_Release(&body)
 
-    def append_batch(self, envelope, items, first_queue_offset, store_ms):
+    def append_batch(self, envelope, first_queue_offset, store_ms):
         """See tandemmq.storage.tail.LogTail.append_batch."""
+        cdef const unsigned char[::1] data = memoryview(envelope.body)
+        cdef Py_ssize_t end = data.shape[0], at = 0, total = 0, size, position = self.position
+        cdef const unsigned char* base
         cdef DraftFields fields
-        cdef Py_buffer body
-        cdef Py_ssize_t total = 0, size, index = 0, position = self.position
-        cdef long long offset
-        cdef unsigned char* at
-        cdef bytes topic = _topic_bytes(envelope)
-        cdef bytes born = envelope.born_host, store = envelope.store_host
-        cdef bytes shared = envelope.properties, own
-        cdef list placed = []
+        cdef unsigned char* staged
+        cdef long long queue_offset
+        cdef bytes topic, born, store, shared
+        cdef list offsets = []
+        if end == 0:
+            raise BatchMalformed("batch holds no message")
+        base = &data[0]
+        while at < end:
+            at = _read_element(base, at, end, &fields)
+        topic = _topic_bytes(envelope)
+        born, store, shared = envelope.born_host, envelope.store_host, envelope.properties
         _set_shape(&fields, topic, born, store)
         fields.properties_more = _bytes_at(shared)
         fields.properties_more_size = PyBytes_GET_SIZE(shared)
-        for _, item_body, own in items:
-            fields.body_size = len(item_body)
-            fields.properties = _bytes_at(own)
-            fields.properties_size = PyBytes_GET_SIZE(own)
+        at = 0
+        while at < end:
+            at = _read_element(base, at, end, &fields)
             total += _checked_size(&fields)
         if self.descriptor < 0 or total + BLANK_BYTES > self.limit - position:
             return None
-        at = self._stage(total)
-        store_ms = max(store_ms, self.last_store_ms)
-        for flag, item_body, own in items:
-            fields.properties = _bytes_at(own)
-            fields.properties_size = PyBytes_GET_SIZE(own)
-            _set_numbers(&fields, envelope, flag, first_queue_offset + index, store_ms, 0)
-            PyObject_GetBuffer(item_body, &body, PyBUF_SIMPLE)
-            if body.len != len(item_body):
-                PyBuffer_Release(&body)
-                raise ValueError("a body's view must be one of bytes")
-            fields.body = <const unsigned char*>body.buf
-            fields.body_size = body.len
+        _set_numbers(&fields, envelope, 0, first_queue_offset, max(store_ms, self.last_store_ms), 0)
+        queue_offset = fields.queue_offset
+        staged = self._stage(total)
+        at = 0
+        while at < end:
+            at = _read_element(base, at, end, &fields)
+            fields.queue_offset = queue_offset
+            queue_offset += 1
             size = stored_size(&fields)
-            offset = self.segment_start + position
-            write_record(at, &fields, size, offset)
-            PyBuffer_Release(&body)
-            placed.append((offset, size))
+            write_record(staged, &fields, size, self.segment_start + position)
+            offsets.append(self.segment_start + position)
             position += size
-            at += size
-            index += 1
-        if index:
-            self.last_store_ms = fields.store_ms
+            staged += size
+        self.last_store_ms = fields.store_ms
         self.position = position  # only now: a failure above leaves no half batch behind
-        self.records += index
+        self.records += len(offsets)
         self.record_bytes += total
-        return placed
+        return offsets
 
     def append_raw(self, const unsigned char[::1] data not None):
         """See tandemmq.storage.tail.LogTail.append_raw."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,10 +15,9 @@ from tandemmq.storage.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    BatchItem,
     Bytes,
     Draft,
-    join_properties,
+    batch_bytes,
     takes_queue_offset,
 )
 from tandemmq.storage.segment import Segment
@@ -184,25 +182,18 @@ class CommitLog:
         self.tail.commit()
         return Placed(offset, self.tail.end - offset, queue_offset)
 
-    def append_batch(
-        self, envelope: Draft, items: Sequence[BatchItem], queue: QueueTail, store_ms: int
-    ) -> BatchPlaced:
-        """Write one record per item, all in one file, and advance the queue. Raises what append()
-        raises."""
+    def append_batch(self, envelope: Draft, queue: QueueTail, store_ms: int) -> BatchPlaced:
+        """Write one record per message of the envelope's body, all in one file, and advance the queue. Raises what
+        LogTail.append_batch() and append() raise."""
         first = queue.next_offset
-        placed = self.tail.append_batch(envelope, items, first, store_ms)
-        if placed is None:
-            shared = record_size(envelope) - len(envelope.body) - len(envelope.properties)
-            size = sum(
-                shared + len(item.body) + len(join_properties(item.properties, envelope.properties))
-                for item in items
-            )
-            self._roll_for(size)
-            placed = self.tail.append_batch(envelope, items, first, store_ms)
-            assert placed is not None, "an empty segment has room"
-        queue.next_offset = first + len(placed)  # INV-5
+        offsets = self.tail.append_batch(envelope, first, store_ms)
+        if offsets is None:
+            self._roll_for(batch_bytes(envelope))
+            offsets = self.tail.append_batch(envelope, first, store_ms)
+            assert offsets is not None, "an empty segment has room"
+        queue.next_offset = first + len(offsets)  # INV-5
         self.tail.commit()
-        return BatchPlaced([offset for offset, _ in placed], first, self.tail.end)
+        return BatchPlaced(offsets, first, self.tail.end)
 
     def append_raw(self, data: Bytes, offset: int) -> int:
         """Write replicated bytes, which must continue the log, and return its new end.

@@ -36,6 +36,10 @@ class MessageIllegal(StorageError):
     """The caller's message breaks a limit; the text names the value and the limit."""
 
 
+class BatchMalformed(MessageIllegal):
+    """A batch's body does not fall into messages."""
+
+
 class MessageTooLarge(MessageIllegal):
     """Body, record or batch above maxMessageSize."""
 

@@ -15,13 +15,14 @@ the body but the last.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
 from tandemmq.storage.errors import (
+    BatchMalformed,
     CorruptRecord,
     MessageIllegal,
     MessageTooLarge,
@@ -477,6 +478,13 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     return (store_host + _LONG.pack(physical_offset)).hex().upper()
 
 
+def offset_message_ids(store_host: bytes, offsets: Sequence[int]) -> str:
+    """The ids of several records, comma between them: a batch's answer."""
+    host = store_host.hex().upper()
+    places = struct.pack(f">{len(offsets)}q", *offsets).hex(",", 8).upper()
+    return host + places.replace(",", "," + host) if offsets else ""
+
+
 def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
     """(store host, physical offset) of an offset message id. Raises ValueError."""
     raw = bytes.fromhex(message_id)
@@ -506,7 +514,7 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 
 def split_batch(body: Bytes) -> list[BatchItem]:
-    """The messages of a client's batch body; their bodies are views into it. Raises MessageIllegal.
+    """The messages of a client's batch body; their bodies are views into it. Raises BatchMalformed.
 
     Each: size int, magic int, crc int (RocketMQ ignores these three), flag int, body length int,
     body, properties length short, properties. Source: docs/formats.md "Batch body".
@@ -517,18 +525,18 @@ def split_batch(body: Bytes) -> list[BatchItem]:
     at = 0
     while at < end:
         if end - at < _BATCH_ITEM.size:
-            raise MessageIllegal(f"batch element at {at}: {end - at} bytes left for its head")
+            raise BatchMalformed(f"batch element at {at}: {end - at} bytes left for its head")
         _, _, _, flag, body_bytes = _BATCH_ITEM.unpack_from(view, at)
         body_start = at + _BATCH_ITEM.size
         body_end = body_start + body_bytes
         if body_bytes < 0 or body_end + 2 > end:
-            raise MessageIllegal(
+            raise BatchMalformed(
                 f"batch element at {at}: body of {body_bytes} bytes, {end - body_start} left"
             )
         (properties_bytes,) = _SHORT.unpack_from(view, body_end)
         at_next = body_end + 2 + properties_bytes
         if properties_bytes < 0 or at_next > end:
-            raise MessageIllegal(
+            raise BatchMalformed(
                 f"batch element at {at}: properties of {properties_bytes} bytes, "
                 f"{end - body_end - 2} left"
             )
@@ -537,8 +545,29 @@ def split_batch(body: Bytes) -> list[BatchItem]:
         )
         at = at_next
     if not items:
-        raise MessageIllegal("batch holds no message")
+        raise BatchMalformed("batch holds no message")
     return items
+
+
+def join_batch(items: Iterable[BatchItem]) -> bytes:
+    """The batch body of these messages: what split_batch() takes apart."""
+    parts: list[Bytes] = []
+    for item in items:
+        size = _BATCH_ITEM.size + len(item.body) + _SHORT.size + len(item.properties)
+        parts += [_BATCH_ITEM.pack(size, 0, 0, item.flag, len(item.body)), item.body]
+        parts += [_SHORT.pack(len(item.properties)), item.properties]
+    return b"".join(parts)
+
+
+def batch_bytes(envelope: Draft) -> int:
+    """Bytes of the log that the messages of an envelope's body take. Raises what split_batch() and encode() raise."""
+    topic = topic_bytes(envelope)
+    return sum(
+        checked_size(
+            envelope, len(topic), len(item.body), len(join_properties(item.properties, envelope.properties))
+        )
+        for item in split_batch(envelope.body)
+    )  # fmt: skip
 
 
 def join_properties(own: bytes, envelope: bytes) -> bytes:

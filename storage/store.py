@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tandemmq.storage.checkpoint import BOOT_ID_PATH, Checkpoint, RunningMark
 from tandemmq.storage.clock import Clock, SystemClock
-from tandemmq.storage.codec import BatchItem, Draft, Head, LogTail, QueueTail
+from tandemmq.storage.codec import Draft, Head, LogTail, QueueTail
 from tandemmq.storage.commitlog import BatchPlaced, CommitLog, Placed
 from tandemmq.storage.config import FlushMode, StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue
@@ -169,13 +169,16 @@ class MessageStore:
         self._count()
         return placed
 
-    def put_batch(self, envelope: Draft, items: Sequence[BatchItem]) -> BatchPlaced:
-        """Append one message per item, next to each other in one file."""
+    def put_batch(self, envelope: Draft) -> BatchPlaced:
+        """Append the messages of the envelope's body, as clients write a batch, next to each other in one file.
+
+        Raises what put() raises, and MessageIllegal for a body that is no batch.
+        """
         assert not self.log.staged, "as in put()"
-        self.put_rules.check(envelope, sum(len(item.body) for item in items))
+        self.put_rules.check(envelope, len(envelope.body))
         tail = self.queue_tail(envelope.topic, envelope.queue_id)
         try:
-            placed = self.log.append_batch(envelope, items, tail, self.clock.now_ms())
+            placed = self.log.append_batch(envelope, tail, self.clock.now_ms())
         except (StoreIsFull, FlushFailed) as error:
             self.put_rules.note_refused(error)
             raise

@@ -11,18 +11,17 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from tandemmq.storage.errors import FlushFailed
 from tandemmq.storage.record import (
     BLANK_BYTES,
     MAGIC_BLANK,
-    BatchItem,
     Bytes,
     Draft,
     checked_size,
     join_properties,
+    split_batch,
     topic_bytes,
     write_record,
 )
@@ -171,15 +170,15 @@ class LogTail:
         return offset
 
     def append_batch(
-        self, envelope: Draft, items: Sequence[BatchItem], first_queue_offset: int, store_ms: int
-    ) -> list[tuple[int, int]] | None:
-        """Stage one record per item, consecutively: [(offset, size)], or None when the whole does
-        not fit.
+        self, envelope: Draft, first_queue_offset: int, store_ms: int
+    ) -> list[int] | None:
+        """Stage one record per message of the envelope's body, consecutively: their log offsets, or None when the
+        whole does not fit.
 
-        An item brings flag, body and properties; everything else, and further properties, come from
-        the envelope. Raises what encode() raises; then nothing counts as staged. Raises
-        FlushFailed.
+        A message brings flag, body and properties; everything else, and further properties, come from the envelope.
+        Raises what split_batch() raises, then what encode() raises; then nothing counts as staged. Raises FlushFailed.
         """
+        items = split_batch(envelope.body)
         topic = topic_bytes(envelope)
         joined = [join_properties(item.properties, envelope.properties) for item in items]
         sizes = [
@@ -192,22 +191,21 @@ class LogTail:
         at = self._stage(total)
         store_ms = self._stamp(store_ms)
         position = self.position
-        placed = []
+        offsets = []
         for index, (item, properties, size) in enumerate(zip(items, joined, sizes, strict=True)):
             offset = self.segment_start + position
             write_record(
                 self._staging, at, size, topic, envelope, item.flag, item.body, properties,
                 0, first_queue_offset + index, offset, store_ms,
             )  # fmt: skip
-            placed.append((offset, size))
+            offsets.append(offset)
             position += size
             at += size
-        if placed:
-            self.last_store_ms = store_ms
+        self.last_store_ms = store_ms
         self.position = position  # only now: a failure above leaves no half batch behind
-        self.records += len(placed)
+        self.records += len(offsets)
         self.record_bytes += total
-        return placed
+        return offsets
 
     def append_raw(self, data: Bytes) -> int:
         """Stage bytes as they are (replicated records, blanks); their log offset, or -1 when they

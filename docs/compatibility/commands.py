@@ -137,7 +137,7 @@ def tandem(*words: str) -> Outcome:
     """`tandem admin`, in this process."""
     printed = io.StringIO()
     try:
-        # both sides' threads come here, and what they redirect is the process's: the last to leave must find it as it was
+        # both sides' threads come here, and what they redirect is the process's: one at a time, or it stays redirected
         with _OUTPUT, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             code = run_admin(words)
     except CommandFailed as problem:

@@ -21,8 +21,10 @@ from tandemmq.storage.record import (
     SysFlag,
     encode_properties,
     index_hash,
+    join_batch,
     join_properties,
     offset_message_id,
+    offset_message_ids,
     pack_host,
     parse_offset_message_id,
     queue_tags_code,
@@ -432,3 +434,16 @@ def test_record_beyond_two_gigabytes_is_too_large() -> None:
 
     with pytest.raises(MessageTooLarge):
         record_size(Draft("T", 0, Huge(b"x")))
+
+
+def test_batch_bodies_are_put_together_as_they_fall_apart(codec: Any) -> None:
+    items = codec.split_batch(EXAMPLE_BATCH)
+    assert codec.split_batch(join_batch(items)) == items
+
+
+@pytest.mark.parametrize("host", ["10.9.9.1", "2001:db8::1"])
+def test_ids_of_a_batch_are_those_of_its_records(host: str) -> None:
+    packed = pack_host(host, 10911)
+    for offsets in ([], [7], [0, 1 << 40, (1 << 63) - 1]):
+        ids = [offset_message_id(packed, offset) for offset in offsets]
+        assert offset_message_ids(packed, offsets) == ",".join(ids)

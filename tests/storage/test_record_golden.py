@@ -15,6 +15,7 @@ from tandemmq.storage.record import (
     Draft,
     Record,
     index_hash,
+    join_batch,
     offset_message_id,
     parse_offset_message_id,
     queue_tags_code,
@@ -199,7 +200,8 @@ def test_golden_batch_records_are_written_again_from_batch_and_envelope(
             file = memory_file(record.size + 8)
             tail.open(file.descriptor, record.physical_offset, 0, file.size)
             item = BatchItem(record.flag, memoryview(record.body), as_sent)
-            placed = tail.append_batch(envelope, [item], record.queue_offset, record.store_ms)
-            assert placed == [(line["phy"], line["size"])]
+            envelope.body = join_batch([item])
+            placed = tail.append_batch(envelope, record.queue_offset, record.store_ms)
+            assert (placed, tail.position) == ([line["phy"]], line["size"])
             tail.close()
             assert file.contents()[:-8] == data[position : position + record.size]

@@ -33,6 +33,7 @@ from tandemmq.storage import (
     StoreNotWritable,
     decode,
     encode_properties,
+    join_batch,
     open_store,
     putrules,
 )
@@ -141,7 +142,7 @@ def test_batch_lies_together_and_counts_up(opened: Opener) -> None:
     store = opened()
     put(store, 3)
     items = [BatchItem(n, memoryview(b"body%d" % n), b"TAGS\x01a\x02") for n in range(5)]
-    placed = store.put_batch(draft(CLUSTER="c"), items)
+    placed = store.put_batch(draft(body=join_batch(items), CLUSTER="c"))
     assert placed.first_queue_offset == 3
     assert len(placed.offsets) == 5
     store.dispatch()
@@ -152,13 +153,15 @@ def test_batch_lies_together_and_counts_up(opened: Opener) -> None:
     assert [record.physical_offset for record in records] == placed.offsets
     result.records.clear()
     with pytest.raises(MessageTooLarge, match="maxMessageSize"):
-        store.put_batch(draft(), [BatchItem(0, memoryview(bytes(3 << 20)), b"")] * 2)
+        store.put_batch(draft(body=join_batch([BatchItem(0, memoryview(bytes(3 << 20)), b"")] * 2)))
 
 
 def test_batch_moves_to_the_next_file_as_a_whole(opened: Opener) -> None:
     store = opened(segment_bytes=2048)
     store.put(draft(body=bytes(1500)))
-    placed = store.put_batch(draft(), [BatchItem(0, memoryview(bytes(200)), b"")] * 3)
+    placed = store.put_batch(
+        draft(body=join_batch([BatchItem(0, memoryview(bytes(200)), b"")] * 3))
+    )
     assert placed.offsets[0] == 2048
 
 

@@ -24,6 +24,7 @@ from tandemmq.storage import (
     decode,
     encode_properties,
     inspect_store,
+    join_batch,
     jsonfile,
     open_store,
     tags_code,
@@ -138,7 +139,7 @@ class StoreMachine(RuleBasedStateMachine):
             keys.append(f"k{self.count}")
             properties = encode_properties({"KEYS": keys[-1], "TAGS": tag})
             items.append(BatchItem(0, memoryview(b"b" * self.count), properties))
-        placed = self.store.put_batch(Draft(topic, 0, b""), items)
+        placed = self.store.put_batch(Draft(topic, 0, join_batch(items)))
         ends = [*placed.offsets[1:], placed.end]
         for index, (item, key) in enumerate(zip(items, keys, strict=True)):
             self.note(

@@ -6,12 +6,20 @@ import errno
 import os
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tandemmq.storage.errors import FlushFailed, MessageIllegal, PropertiesTooLarge
-from tandemmq.storage.record import BatchItem, Draft, encode_properties, pack_host, record_size
+from tandemmq.storage.errors import BatchMalformed, FlushFailed, MessageIllegal, PropertiesTooLarge
+from tandemmq.storage.record import (
+    BatchItem,
+    Draft,
+    encode_properties,
+    join_batch,
+    pack_host,
+    record_size,
+)
 from tandemmq.storage.tail import DIRECT_BYTES, STAGING_BYTES
 
 MakeFile = Callable[[int], Any]
@@ -86,9 +94,10 @@ def test_failed_append_changes_nothing(codec: Any, memory_file: MakeFile) -> Non
     draft.flag = 1 << 40
     with pytest.raises(MessageIllegal):
         tail.append(draft, 0, 99)
-    items = [BatchItem(0, memoryview(b"a"), b""), BatchItem(1 << 40, memoryview(b"b"), b"")]
     with pytest.raises(MessageIllegal):
-        tail.append_batch(example_draft(), items, 0, 99)
+        tail.append_batch(replace(example_draft(BATCH), reconsume_times=1 << 40), 0, 99)
+    with pytest.raises(BatchMalformed):
+        tail.append_batch(example_draft(BATCH[:-1]), 0, 99)
     assert (tail.position, tail.last_store_ms) == (0, 0)
 
 
@@ -98,41 +107,40 @@ def test_batch_records_share_the_envelope_and_its_properties(
     file = memory_file(4096)
     tail = open_tail(codec, file, 0, 10)
     envelope = Draft("T", 3, BATCH, b"CLUSTER\x01c\x02", 9, 2, 5, prepared_offset=6)
-    placed = tail.append_batch(envelope, codec.split_batch(BATCH), 100, 1234)
-    assert placed is not None and [offset for offset, _ in placed] == [10, 10 + placed[0][1]]
+    offsets = tail.append_batch(envelope, 100, 1234)
     tail.commit()
-    records = [codec.decode(file.contents(), offset) for offset, _ in placed]
-    assert [record.size for record in records] == [size for _, size in placed]
+    records = [codec.decode(file.contents(), offset) for offset in offsets]
+    assert offsets == [10, 10 + records[0].size]
     assert [record.flag for record in records] == [7, 0]
     assert [record.body for record in records] == [b"a1", b"b22"]
     assert [record.queue_offset for record in records] == [100, 101]
-    assert [record.physical_offset for record in records] == [offset for offset, _ in placed]
+    assert [record.physical_offset for record in records] == offsets
     for record in records:
         assert (record.queue_id, record.sys_flag, record.born_ms) == (3, 2, 5)
         assert (record.prepared_offset, record.store_ms) == (0, 1234)
         assert record.properties.endswith(b"\x02CLUSTER\x01c\x02")
-    assert tail.position == 10 + sum(size for _, size in placed)
+    assert tail.position == 10 + sum(record.size for record in records)
 
 
 def test_batch_goes_in_whole_or_not_at_all(codec: Any, memory_file: MakeFile) -> None:
     items = codec.split_batch(BATCH)
-    envelope = Draft("T", 0, b"", b"")
+    envelope = Draft("T", 0, BATCH, b"")
     size = sum(record_size(Draft("T", 0, bytes(item.body), item.properties)) for item in items)
     tail = open_tail(codec, memory_file(size + 7))
-    assert tail.append_batch(envelope, items, 0, 0) is None
+    assert tail.append_batch(envelope, 0, 0) is None
     assert tail.position == 0
     tail = open_tail(codec, memory_file(size + 8))
-    assert len(tail.append_batch(envelope, items, 0, 0) or []) == 2
+    assert len(tail.append_batch(envelope, 0, 0) or []) == 2
 
 
 def test_batch_properties_count_together_against_the_limit(
     codec: Any, memory_file: MakeFile
 ) -> None:
     tail = open_tail(codec, memory_file(200_000))
-    item = BatchItem(0, memoryview(b"b"), b"p" * 20_000)
-    assert tail.append_batch(Draft("T", 0, b"", b"q" * 12_766), [item], 0, 0) is not None
+    body = join_batch([BatchItem(0, memoryview(b"b"), b"p" * 20_000)])
+    assert tail.append_batch(Draft("T", 0, body, b"q" * 12_766), 0, 0) is not None
     with pytest.raises(PropertiesTooLarge, match="32768"):
-        tail.append_batch(Draft("T", 0, b"", b"q" * 12_767), [item], 0, 0)
+        tail.append_batch(Draft("T", 0, body, b"q" * 12_767), 0, 0)
 
 
 def test_raw_bytes_may_fill_a_segment_to_its_end(codec: Any, memory_file: MakeFile) -> None:
@@ -213,17 +221,17 @@ def test_record_and_batch_larger_than_the_buffer_go_through(
     tail.append(example_draft(), 0, 1)
     at = tail.append(example_draft(body), 1, 1)
     items = [BatchItem(7, memoryview(body), b"p\x011"), BatchItem(8, memoryview(body), b"p\x012")]
-    placed = tail.append_batch(example_draft(), items, 2, 1)
+    offsets = tail.append_batch(example_draft(join_batch(items)), 2, 1)
     assert tail.committed == at + record_size(example_draft(body))
     tail.append(example_draft(), 4, 1)
     tail.commit()
     written = file.contents()
     assert codec.decode(written, at).body == body
-    assert [codec.decode(written, offset).flag for offset, _ in placed] == [7, 8]
-    end = sum(placed[1])
+    assert [codec.decode(written, offset).flag for offset in offsets] == [7, 8]
+    end = offsets[1] + codec.decode(written, offsets[1]).size
     assert codec.decode(written, end).queue_offset == 4
     assert [head.position for head in codec.scan(written, 0, end + SIZE)] == [
-        0, at, placed[0][0], placed[1][0], end,
+        0, at, *offsets, end,
     ]  # fmt: skip
 
 

@@ -43,7 +43,7 @@ from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.headers import SendHeader
 from tandemmq.storage import (
-    BatchItem,
+    BatchMalformed,
     Clock,
     Draft,
     FlushFailed,
@@ -53,7 +53,7 @@ from tandemmq.storage import (
     get_property,
     join_properties,
     offset_message_id,
-    split_batch,
+    offset_message_ids,
     takes_queue_offset,
 )
 
@@ -383,32 +383,29 @@ class SendHandler:
         envelope = self._draft(
             request, header, topic, queue_id, join_properties(own, self._added), connection
         )
-        items = self._items(envelope)
-        placed = self._release.put_batch(envelope, items)
+        self._check_batch(envelope)
+        try:
+            placed = self._release.put_batch(envelope)
+        except BatchMalformed as error:
+            raise RequestMalformed(str(error)) from error
         ext = {"queueId": str(queue_id)}
         unique_id = get_property(own, b"UNIQ_KEY")
         if unique_id is not None:
             ext["transactionId"] = unique_id.decode("utf-8", "replace")
-        ext["msgId"] = ",".join(
-            [offset_message_id(self._store_host, offset) for offset in placed.offsets]
-        )
+        ext["msgId"] = offset_message_ids(self._store_host, placed.offsets)
         waits = waits_for_safety(own)
         ext |= self.marks
         ext |= self._safety(waits)
         ext["queueOffset"] = str(placed.first_queue_offset)
         return self._acknowledge(request, connection, ext, placed.end, waits)
 
-    def _items(self, envelope: Draft) -> list[BatchItem]:
+    def _check_batch(self, envelope: Draft) -> None:
         if (
             envelope.sys_flag & SysFlag.TRANSACTION_MASK
             or delay_level(envelope.properties) > 0
             or any(get_property(envelope.properties, n.encode()) for n in messages.TIMER_PROPERTIES)
         ):
             raise MessageIllegal("a batch can be neither transactional nor delayed")
-        try:
-            return split_batch(envelope.body)
-        except MessageIllegal as error:
-            raise RequestMalformed(str(error)) from error
 
     # -- answering
     # ------------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ Whether an acknowledged message survives rests on this order, so it is spelled o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tandemmq.cluster.broker.sending.acks import Acks, Chunk, Times
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.watching.latencies import now_us
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
-from tandemmq.storage import BatchItem, BatchPlaced, Draft, MessageStore, Placed
+from tandemmq.storage import BatchPlaced, Draft, MessageStore, Placed
 
 
 class Release:
@@ -112,10 +112,10 @@ class Release:
         self.due()
         return placed
 
-    def put_batch(self, envelope: Draft, items: Sequence[BatchItem]) -> BatchPlaced:
-        """As put(), for several next to each other."""
+    def put_batch(self, envelope: Draft) -> BatchPlaced:
+        """As put(), for the messages of a batch's body, next to each other."""
         self.settle()
-        placed = self._store.put_batch(envelope, items)
+        placed = self._store.put_batch(envelope)
         self.due()
         return placed
 
