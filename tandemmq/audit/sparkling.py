@@ -115,6 +115,7 @@ def _configuration(conf: Any, master: str, jit: str, purpose: str, archive: Path
         ),
         "spark.sql.codegen.wholeStage": "false",  # a handful of rows: not worth compiling
         "spark.sql.adaptive.enabled": "false",
+        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine starts Python in more than 15 s
     }
     if not master or master.startswith("local"):
         settings |= {

@@ -1,4 +1,4 @@
-"""One Spark session for all of this directory: starting it takes longer than the tests."""
+"""One Spark session and one cluster for all of this directory: starting them takes longer than the tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "replication" / "audit"))  # storekit
+for folder in (
+    Path(__file__).parent,  # topickit
+    Path(__file__).parents[1] / "replication" / "audit",  # storekit
+    Path(__file__).parents[1] / "system",  # raw_wire
+):
+    sys.path.insert(0, str(folder))
 
 pytest.importorskip("pyspark", reason="needs the audit extra")
+
+from topickit import Topics  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,11 +32,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[Any]:
     """A local session with two slots, warmed by nothing: the first test to read pays for the start."""
     from tandemmq.audit import sparkling
+    from tandemmq.spark import register
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Spark and py4j warn of is theirs
         made = sparkling.session("local[2]")
         formats = __import__("tandemmq.replication.audit.spark_formats", fromlist=["register"])
         formats.register(made)
+        register(made)
         yield made
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """A name server and a broker with an HTTP port."""
+    with Topics(tmp_path_factory.mktemp("topics")) as made:
+        yield made

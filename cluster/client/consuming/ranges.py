@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 PULL_COUNT: Final = (
     1_024  # brokers end an answer by bytes: RocketMQ's after 32 messages, or 256 KiB
 )
+ANSWER_S: Final = 10.0  # no pull is held: a broker that needs longer is not there
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
 #: refusals that pass: too busy, a change of role, a broker's "not so fast"
@@ -132,7 +133,13 @@ class QueueRangeReader:
             self._group, queue, self.at, self._subscription, PULL_COUNT, suspend_ms=0
         )
         try:
-            answer = await self._pull(address, request)
+            async with asyncio.timeout(min(ANSWER_S, self._patience_s)):
+                answer = await self._pull(address, request)
+        except TimeoutError:
+            self._suggested_id = MASTER_ID
+            self._instance.no_answer(address)
+            said = f"no answer to a pull of {queue}"
+            raise CallTimedOut(said, address=address, topic=queue.topic) from None
         except (BrokerUnreachable, CallTimedOut):
             self._suggested_id = MASTER_ID
             self._instance.no_answer(address)
