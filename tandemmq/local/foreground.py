@@ -30,12 +30,11 @@ from tandemmq.command import cli
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.health import ask
 from tandemmq.local import processes
-from tandemmq.local.layout import LOOPBACK, Layout, LocalProcess, Shape, open_or_create
+from tandemmq.local.layout import ANYWHERE, LOOPBACK, Layout, LocalProcess, Shape, open_or_create
 
 READY_S: Final = 60.0
 LOOK_S: Final = 0.02
 STOP_S: Final = 15.0
-ANYWHERE: Final = "0.0.0.0"
 _PR_SET_PDEATHSIG: Final = 1
 _SERVERS: Final = ("command.serving", "cluster.nameserver", "cluster.broker")
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -81,7 +80,9 @@ def _shape(arguments: argparse.Namespace) -> Shape:
         "tandemmq.command.serving"
     )  # the servers' extra, and only here
     settings = serving.assignments(arguments.set)
-    return Shape(arguments.groups, arguments.host or LOOPBACK, bind, settings)
+    return Shape(
+        arguments.groups, arguments.host or LOOPBACK, bind, settings, console=not arguments.temporary
+    )
 
 
 @contextlib.contextmanager
@@ -115,12 +116,12 @@ def _signals() -> Iterator[None]:
 
 
 def _announce(layout: Layout, took_s: float, *, as_json: bool) -> None:
-    address = f"{layout.shape.host}:{layout.name_server.port}"
+    reached = f"{layout.shape.host}:{layout.name_server.port}"
     if not as_json:
         for each in layout.members:
             print(f"{each.name:<11} {layout.shape.host}:{each.port}  {layout.log_file(each)}")
         print(
-            f"ready: name server {address} ({took_s:.1f} s); Ctrl-C or SIGTERM stops all",
+            f"ready: name server {reached} ({took_s:.1f} s); Ctrl-C or SIGTERM stops all",
             flush=True,
         )
         return
@@ -130,7 +131,7 @@ def _announce(layout: Layout, took_s: float, *, as_json: bool) -> None:
         for each in layout.members
     ]  # fmt: skip
     _tell(
-        {"ready": address, "directory": str(layout.directory), "mode": layout.mode,
+        {"ready": reached, "directory": str(layout.directory), "mode": layout.mode,
          "controller": layout.controller if layout.mode else "", "seconds": round(took_s, 3),
          "members": members}
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """What a local cluster consists of: its processes, their ports and settings, and where they keep things.
 
 In the directory the user names: cluster.json (who, and on which ports), *.conf (ours at first, the
-user's to change), run/*.pid, logs/*.log, store/NODE, namesrv/; with replicas controller/, and
-http.token for those who may read the brokers' raw logs (`tandem audit run --namesrv`).
+user's to change), run/*.pid, logs/*.log, store/NODE, namesrv/, http.token for those who act in the
+console or may read the brokers' raw logs (`tandem audit run --namesrv`); with replicas controller/.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 from tandemmq.command.exits import CommandFailed, ExitCode
 
 LOOPBACK: Final = "127.0.0.1"
+ANYWHERE: Final = "0.0.0.0"
 CLUSTER: Final = "TandemCluster"
 NAME_SERVER: Final = "namesrv"
 GROUPS: Final = ("broker-a", "broker-b")
@@ -28,21 +29,26 @@ BROKER_PORT: Final = 10_911
 BROKER_STEP: Final = 10  # between the ports of two brokers
 HTTP_STEP: Final = 2  # above a broker's port: the one for audits
 CONTROLLER_STEP: Final = 2  # above the name server's port, as in RocketMQ's examples
+CONSOLE_STEP: Final = 3  # above the name server's port: its pages for a browser
 EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
 SHIFT: Final = 100  # to the next ports, where the usual ones are taken
 
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """One process of the local cluster. group: the broker name it serves, "" for the name server."""
+    """One process of the local cluster. group: the broker name it serves, "" for the name server.
+
+    host  what a broker tells others that it is reached by
+    """
 
     name: str
     port: int
     group: str = ""
+    host: str = LOOPBACK
 
     @property
     def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def is_broker(self) -> bool:
@@ -57,12 +63,14 @@ class Shape:
     host      what clients reach it by
     bind      the address where everybody listens
     settings  of every broker, over those that we write
+    console   whether the name server has pages for a browser; without them it starts sooner
     """
 
     groups: int = len(GROUPS)
     host: str = LOOPBACK
     bind: str = LOOPBACK
     settings: Mapping[str, str] = field(default_factory=dict)
+    console: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +79,15 @@ class Layout:
 
     mode             "sync" or "async": two replicas per group under a controller; "": masters alone
     controller_port  0 without a mode
-    shape            as it was made; only a new cluster's is known
+    console_port     of the name server's pages; 0 for clusters of releases that had none
+    shape            as it was made; of one that was made before host and bind are known
     """
 
     directory: Path
     members: tuple[LocalProcess, ...]
     mode: str = ""
     controller_port: int = 0
+    console_port: int = 0
     shape: Shape = field(default_factory=Shape, compare=False)
 
     @property
@@ -92,6 +102,13 @@ class Layout:
     def controller(self) -> str:
         """Where the controller listens, in the name server's process."""
         return f"{LOOPBACK}:{self.controller_port}"
+
+    @property
+    def console(self) -> str:
+        """Address of the console, "" where there is none."""
+        if not self.console_port:
+            return ""
+        return f"http://{LOOPBACK}:{self.console_port}/console/"
 
     @property
     def groups(self) -> dict[str, list[LocalProcess]]:
@@ -112,7 +129,7 @@ class Layout:
     def ports(self, member: LocalProcess) -> list[int]:
         """Every port that this process listens on."""
         if not member.is_broker:
-            return [member.port, self.controller_port] if self.mode else [member.port]
+            return [each for each in (member.port, self.controller_port, self.console_port) if each]
         own = [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
         return [*own, member.port + HTTP_STEP] if self.mode else own
 
@@ -127,7 +144,7 @@ class Layout:
 
     @property
     def token_file(self) -> Path:
-        """What readers of the HTTP ports must show."""
+        """What readers of the brokers' HTTP ports must show, and who acts in the console."""
         return self.directory / "http.token"
 
     def store(self, member: LocalProcess) -> Path:
@@ -139,8 +156,10 @@ def open_layout(directory: Path) -> Layout:
     path = directory / "cluster.json"
     try:
         found = json.loads(path.read_text())
-        members = tuple(_member(entry) for entry in found["members"])
+        host = str(found.get("host") or "")
+        members = tuple(_member(entry, host or LOOPBACK) for entry in found["members"])
         mode, port = str(found.get("mode") or ""), int(found.get("controller_port") or 0)
+        console = int(found.get("console_port") or 0)
         if not members or members[0].is_broker or mode not in ("", *MODES):
             raise ValueError(f"mode {mode!r}, members {members}")
     except FileNotFoundError:
@@ -150,13 +169,15 @@ def open_layout(directory: Path) -> Layout:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CommandFailed(f"{path} cannot be read: {problem!r}", ExitCode.BAD_CONFIG) from problem
-    return Layout(directory, members, mode, port)
+    shape = Shape(host=host, bind=ANYWHERE) if host else Shape()
+    return Layout(directory, members, mode, port, console, shape)
 
 
-def _member(entry: dict[str, Any]) -> LocalProcess:
+def _member(entry: dict[str, Any], host: str) -> LocalProcess:
     name = str(entry["name"])
-    group = "" if name == NAME_SERVER else str(entry.get("group") or name)
-    return LocalProcess(name, int(entry["port"]), group)
+    if name == NAME_SERVER:
+        return LocalProcess(name, int(entry["port"]))
+    return LocalProcess(name, int(entry["port"]), str(entry.get("group") or name), host)
 
 
 def open_or_create(
@@ -176,7 +197,7 @@ def open_or_create(
     layout = _planned(directory, mode or "", namesrv_port, broker_port, shape or Shape())
     for path in (directory / "run", directory / "logs", directory / "namesrv"):
         path.mkdir(parents=True, exist_ok=True)
-    if layout.mode and not layout.token_file.exists():
+    if not layout.token_file.exists():
         layout.token_file.touch(mode=0o600)
         layout.token_file.write_text(secrets.token_urlsafe(24) + "\n")
     for member in layout.members:
@@ -186,9 +207,11 @@ def open_or_create(
         {"name": each.name, "port": each.port, **({"group": each.group} if each.group else {})}
         for each in layout.members
     ]
-    tree: dict[str, object] = {"members": entries}
+    tree: dict[str, object] = {"members": entries, "console_port": layout.console_port}
     if layout.mode:
         tree |= {"mode": layout.mode, "controller_port": layout.controller_port}
+    if layout.shape.bind != LOOPBACK:
+        tree["host"] = layout.shape.host
     (directory / "cluster.json").write_text(json.dumps(tree, indent=1) + "\n")
     return layout
 
@@ -251,12 +274,13 @@ def _layout(
     if mode:
         names = [(f"{group}-{n}", group) for group in groups for n in range(REPLICAS)]
     brokers = tuple(
-        LocalProcess(name, broker_port + BROKER_STEP * place, group)
+        LocalProcess(name, broker_port + BROKER_STEP * place, group, shape.host)
         for place, (name, group) in enumerate(names)
     )
     controller = namesrv_port + CONTROLLER_STEP if mode else 0
     members = (LocalProcess(NAME_SERVER, namesrv_port), *brokers)
-    return Layout(directory, members, mode, controller, shape)
+    console = namesrv_port + CONSOLE_STEP if shape.console else 0
+    return Layout(directory, members, mode, controller, console, shape)
 
 
 def _check_range(layout: Layout) -> None:
@@ -292,6 +316,8 @@ def _name_server_settings(layout: Layout) -> dict[str, object]:
         "bindAddress": layout.shape.bind,
         "listenPort": layout.name_server.port,
         "kvConfigPath": layout.directory / "namesrv" / "kvConfig.json",
+        "httpPort": layout.console_port,
+        "httpTokenFile": layout.token_file,
     }
     if layout.mode:
         lines |= {

@@ -58,6 +58,8 @@ def _launch(layout: Layout, member: LocalProcess) -> None:
     role = "broker" if member.is_broker else "nameserver"
     settings = layout.config_file(member)
     command = [sys.executable, "-m", "tandemmq", role, "-c", str(settings)]
+    if layout.shape.bind != LOOPBACK:
+        command.append("--insecure")  # whoever gave `local run` a --host was told
     if says_no_address(settings):
         command += ["--set", f"bindAddress={LOOPBACK}"]
     layout.log_file(member).parent.mkdir(parents=True, exist_ok=True)

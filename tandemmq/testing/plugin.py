@@ -1,4 +1,4 @@
-"""Fixtures for pytest, which finds them by itself where tandemmq is installed. Nothing else is loaded before one is used.
+"""Fixtures for pytest, which finds them by itself where tandemmq is installed; the rest is loaded when one is used.
 
 def test_orders(tandem_cluster, tandem_topic):        # a real cluster, and a topic of this test's own
 def test_rules(tandem_memory):                        # the in-memory double
@@ -24,7 +24,7 @@ NAME_LENGTH_MAX = 60
 
 @pytest.fixture(scope="session")
 def tandem_session_cluster() -> Iterator[TandemCluster]:
-    """One cluster for the whole run (of each worker, with pytest-xdist): for fixtures of a wider scope than a test's."""
+    """One cluster for the whole run, of each worker with pytest-xdist: for fixtures of a wider scope than a test's."""
     from tandemmq.testing.cluster import TandemCluster
 
     with TandemCluster() as cluster:
@@ -57,7 +57,7 @@ def tandem_failover_cluster(_tandem_spare: list[TandemCluster]) -> Iterator[Tand
 
 @pytest.fixture
 def tandem_cluster(request: pytest.FixtureRequest) -> TandemCluster:
-    """A real name server and broker in processes of their own, shared by all tests of the run; `.namesrv` is its address.
+    """A real name server and broker in processes of their own, shared by all tests; `.namesrv` is its address.
 
     In a test that also has kill_master: a cluster with a slave and a controller, of that test alone.
     """
