@@ -433,6 +433,14 @@ def _rolling_restart(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _hand_over(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address", metavar="HOST:PORT", nargs="?", default="127.0.0.1:10911",
+        help="the broker that is to be stopped, default 127.0.0.1:10911; its name servers are asked if -n names none",
+    )  # fmt: skip
+    reach_options(parser)
+
+
 def _rolling_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=120.0, metavar="S", help="for one server to be back, default 120"
@@ -670,6 +678,14 @@ COMMANDS: Final = (
         "  tandem rolling-restart --with 'ssh {host} sudo systemctl restart tandemmq-broker@{name}'\n"
         "  tandem rolling-restart --with 'deploy/restart/compose.sh {host}' -b broker-a",
         _rolling_restart,
+    ),
+    _Command(
+        "hand-over",
+        "rolling.handover",
+        "run_hand_over",
+        "let another member lead a broker's group before the broker is stopped",
+        "  tandem hand-over 127.0.0.1:10911 && systemctl stop tandemmq-broker@broker-a",
+        _hand_over,
     ),
     _Command(
         "check-config",

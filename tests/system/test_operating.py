@@ -210,6 +210,18 @@ def test_a_command_may_restart_one_group_for_us(replicated: Running, tmp_path: P
     assert changed == {"broker-b-0", "broker-b-1"}
 
 
+def test_a_broker_hands_over_before_it_is_stopped_and_a_slave_has_nothing_to_hand_over(
+    replicated: Running,
+) -> None:
+    master = replicated.masters()["broker-a"]
+    done = run("hand-over", master)
+    assert done.code == 0, done.err
+    assert "handed over to" in done.out
+    assert replicated.masters()["broker-a"] != master
+    again = run("hand-over", master)
+    assert (again.code, again.out) == (0, f"{master}: it does not lead\n")
+
+
 def test_a_restart_that_does_not_bring_it_back_stops_and_says_who_and_why(
     replicated: Running,
 ) -> None:
