@@ -44,6 +44,7 @@ ROCKETMQ_NAMES: Final = {
     "idle_s_max": "serverChannelMaxIdleTimeSeconds",
     "config_blacklist": "configBlackList",
     "controller_embedded": "enableControllerInNamesrv",
+    "console_reports_path": "consoleReportsPath",  # ours
 }
 
 CHANGEABLE: Final = frozenset(
@@ -107,6 +108,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     bind_address        loopback unless configured
     config_store_path   where UPDATE_NAMESRV_CONFIG writes; "" means that it is not kept
     controller_embedded a controller runs in this process, with settings from the same file and a port of its own
+    console_reports_path  a directory whose reports of audits and campaigns the console links; "" is none
     access              whether requests that change anything must be signed, and by whom
     tls                 what the ports encrypt with
     http                the HTTP port, for the controller in the same process, too
@@ -129,6 +131,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     idle_s_max: Annotated[int, Meta(ge=1)] = 120
     config_blacklist: str = "configBlackList;configStorePath;kvConfigPath"
     controller_embedded: bool = False
+    console_reports_path: str = ""
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
     http: HttpConfig = HttpConfig()

@@ -71,6 +71,8 @@ def run_up(arguments: argparse.Namespace) -> ExitCode:
         print(f"\nready: name server {address}, data in {directory} ({took_s:.1f} s)")
     else:
         print(f"\nruns already: name server {address}, data in {directory}")
+    if layout.console:
+        print(f"look:  {layout.console} (to act there: the token in {layout.token_file})")
     print(f"try:   tandem send Hello world -n {address}")
     if layout.mode and arguments.mode is None:
         print(f"it has replicas, as it was made (--mode {layout.mode}); --dir names another place")

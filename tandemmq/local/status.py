@@ -213,6 +213,8 @@ def to_tree(status: Status) -> dict[str, Any]:
         "name_server": layout.name_server.address,
         "members": plain(status.conditions),
     }
+    if layout.console:
+        tree["console"] = layout.console
     if layout.mode:
         tree |= {"mode": layout.mode, "controller": layout.controller}
         tree["groups"] = plain(status.groups or {})

@@ -51,7 +51,22 @@ def test_without_a_mode_there_are_two_masters_alone(tmp_path: Path, taken: Taken
     settings = read_properties(tmp_path / "broker-a.conf")
     assert (settings["brokerName"], settings["brokerId"]) == ("broker-a", "0")
     assert "enableControllerMode" not in settings
-    assert "enableControllerInNamesrv" not in read_properties(tmp_path / "namesrv.conf")
+    name_server = read_properties(tmp_path / "namesrv.conf")
+    assert "enableControllerInNamesrv" not in name_server
+    assert name_server["httpPort"] == "9879"
+    assert layout.console == "http://127.0.0.1:9879/console/"
+
+
+def test_a_cluster_of_a_release_without_a_console_stays_as_it_is(
+    tmp_path: Path, taken: Taken
+) -> None:
+    created(tmp_path)
+    file = tmp_path / "cluster.json"
+    file.write_text(
+        json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "console_port"})
+    )
+    layout = open_layout(tmp_path)
+    assert (layout.console, layout.ports(layout.name_server)) == ("", [9876])
 
 
 @pytest.mark.parametrize(("mode", "role"), [("sync", "SYNC_MASTER"), ("async", "ASYNC_MASTER")])
@@ -87,7 +102,7 @@ def test_a_mode_makes_two_groups_of_two_replicas_and_a_controller(
 def test_no_two_processes_share_a_port(tmp_path: Path, taken: Taken) -> None:
     layout = created(tmp_path, "sync")
     ports = [port for member in layout.members for port in layout.ports(member)]
-    assert len(ports) == len(set(ports)) == 2 + 4 * 4
+    assert len(ports) == len(set(ports)) == 3 + 4 * 4
 
 
 def test_usual_ports_that_are_taken_are_left_and_the_choice_is_remembered(
