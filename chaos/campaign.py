@@ -130,6 +130,10 @@ class Campaign(ABC):
     async def faults(self) -> None:
         """Do things to the group while traffic goes on; all replicas run when it returns."""
 
+    async def drained(self) -> None:
+        """Nobody sends any more and everybody has read everything; servers still answer."""
+        self.journal.flush()
+
     @property
     def elected(self) -> bool:
         """Whether a controller says who is master; else a person does."""
@@ -204,6 +208,7 @@ class Campaign(ABC):
                 await self.traffic.quiet()
                 await readers.drained()
                 self.outcome.problems += await self.traffic.settled(addresses)
+                await self.drained()
             finally:
                 churning.cancel()
                 self.outcome.sends = dict(self.journal.counts)

@@ -111,6 +111,14 @@ class Journal:
         self._write(["event", {"what": what, "at_ns": time.monotonic_ns(), **fields}])
         self._file.flush()
 
+    def flush(self) -> None:
+        """Everything so far can be read."""
+        self._file.flush()
+
+    def raw(self, line: str) -> None:
+        """One more line of a history, encoded (tandemmq.chaos.checking.lines)."""
+        self._file.write(line + "\n")
+
     def _write(self, line: object) -> None:
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 

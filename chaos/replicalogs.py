@@ -119,7 +119,7 @@ def differences(stores: Sequence[Path], start: int, end: int) -> Iterator[str]:
 
 def _first_difference(one: Path, two: Path, start: int, end: int) -> int | None:
     for (at, left), (also, right) in zip(
-        _blocks(one, start, end), _blocks(two, start, end), strict=True
+        blocks(one, start, end), blocks(two, start, end), strict=True
     ):
         assert at == also, (at, also)
         if left != right:
@@ -129,7 +129,7 @@ def _first_difference(one: Path, two: Path, start: int, end: int) -> int | None:
     return None
 
 
-def _blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of [start, end), cut at multiples of BLOCK_BYTES; missing bytes come short."""
     files = [(first, first + path.stat().st_size, path) for first, path in segments(store)]
     offset = start

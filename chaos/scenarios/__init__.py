@@ -1,0 +1,1 @@
+"""One command that breaks a cluster: scenarios, their schedules, runs that are judged, and a report of each."""

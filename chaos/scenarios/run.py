@@ -1,0 +1,213 @@
+"""One run of a scenario on this machine: its schedule on disk first, then the group, the faults, the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tandemmq.chaos.campaign import Campaign, Say
+from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, Finding, Judgement
+from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_history
+from tandemmq.chaos.deliveries import GROUP
+from tandemmq.chaos.faults.fault import FaultStory, NoEffect, NotHealed, Unsupported
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
+from tandemmq.chaos.journal import OK, read_sends
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.scenarios.breaking import Breaker, WrongStage
+from tandemmq.chaos.scenarios.gathering import gather
+from tandemmq.chaos.scenarios.schedule import Planned, Schedule
+from tandemmq.chaos.scenarios.stages import staged
+from tandemmq.chaos.scenarios.watching import SETTING_TOPIC, Watchers
+from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, PROBE_TOPIC, TOPIC, TrafficPlan
+from tandemmq.replication.config import Mode
+
+JOURNAL: Final = "journal.jsonl"
+HISTORY: Final = "history.jsonl"
+SCHEDULE: Final = "schedule.json"
+LOOKED_UP: Final = 40
+WHOLE_S: Final = 60.0
+LOCAL: Final = "local"
+#: checkers that a run on this machine must have fed
+CHECKED: Final = tuple(f"C-{number}" for number in range(1, 21))
+#: words of tandemmq.chaos.verdict and of a campaign -> the id of the property that they say is broken
+WORDS: Final = {
+    "LOST": "C-1", "UNDECLARED": "C-1", "PHANTOM": "C-2", "ABORTED": "C-3", "REUSED": "C-4", "REPLACED": "C-4",
+    "GAP": "C-5", "MOVED": "C-6", "ORDER": "C-7", "REPEATED": "C-9", "SKIPPED": "C-11", "VANISHED": "C-12",
+    "GHOST": "C-2", "DAMAGED": "C-13", "TWO": "C-14", "OLD": "C-14", "EPOCH": "C-14", "ENDS": "C-15",
+    "DIFFER": "C-15", "HISTORIES": "C-15", "UNEQUAL": "C-15", "LOG": "C-15", "FILES": "C-15", "AUDIT": "C-20",
+    "MISCOUNTED": "C-15", "HIDDEN": "C-1", "STUCK": "C-17", "STALL": "C-17", "CHANGED": "C-17", "UNDELIVERED": "C-18",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Played:
+    """A run and its verdict. problems: of the run itself, as far as they are no findings."""
+
+    schedule: Schedule
+    target: str
+    directory: Path
+    judgement: Judgement
+    stories: list[FaultStory] = field(default_factory=list)
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+    machine: str = ""
+
+
+class ScenarioRun(Campaign):
+    """A campaign that plays a schedule. stories: what became of each fault."""
+
+    schedule: Schedule
+    ground: contextlib.ExitStack
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        directory: Path,
+        say: Say,
+        *,
+        rate: float = 400.0,
+        servers: str = "tandem",
+    ) -> None:
+        mode = schedule.mode
+        plan = GroupPlan(
+            replicas=schedule.replicas,
+            synchronous=mode.startswith("S"),
+            sync_flush=mode.endswith("1"),
+            servers="java" if servers == "java" else "tandem",
+        )
+        super().__init__(plan, TrafficPlan(rate=rate), directory, schedule.seed, say)
+        self.schedule = schedule
+        self.stories: list[FaultStory] = []
+        self.doubts: list[str] = []
+        self.judgement: Judgement | None = None
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[ReplicaGroup]:
+        async with staged(self.schedule.stage, self._directory, self.plan, self.ground) as group:
+            yield group
+
+    async def play(self) -> Played:
+        """Everything: the schedule is on disk before anything starts. Raises Unsupported."""
+        self.schedule.write(self._directory / SCHEDULE)
+        with contextlib.ExitStack() as self.ground:
+            outcome = await self.run()
+        judgement = self.judgement
+        if judgement is None:
+            judgement = Judgement(
+                UNKNOWN, [], ["the run broke off: nothing was judged"], {}, {}, 0, 0
+            )
+        self._merge(judgement)
+        return Played(
+            self.schedule, LOCAL, self._directory, judgement, self.stories, outcome.seconds, outcome.problems,
+            f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        )  # fmt: skip
+
+    async def faults(self) -> None:
+        await self.group.create_topic(SETTING_TOPIC, 1)
+        self.journal.event(
+            RUN_EVENT, mode=self.plan.mode, scenario=self.schedule.scenario, seed=self.schedule.seed,
+            left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC], checks=self._checks(), group=GROUP,
+        )  # fmt: skip
+        self.journal.event("switchover", why="members of the group find each other")
+        breaker = Breaker(self.group, self.journal, self.rng)
+        queues = self._traffic_plan.queues
+        async with Watchers(self.group, self.journal, self.traffic.route, queues):
+            for number, step in enumerate(self.schedule.steps, 1):
+                await self.loaded(number, step.calm_s)
+                began = time.monotonic()
+                await asyncio.gather(*(self._one(each, breaker) for each in step.faults))
+                await self.group.whole(WHOLE_S)
+                self.outcome.rounds = number
+                self.say(
+                    f"step {number}/{len(self.schedule.steps)} {', '.join(map(str, step.faults)) or 'calm'}: whole "
+                    f"again {time.monotonic() - began:.1f} s after it began, {self.journal.counts['ok']} acknowledged"
+                )
+            await asyncio.sleep(1.0)
+
+    def _checks(self) -> list[str]:
+        checks = list(CHECKED)
+        if (
+            self.plan.servers == "java"
+        ):  # nothing says so: no epochs in acknowledgements, other small files
+            checks = [each for each in checks if each not in ("C-14", "C-20")]
+        return checks
+
+    async def _one(self, planned: Planned, breaker: Breaker) -> None:
+        """One fault from its order to its healing. What shows no effect is a doubt, and the run goes on."""
+        await asyncio.sleep(planned.after_s)
+        try:
+            fault = await breaker.fault(planned)
+        except (NoEffect, WrongStage) as problem:
+            self.doubts.append(f"{planned} never happened: {problem}")
+            return
+        self.stories.append(fault.story)
+        try:
+            async with fault:
+                breaker.happened(fault)
+                self.say(f"  {fault.story.says}: {fault.story.evidence}")
+                await asyncio.sleep(planned.lasts_s)
+        except (NoEffect, NotHealed) as problem:
+            self.doubts.append(f"{fault.story.says}: {problem}")
+        except ProcessBroken as problem:
+            fault.story.problem = str(problem).splitlines()[0]
+            raise
+
+    async def drained(self) -> None:
+        """Everybody has read everything: say so, and look some of it up."""
+        master, _ = await self.master()
+        self.traffic.route.addresses.setdefault(0, master.address)
+        queues = self._traffic_plan.queues
+        watchers = Watchers(self.group, self.journal, self.traffic.route, queues)
+        async with watchers.asking() as asking:
+            await asking.caught_up()
+            await asking.look_up(self._wanted())
+        if not self.journal.undelivered:
+            self.journal.event(DRAINED_EVENT)
+
+    def _wanted(self) -> list[tuple[str, int, str]]:
+        """Some acknowledged messages, from the whole run."""
+        self.journal.flush()
+        topics = {TOPIC, PROBE_TOPIC}
+        acknowledged = [
+            (each.topic, each.queue_id, each.unique_id)
+            for each in read_sends(self.journal.path)
+            if each.outcome == OK and each.topic in topics
+        ]
+        return random.Random(self.schedule.seed).sample(
+            acknowledged, min(LOOKED_UP, len(acknowledged))
+        )
+
+    def _judge(self, stores: Sequence[Path]) -> None:
+        """By files and journal as every campaign, and by the checkers on one history."""
+        super()._judge(stores)
+        history = self._directory / HISTORY
+        gather(self._directory / JOURNAL, stores, Mode(self.plan.mode), history)
+        self.judgement = judge_history(history)
+
+    def _merge(self, judgement: Judgement) -> None:
+        """What the campaign found beside the checkers: findings where it names a property, doubts else."""
+        left = []
+        for problem in self.outcome.problems:
+            check = WORDS.get(problem.split()[0])
+            if check is None:
+                left.append(problem)
+                judgement.doubts.append(problem.splitlines()[0])
+            else:
+                judgement.counts[check] = judgement.counts.get(check, 0) + 1
+                judgement.findings.append(Finding(check, problem))
+        judgement.doubts += [each for each in self.doubts if each not in judgement.doubts]
+        if judgement.counts:
+            judgement.word = INVALID
+        elif judgement.doubts:
+            judgement.word = UNKNOWN
+        self.outcome.problems = left
+
+
+__all__ = ["Played", "ScenarioRun", "Unsupported"]

@@ -1,0 +1,191 @@
+"""What a scenario is played on: a group of replicas, and with it the means to break what the stage is for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tandemmq.chaos.faults.clocks import SteppingClock
+from tandemmq.chaos.faults.disks import SmallDisk
+from tandemmq.chaos.faults.failing_disk import FailingDisk, compiler
+from tandemmq.chaos.faults.fault import Unsupported
+from tandemmq.chaos.faults.links import Link
+from tandemmq.chaos.faults.namespaces import Namespaces
+from tandemmq.chaos.faults.namespaces import unsupported as no_spaces
+from tandemmq.chaos.faults.toxiproxy import Toxiproxy, find_server
+from tandemmq.chaos.groups import NAME_SERVER, GroupPlan, ReplicaGroup, ReplicaProcess
+from tandemmq.chaos.hosts import Disks, HostGroup, unsupported
+from tandemmq.chaos.ports import LOOPBACK, PORTS
+
+PROXIED: Final = "127.0.0.2"  # what brokers advertise: all of 127/8 is loopback on Linux
+SMALL_MIB: Final = 192
+KEEPER: Final = "names"  # the node of name server and controller
+LINKS: Final = ("clients", "stream", "controller", "names")
+
+
+class LinkedGroup(ReplicaGroup):
+    """Toxiproxy in front of every link of every replica.
+
+    links[n]  of replica n by what they carry: "clients" (clients, and slaves that copy tables) and "stream" lead to
+              it, "controller" and "names" from it to the controller and the name server
+    """
+
+    def __init__(self, directory: Path, plan: GroupPlan, toxiproxy: Toxiproxy) -> None:
+        self.toxiproxy = toxiproxy
+        self.links: dict[int, dict[str, Link]] = {}
+        super().__init__(directory, plan)
+
+    def settings_of(self, number: int) -> dict[str, object]:
+        settings = super().settings_of(number)
+        ports = {
+            "clients": int(str(settings["listenPort"])),
+            "stream": int(str(settings["haListenPort"])),
+        }
+        made = {
+            name: Link(
+                self.toxiproxy,
+                f"{name} of replica {number}",
+                f"{PROXIED}:{port}",
+                f"{LOOPBACK}:{port}",
+            )
+            for name, port in ports.items()
+        }
+        for name, target in (
+            ("controller", self.controller_address),
+            ("names", self.name_server_address),
+        ):
+            listen = f"{LOOPBACK}:{PORTS.take((0,))}"
+            made[name] = Link(self.toxiproxy, f"{name} of replica {number}", listen, target)
+        self.links[number] = made
+        return settings | {
+            "brokerIP1": PROXIED,
+            "brokerIP2": PROXIED,
+            "bindAddress": LOOPBACK,
+            "controllerAddr": made["controller"].listen,
+            "namesrvAddr": made["names"].listen,
+        }
+
+    async def start(self) -> None:
+        for links in self.links.values():
+            for link in links.values():
+                await link.create()
+        await super().start()
+
+
+class ShimmedGroup(ReplicaGroup):
+    """Every replica with a disk that fails and a clock that steps when told to."""
+
+    def __init__(self, directory: Path, plan: GroupPlan) -> None:
+        if compiler() is None:
+            raise Unsupported("needs a C compiler, for shims around system calls (Debian: gcc)")
+        super().__init__(directory, plan)
+        self.failing = [
+            FailingDisk(directory / f"shims-{each.number}", each.store) for each in self.replicas
+        ]
+        self.clocks = [SteppingClock(directory / f"shims-{each.number}") for each in self.replicas]
+        for replica, disk, clock in zip(self.replicas, self.failing, self.clocks, strict=True):
+            preloads = f"{disk.env['LD_PRELOAD']} {clock.env['LD_PRELOAD']}"
+            replica.env |= {**disk.env, **clock.env, "LD_PRELOAD": preloads}
+
+
+class SmallGroup(ReplicaGroup):
+    """Every store on a small file system."""
+
+    def settings_of(self, number: int) -> dict[str, object]:
+        settings = super().settings_of(number)
+        store = disk_of(self.directory, number) / "store"
+        return settings | {
+            "cleanResourceInterval": 300,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "storePathEpochFile": store / "epochFileCheckpoint",
+        }
+
+
+class SpacedGroup(ReplicaGroup):
+    """Every node in a network namespace: the replicas, and one with name server and controller."""
+
+    def __init__(self, directory: Path, plan: GroupPlan, spaces: Namespaces) -> None:
+        self.spaces = spaces
+        super().__init__(directory, plan)
+        self.name_server.prefix = spaces.prefix(KEEPER)
+        self.name_server.command.append("--insecure")
+        for replica in self.replicas:
+            replica.prefix = spaces.prefix(replica.name)
+            replica.command.append("--insecure")
+            replica.metrics_port = 0  # it listens in there
+        spaces.ports = {
+            KEEPER: int(self.name_server_address.rpartition(":")[2]),
+            **{each.name: int(each.address.rpartition(":")[2]) for each in self.replicas},
+        }
+
+    def host_of(self, number: int) -> str:
+        return self.spaces.address(KEEPER if number == NAME_SERVER else f"replica {number}")
+
+    def settings_of(self, number: int) -> dict[str, object]:
+        return super().settings_of(number) | {"bindAddress": self.host_of(number)}
+
+
+def disk_of(directory: Path, number: int) -> Path:
+    """Where the small file system of a replica is mounted."""
+    return directory / f"replica-{number}" / "disk"
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    stage: str, directory: Path, plan: GroupPlan, ground: contextlib.ExitStack
+) -> AsyncIterator[ReplicaGroup]:
+    """The group of a stage, up and whole. Raises Unsupported, ProcessBroken.
+
+    ground  gets what must outlive the processes: file systems, whose files are judged when they have stopped
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        group: ReplicaGroup
+        match stage:
+            case "links":
+                toxiproxy = await stack.enter_async_context(Toxiproxy(directory))
+                group = LinkedGroup(directory, plan, toxiproxy)
+            case "shims":
+                group = ShimmedGroup(directory, plan)
+            case "spaces":
+                nodes = [KEEPER, *(f"replica {number}" for number in range(plan.replicas))]
+                group = SpacedGroup(directory, plan, ground.enter_context(Namespaces(nodes)))
+            case "hosts":
+                if missing := unsupported("ext4"):
+                    raise Unsupported(missing)
+                disks = ground.enter_context(Disks(directory, plan.replicas, "ext4"))
+                group = HostGroup(directory, plan, disks)
+            case "small":
+                for number in range(plan.replicas):
+                    ground.enter_context(SmallDisk(disk_of(directory, number), SMALL_MIB))
+                group = SmallGroup(directory, plan)
+            case _:
+                group = ReplicaGroup(directory, plan)
+        await stack.enter_async_context(group)
+        await group.start()
+        yield group
+
+
+def direct_address(replica: ReplicaProcess, group: ReplicaGroup) -> str:
+    """Where a replica listens itself, not a proxy in front of it."""
+    if isinstance(group, LinkedGroup):
+        return replica.address.replace(PROXIED, LOOPBACK)
+    return replica.address
+
+
+def stages_here() -> Mapping[str, str]:
+    """stage -> why it is not to be had here, "" where it is. Nothing is built for it."""
+
+    missing = dict.fromkeys(("plain", "links", "shims", "spaces", "hosts", "small"), "")
+    try:
+        find_server(build=False)
+    except Unsupported as problem:
+        missing["links"] = str(problem)
+    if compiler() is None:
+        missing["shims"] = "needs a C compiler (Debian: gcc)"
+    missing["spaces"] = no_spaces()
+    missing["hosts"] = unsupported("ext4")
+    missing["small"] = "" if not no_spaces().startswith("needs root") else "needs root"
+    return missing
