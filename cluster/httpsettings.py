@@ -21,6 +21,7 @@ ROCKETMQ_NAMES: Final = {  # ours, all of them
     "token_file": "httpTokenFile",
     "server_names": "httpServerNames",
     "metrics_open": "httpMetricsOpen",
+    "name_servers": "httpNamesrvAddr",
 }
 SECRETS: Final = frozenset({"httpToken"})
 
@@ -33,6 +34,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAME
     token         who shows it may read and change everything; or token_file, which holds it
     server_names  by which clients may call this port besides its addresses; commas or blanks between
     metrics_open  /metrics is for whoever reaches the port; else for this machine, and for who shows the token
+    name_servers  whom the admin API asks, host:port;host:port; "": those of the process. A controller has none
     """
 
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
@@ -41,6 +43,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAME
     token_file: str = ""
     server_names: str = ""
     metrics_open: bool = False
+    name_servers: str = ""
 
     @property
     def bind_host(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -30,7 +31,9 @@ def plain(value: object) -> Any:
     if isinstance(value, MessageQueue):
         return _queue(value)
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        tables = _tables_by_queue(type(value))
+        found = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return found | {name: [] for name in tables if not found[name]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -42,6 +45,13 @@ def plain(value: object) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     return value
+
+
+@functools.cache
+def _tables_by_queue(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Fields that are printed as lists of queues, also when there is none."""
+    fields = msgspec.structs.fields(kind)
+    return tuple(each.name for each in fields if get_args(each.type)[:1] == (MessageQueue,))
 
 
 def _queue(queue: MessageQueue) -> dict[str, Any]:

@@ -124,18 +124,21 @@ def run_broker(arguments: argparse.Namespace) -> ExitCode:
 
 
 def nameserver_rooms(config: Any) -> list[Any]:
-    """Rooms of a name server's HTTP port, for its NameServerConfig."""
-    return []
+    """Rooms of a name server's HTTP port, for its NameServerConfig. Raises ConfigError, TlsUnusable."""
+    hosts = importlib.import_module("tandemmq.plane.hosts")
+    own = hosts.own_address(config.bind_address, config.listen_port)
+    console = importlib.import_module("tandemmq.console.guest")
+    return [hosts.room_of(config, own), console.room_of(config)]
 
 
 def controller_rooms(config: Any) -> list[Any]:
     """Rooms of a controller's HTTP port, for its ControllerConfig."""
-    return []
+    return [importlib.import_module("tandemmq.plane.hosts").room_of(config)]
 
 
 def broker_rooms(config: Any) -> list[Any]:
     """Rooms of a broker's HTTP port, for its BrokerConfig."""
-    return []
+    return [importlib.import_module("tandemmq.plane.hosts").room_of(config, config.namesrv)]
 
 
 def _logging(arguments: argparse.Namespace) -> None:
