@@ -4,7 +4,7 @@ PYTHONS ?=
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
-.PHONY: help setup check test compat compose-test demo wheels bench kills failover sim whole clean
+.PHONY: help setup check test compat compose-test demo wheels bench gate kills failover sim whole clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ wheels: setup  ## into dist/, for CPython 3.11 to 3.14 (PYTHONS="..." names othe
 bench: setup  ## load generator: ours, an echo server and Apache RocketMQ side by side
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.client
+
+gate: setup  ## instructions per message of the main loads, by stage, against the recorded figures (valgrind)
+	$(BIN)/python -m bench.gate
 
 kills: setup  ## kill -9 one broker 100 times under load and look for anything lost
 	$(BIN)/python -m tandemmq.chaos.kills --rounds 100
