@@ -203,6 +203,10 @@ def _log_format() -> str:
 
 
 def _settings(parser: argparse.ArgumentParser, file: str) -> None:
+    parser.add_argument(
+        "--make-token", action="store_true",
+        help="make the file that httpTokenFile names, with a new token, where there is none",
+    )  # fmt: skip
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help=f"RocketMQ's {file}")
     parser.add_argument(
         "--set",

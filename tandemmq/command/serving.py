@@ -7,6 +7,7 @@ import errno
 import importlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -172,7 +173,22 @@ def _properties(arguments: argparse.Namespace) -> Properties:
         properties = read_properties(arguments.config)
         log.info("settings from file=%s", arguments.config.absolute())
     properties.update(assignments(arguments.set))
+    if arguments.make_token and properties.get("httpTokenFile"):
+        make_token(Path(properties["httpTokenFile"]))
     return properties
+
+
+def make_token(path: Path) -> None:
+    """A file with a new token, for its owner alone, where there is none. Raises OSError."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_urlsafe(24) + "\n")
+    new.replace(path)  # whole, or not there
+    log.info("http token made file=%s", path)
 
 
 def assignments(texts: Sequence[str]) -> Properties:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ DEFAULTS = {
     "${TANDEM_HOST:-}": "",
     "${TANDEM_PUBLISH:-127.0.0.1}": "127.0.0.1",
     "${TANDEM_IMAGE:-tandemmq}": "tandemmq",
+    "${TANDEM_LOG_FORMAT:-text}": "text",
 }
 
 
@@ -34,6 +39,7 @@ def services(name: str) -> dict[str, Any]:
     text = (DEPLOY / name).read_text()
     for variable, value in DEFAULTS.items():
         text = text.replace(variable, value)
+    text = re.sub(r"\$\{[A-Z]+_IMAGE:-([^}]+)\}", r"\1", text)
     assert "${" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
     found: dict[str, Any] = yaml.safe_load(text)["services"]
     return found
@@ -43,12 +49,17 @@ def settings_of(service: dict[str, Any], file: Path | None) -> dict[str, str]:
     """Those of its file, and what its command sets over them."""
     command: list[str] = service["command"]
     given = [command[at + 1] for at, word in enumerate(command) if word == "--set"]
-    return {**(read_properties(file) if file else {}), **assignments(given)}
+    found = {**(read_properties(file) if file else {}), **assignments(given)}
+    if "httpTokenFile" in found:
+        assert "--make-token" in command
+        found["httpTokenFile"] = ""
+        found["httpToken"] = "0123456789abcdef"
+    return found
 
 
 def mounted(service: dict[str, Any]) -> Path:
     """The file of the repository that it reads its settings from."""
-    (source,) = (each.split(":")[0] for each in service["volumes"] if each.startswith("./"))
+    (source,) = (each.split(":")[0] for each in service["volumes"] if each.startswith("./conf/"))
     return DEPLOY / str(source)
 
 
@@ -74,7 +85,7 @@ def test_brokers_start_with_what_compose_gives_them(mode: str) -> None:
         if not name.startswith("broker"):
             continue
         properties = settings_of(service, mounted({**service, **over.get(name, {})}))
-        config = BrokerConfig.from_properties(properties, as_rocketmq=True)
+        config = BrokerConfig.from_properties(properties, as_rocketmq=True, insecure=True)
         assert config.mode.value == {"sync": "S0", "async": "A0"}[mode]
         assert name.startswith(config.name)
         own = service["networks"]["tandem"]["ipv4_address"]
@@ -101,7 +112,7 @@ def test_controllers_are_where_brokers_look_for_them() -> None:
         assert set(settings["controllerAddr"].split(";")) == wanted
 
 
-@pytest.mark.parametrize("file", ["compose.yaml", "compose.single.yaml"])
+@pytest.mark.parametrize("file", ["compose.yaml", "compose.single.yaml", "compose.noslave.yaml"])
 def test_every_container_is_locked_up_and_bounded(file: str) -> None:
     ports = []
     for name, service in services(file).items():
@@ -112,3 +123,73 @@ def test_every_container_is_locked_up_and_bounded(file: str) -> None:
         assert all(each.startswith("127.0.0.1:") for each in service["ports"]), name
     assert len(set(ports)) == len(ports)
     assert max(ports) < EPHEMERAL
+
+
+def test_masters_without_slaves_start_with_rocketmqs_files() -> None:
+    found = services("compose.noslave.yaml")
+    for name in ("broker-a", "broker-b"):
+        properties = settings_of(found[name], mounted(found[name]))
+        config = BrokerConfig.from_properties(properties, as_rocketmq=True)
+        assert (config.name, config.mode.value, config.controller_mode) == (name, "A0", False)
+        published = {int(each.split(":")[-1]) for each in found[name]["ports"]}
+        assert published == {config.listen_port, config.listen_port - 2}
+
+
+def test_controllers_on_etcd_are_where_brokers_look_for_them() -> None:
+    plain, over = services("compose.yaml"), services("compose.etcd.yaml")
+    at = over["etcd"]["networks"]["tandem"]["ipv4_address"]
+    for name in ("namesrv-a", "namesrv-b"):
+        file = mounted(plain[name])
+        before, after = (
+            nameserver_settings(settings_of(each, file), file, insecure=True, as_rocketmq=True)[1]
+            for each in (plain[name], over[name])
+        )
+        assert (after.self_id, after.peers) == (before.self_id, before.peers)
+        assert (after.store_kind.value, after.etcd_endpoints) == ("etcd", f"http://{at}:2379")
+
+
+def test_what_is_secured_differs_from_what_is_not_in_that_alone() -> None:
+    plain, over = services("compose.yaml"), services("compose.secure.yaml")
+    for name, service in over.items():
+        before = settings_of(plain[name], mounted(plain[name]))
+        after = settings_of(plain[name], mounted(service))
+        added = {key: after[key] for key in after.keys() - before.keys()}
+        assert before.items() <= after.items()
+        assert added["tls.server.mode"] == "enforcing"
+        assert added["authenticationEnabled"] == "true"
+        assert all(key.startswith(("tls.", "auth", "init", "inner")) for key in added), added
+
+
+def test_clients_ways_lead_through_toxiproxy_where_it_is_told() -> None:
+    ways = json.loads((DEPLOY / "observability/toxiproxy.json").read_text())
+    wanted = {
+        f"{name}:{each.split(':')[-1]}"
+        for name, service in services("compose.yaml").items() if name.startswith("broker")
+        for each in service["ports"]
+    }  # fmt: skip
+    assert {each["upstream"] for each in ways} == wanted
+    assert all(each["listen"].split(":")[1] == each["upstream"].split(":")[1] for each in ways)
+
+
+def test_prometheus_asks_every_server() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "observability/targets/tandem.yml").read_text())
+    assert set(group["targets"]) == {f"{name}:9880" for name in services("compose.yaml")}
+    for name, service in services("compose.observability.yaml").items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert all(each.startswith("127.0.0.1:") for each in service["ports"]), name
+        for each in service["volumes"]:
+            source = each.split(":")[0]
+            assert not source.startswith(".") or (DEPLOY / source).exists(), source
+
+
+@pytest.mark.parametrize(
+    "files", ["compose.noslave", "compose compose.etcd compose.secure compose.observability"]
+)
+def test_compose_itself_takes_them(files: str) -> None:
+    if shutil.which("docker-compose") is None:
+        pytest.skip("needs docker-compose: apt-get install docker-compose")
+    named = [word for file in files.split() for word in ("-f", str(DEPLOY / f"{file}.yaml"))]
+    done = subprocess.run(
+        ["docker-compose", *named, "config", "-q"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
