@@ -93,9 +93,9 @@ class LockHandlers:
             now_ms = self._clock.monotonic_ms()
             granted = self._locks.lock(group, client_id, body.queues(), now_ms)
             if new := self._locks.unkept(group, granted):
-                kept = new if await self._kept(group) else []
                 granted = [queue for queue in granted if queue not in new]
-                granted += self._locks.kept(group, client_id, kept)
+                if await self._kept(group):
+                    granted += self._locks.kept(group, new)
         listed = [queue_json(*queue) for queue in granted]
         return command.reply(body=dumps({"lockOKMQSet": listed}))
 

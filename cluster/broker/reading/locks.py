@@ -42,8 +42,11 @@ class _Kept(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class _Lock:
-    """kept: who is elected next, and who starts on this disk, knows of it."""
+class Lock:
+    """One holder's time at one queue; who locks it again has another.
+
+    kept: who is elected next, and who starts on this disk, knows of it.
+    """
 
     client_id: str
     renewed_ms: int
@@ -69,7 +72,7 @@ class QueueLocks:
         self.following = (
             False  # a slave: locks are its master's, and only that one hears of renewals
         )
-        self._groups: dict[str, dict[QueueName, _Lock]] = {}
+        self._groups: dict[str, dict[QueueName, Lock]] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -119,7 +122,7 @@ class QueueLocks:
             self._groups.clear()
         for group, clients in kept.groups.items():
             self._groups[group] = {
-                QueueName(*queue): _Lock(client_id, 0, kept=True)
+                QueueName(*queue): Lock(client_id, 0, kept=True)
                 for client_id, queues in clients.items()
                 for queue in queues
             }
@@ -161,7 +164,7 @@ class QueueLocks:
             if self._bytes + more > BYTES_MAX:
                 continue
             self._bytes += more
-            locks[queue] = _Lock(client_id, now_ms)
+            locks[queue] = Lock(client_id, now_ms)
             granted.append(queue)
             changed = True
         if not locks:
@@ -170,20 +173,21 @@ class QueueLocks:
             self._changed(group)
         return granted
 
-    def unkept(self, group: str, queues: Iterable[QueueName]) -> list[QueueName]:
-        """Those of which a successor may not know who holds them."""
+    def unkept(self, group: str, queues: Iterable[QueueName]) -> dict[QueueName, Lock]:
+        """The locks of which a successor may not know."""
         locks = self._groups.get(group, {})
-        return [queue for queue in queues if queue in locks and not locks[queue].kept]
+        return {queue: locks[queue] for queue in queues if queue in locks and not locks[queue].kept}
 
-    def kept(self, group: str, client_id: str, queues: Iterable[QueueName]) -> list[QueueName]:
-        """A successor knows of these locks; those that are this client's still."""
+    def kept(self, group: str, given: Mapping[QueueName, Lock]) -> list[QueueName]:
+        """A successor knows of these locks; the queues that are still held by them.
+
+        By the locks, not by who holds them: one that was given back and taken again meanwhile is a new one, of which
+        nobody else has heard.
+        """
         locks = self._groups.get(group, {})
-        found = []
-        for queue in queues:
-            lock = locks.get(queue)
-            if lock is not None and lock.client_id == client_id:
-                lock.kept = True
-                found.append(queue)
+        found = [queue for queue, lock in given.items() if locks.get(queue) is lock]
+        for queue in found:
+            given[queue].kept = True
         return found
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueName]) -> None:
