@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 import functools
 import inspect
@@ -192,7 +193,8 @@ class Calls:
         try:
             if self.plain:
                 loop = asyncio.get_running_loop()
-                verdict = await loop.run_in_executor(self._threads, listener, messages)
+                inside = contextvars.copy_context().run  # what hooks have set is seen there
+                verdict = await loop.run_in_executor(self._threads, inside, listener, messages)
             else:
                 verdict = listener(messages)
             if inspect.isawaitable(verdict):
