@@ -65,6 +65,8 @@ class Reading:
             subscription_of(options, topic)  # a bad expression is refused before anybody is asked
         self._logs = None if options.log is None else Logs(options.log)
         self._source: Source = self._logs or Cluster(options.cluster)
+        self.latest: Offsets = {}  # where the queues ended when next() last looked
+        self._committed: Offsets = {}
 
     @property
     def _tell(self) -> Tell | None:
@@ -109,7 +111,12 @@ class Reading:
     # Streams
 
     def next(self, start: Offsets, rows_max: int | None, target: Offsets | None) -> Offsets:
-        """Where the next micro-batch of a stream at `start` ends. Raises DataLost, ClusterAway."""
+        """Where the next micro-batch of a stream at `start` ends. Raises DataLost, ClusterAway, and as commit().
+
+        Everything up to `start` is through its sink by then. Spark says so itself only when there is a next micro-batch:
+        of a stream that rests, or is through, the last one would never be committed.
+        """
+        self.commit(start)
         held = self.held(known=bool(start))
         cut = shrunk(start, held)
         deadline_s = time.monotonic() + SETTLE_S
@@ -119,18 +126,21 @@ class Reading:
             cut = shrunk(start, held)
         for each in cut:
             lost(each, "the queue ends before what was read of it", self._tell)
+        self.latest = {queue: span.end for queue, span in held.items()}
         return grown(cut_back(start, cut), held, rows_max, target)
 
     def target(self) -> Offsets:
         """Where all queues end now."""
-        return {queue: span.end for queue, span in self.held(known=True).items()}
+        return {queue: span.end for queue, span in self.held().items()}
 
     def commit(self, offsets: Offsets) -> None:
         """Tell the cluster how far the stream is, where that was asked for. Raises ClientError: not allowed to."""
-        if not self._options.commits or not isinstance(self._source, Cluster):
+        changed = dict(offsets.items() - self._committed.items())
+        if not changed or not self._options.commits or not isinstance(self._source, Cluster):
             return
         try:
-            self._source.commit(self._options.group, offsets)
+            self._source.commit(self._options.group, changed)
+            self._committed.update(changed)
         except ClusterAway as problem:  # the next one says as much and more
             log.warning("progress not committed group=%s why=%s", self._options.group, problem)
 

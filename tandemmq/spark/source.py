@@ -158,8 +158,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return offsets_tree(self._reading.next(offsets_from(start), rows_max, self._target))
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]]:
-        return offsets_tree(self._reading.target())
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        return offsets_tree(self._reading.latest) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = between(offsets_from(start), offsets_from(end), checked=False)
