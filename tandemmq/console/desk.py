@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from aiohttp import web
 
 from tandemmq.cluster.client import (
+    BrokerRefused,
     ClientError,
     GroupMembers,
     GroupProgress,
@@ -21,6 +22,7 @@ from tandemmq.cluster.client import (
 )
 from tandemmq.cluster.client.admin.messages import FOR_EVER_MS
 from tandemmq.cluster.process import running
+from tandemmq.cluster.remoting import ResponseCode
 from tandemmq.command.exits import CommandFailed
 from tandemmq.command.times import moment_ms
 from tandemmq.console import reports
@@ -62,7 +64,7 @@ class Desk:
         admin, touch = watcher.admin, watcher.touch
         self._stats: Asked[str, TopicStats] = Asked(admin.topic_stats, touch, lasts_s=6.0)
         self._topic_groups: Asked[str, list[str]] = Asked(admin.topic_groups, touch, lasts_s=10.0)
-        self._members: Asked[str, GroupMembers] = Asked(admin.consumers, touch, lasts_s=6.0)
+        self._members: Asked[str, GroupMembers] = Asked(self._online, touch, lasts_s=6.0)
         self._progress: Asked[str, GroupProgress] = Asked(admin.progress, touch, lasts_s=4.0)
         self._due: Asked[str, delayed.Queue] = Asked(self._next_due, touch, lasts_s=4.0)
 
@@ -90,7 +92,7 @@ class Desk:
         return cluster_pages.handover(view, self._group(request, view))
 
     async def handover(self, request: web.Request, view: View) -> tuple[str, Html]:
-        """A planned switchover, as `tandem admin switchover`. Refused when the group changed since the form was made."""
+        """A planned switchover, as `tandem admin switchover`. Refused when the epoch is another by now."""
         name = request.match_info["name"]
         form = await request.post()
         to, epoch = str(form.get("to", "")), str(form.get("epoch", ""))
@@ -105,7 +107,7 @@ class Desk:
         try:
             now = (await admin.replica_sets(name)).get(name)
             if now is None or now.epoch != int(epoch):
-                text = f"{name} is in epoch {now.epoch if now else 'none'} by now, not in {epoch}: look again who leads."
+                text = f"{name} is not in epoch {epoch} any more: look again who leads."
                 return "Not handed over", html("{}{}", parts.notice("look", text), back)
             done = await admin.switchover(name, int(to))
         except (ClientError, OSError) as problem:
@@ -279,6 +281,15 @@ class Desk:
 
     async def timed(self, request: web.Request, view: View) -> Page:
         return timed_pages.timed(view, self._due.look("all"))
+
+    async def _online(self, group: str) -> GroupMembers:
+        """The members; none is no problem."""
+        try:
+            return await self._watcher.admin.consumers(group)
+        except BrokerRefused as problem:
+            if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+        return GroupMembers((), {}, "", "", "")
 
     async def _next_due(self, key: str) -> delayed.Queue:
         masters = [each.master for each in self._watcher.seen.brokers if each.master is not None]

@@ -195,7 +195,7 @@ class Console:
             if not isinstance(word, str) or not carries(session, word):
                 log.warning("a form without its word peer=%s path=%s", request.remote, request.path)
                 return self._shown(
-                    request, others.problem("Not done", "This form is not from a page of this session. Load the page again."), 403
+                    request, others.problem("Not done", "This form is of no page of this session: load it again."), 403
                 )  # fmt: skip
             return await handler(request)
 

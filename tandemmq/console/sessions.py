@@ -56,11 +56,11 @@ class Sessions:
     def enter(self, shown: str, now_s: float) -> Session | None:
         """A new session for who shows the token, None for who does not."""
         given = shown.strip().encode("utf-8", "surrogateescape")
-        if (
-            not self._token
-            or self.must_wait_s(now_s)
-            or not hmac.compare_digest(given, self._token)
-        ):
+        if self.must_wait_s(now_s):
+            return (
+                None  # and the wait does not begin anew: else one who guesses keeps everybody out
+            )
+        if not self._token or not hmac.compare_digest(given, self._token):
             self._wrong += 1
             self._wrong_s = now_s
             return None

@@ -40,12 +40,13 @@ async def next_due(admin: Admin, masters: Iterable[Member], now_ms: int) -> Queu
                 delay_ms = levels[level - 1] if 0 < level <= len(levels) else 0
                 queue = MessageQueue(delayed.SCHEDULE_TOPIC, master.group, level - 1)
                 read = await messages.read(admin, queue, first, min(end, first + LEVEL_READ))
-                found += delayed.of_level(read, level, delay_ms)
+                found += delayed.of_level((each.message for each in read), level, delay_ms)
             queue = MessageQueue(delayed.TIMER_TOPIC, master.group, 0)
             lowest, end = await admin.min_offset(queue), await admin.max_offset(queue)
             first = max(lowest, end - TIMERS_READ)
             partly = partly or first > lowest
-            found += delayed.of_timer(await messages.read(admin, queue, first, end), now_ms)
+            read = await messages.read(admin, queue, first, end)
+            found += delayed.of_timer((each.message for each in read), now_ms)
         except (ClientError, OSError) as problem:
             problems.append(f"{master.group}: {problem}")
     found.sort(key=lambda each: each.due_ms)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from tandemmq.admin.messages import read_traces
 from tandemmq.cluster.client import (
@@ -17,15 +19,25 @@ from tandemmq.cluster.client import (
 from tandemmq.cluster.client.admin.messages import FOR_EVER_MS
 
 FOUND_MAX: Final = 64
+BY_KEY_MAX: Final = 32  # per broker, in one answer: bodies may have 4 MB each
+KEPT_BYTES: Final = 512  # of each body: what a line of a table needs
+MANY_QUEUES: Final = 16
 QUEUES_MAX: Final = 256  # of a topic that is searched by time
 PULL_COUNT: Final = 32
 
 
+class Line(NamedTuple):
+    """A message with the beginning of its body, and the size of the whole."""
+
+    message: ReceivedMessage
+    body_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages, oldest first; whether there may be more than are shown."""
+    """Messages in order; whether there may be more than are shown."""
 
-    messages: tuple[ReceivedMessage, ...]
+    lines: tuple[Line, ...]
     more: bool = False
 
 
@@ -40,14 +52,22 @@ class Whereabouts:
     traces_problem: str = ""
 
 
+def line(message: ReceivedMessage) -> Line:
+    """What is kept of a message for a table."""
+    size = len(message.body)
+    if size > KEPT_BYTES:
+        message = msgspec.structs.replace(message, body=message.body[:KEPT_BYTES])
+    return Line(message, size)
+
+
 async def by_key(
     admin: Admin, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOR_EVER_MS
 ) -> Found:
     """Messages that carry a key. Raises ClientError."""
     found = await admin.messages_by_key(
-        topic, key, count_max=FOUND_MAX, begin_ms=begin_ms, end_ms=end_ms
+        topic, key, count_max=BY_KEY_MAX, begin_ms=begin_ms, end_ms=end_ms
     )
-    return Found(tuple(found[:FOUND_MAX]), len(found) >= FOUND_MAX)
+    return Found(tuple(map(line, found[:FOUND_MAX])), len(found) >= BY_KEY_MAX)
 
 
 async def by_id(admin: Admin, topic: str, message_id: str) -> Found:
@@ -56,27 +76,27 @@ async def by_id(admin: Admin, topic: str, message_id: str) -> Found:
     if not copies:
         one = await admin.message_by_id(message_id, topic)
         copies = [] if one is None else [one]
-    return Found(tuple(copies[:FOUND_MAX]), len(copies) > FOUND_MAX)
+    return Found(tuple(map(line, copies[:FOUND_MAX])), len(copies) > FOUND_MAX)
 
 
 async def by_time(admin: Admin, topic: str, begin_ms: int, end_ms: int) -> Found:
     """Messages stored from begin_ms on, before end_ms, the oldest of them. Raises ClientError."""
     route = await admin.route(topic)
-    found: list[ReceivedMessage] = []
+    found: list[Line] = []
     more = False
     for queue in list(route.read_queues(topic))[:QUEUES_MAX]:
         first = await admin.offset_for_time(queue, begin_ms)
-        here: list[ReceivedMessage] = []
+        here: list[Line] = []
         while len(here) < FOUND_MAX:
             batch = await admin.messages_from(queue, first, count_max=PULL_COUNT)
-            here += [each for each in batch if begin_ms <= each.store_ms < end_ms]
+            here += [line(each) for each in batch if begin_ms <= each.store_ms < end_ms]
             if not batch or batch[-1].store_ms >= end_ms:
                 break
             first = batch[-1].queue_offset + 1
         else:
             more = True
         found += here
-    found.sort(key=lambda each: (each.store_ms, each.physical_offset))
+    found.sort(key=lambda each: (each.message.store_ms, each.message.physical_offset))
     return Found(tuple(found[:FOUND_MAX]), more or len(found) > FOUND_MAX)
 
 
@@ -108,21 +128,22 @@ async def newest(admin: Admin, topic: str, count_max: int) -> Found:
         (queue, held) for queue, held in stats.queues.items() if held.max_offset > held.min_offset
     ]
     queues.sort(key=lambda each: -each[1].updated_ms)
-    found: list[ReceivedMessage] = []
+    found: list[Line] = []
+    of_each = count_max if len(queues) <= MANY_QUEUES else MANY_QUEUES
     for queue, held in queues[:QUEUES_MAX]:
-        first = max(held.min_offset, held.max_offset - count_max)
+        first = max(held.min_offset, held.max_offset - of_each)
         found += await read(admin, queue, first, held.max_offset)
-    found.sort(key=lambda each: (-each.store_ms, -each.physical_offset))
+    found.sort(key=lambda each: (-each.message.store_ms, -each.message.physical_offset))
     return Found(tuple(found[:count_max]), stats.message_count > count_max)
 
 
-async def read(admin: Admin, queue: MessageQueue, first: int, end: int) -> list[ReceivedMessage]:
+async def read(admin: Admin, queue: MessageQueue, first: int, end: int) -> list[Line]:
     """Messages [first, end) of a queue, as far as they are there. Raises ClientError."""
-    found: list[ReceivedMessage] = []
+    found: list[Line] = []
     while first < end:
         batch = await admin.messages_from(queue, first, count_max=min(PULL_COUNT, end - first))
         if not batch:
             break
-        found += [each for each in batch if each.queue_offset < end]
+        found += [line(each) for each in batch if each.queue_offset < end]
         first = batch[-1].queue_offset + 1
     return found

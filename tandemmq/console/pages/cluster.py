@@ -31,6 +31,7 @@ def overview(view: View) -> Page:
         _verdict(found),
         _tiles(view),
         parts.card("brokers", "Brokers", _brokers(seen.brokers)),
+        _doctor(view),
         parts.card(
             "servers", "Name servers and controllers",
             parts.facts([
@@ -38,7 +39,6 @@ def overview(view: View) -> Page:
                 ("controllers", ", ".join(seen.controllers) or "none: a master that dies is not replaced"),
             ]), wide=False,
         ),
-        _doctor(view),
         parts.card("story", "What happened last", story, parts.link("/console/story", "all of it"), wide=False),
     ]  # fmt: skip
     return Page("Cluster", join(cards))
@@ -73,7 +73,8 @@ def _doctor(view: View) -> Html:
     rows = join(
         html(
             '<li class="{}">{}<div><strong>{}: {}</strong><p>{}</p></div></li>',
-            _SEVERITIES[each.severity], parts.badge(_SEVERITIES[each.severity], each.check), each.where, each.text, each.do,
+            _SEVERITIES[each.severity], parts.badge(_SEVERITIES[each.severity], each.check), each.where, each.text,
+            each.do,
         )
         for each in seen.doctor[:DOCTOR_SHOWN]
     )  # fmt: skip
@@ -107,7 +108,7 @@ def _tiles(view: View) -> Html:
         parts.tile("brokers", f"{len(up)} of {len(members)}", "answer", "" if len(up) == len(members) else "bad"),
         parts.tile("groups led", f"{len(led)} of {len(seen.brokers)}", "have a master",
                    "" if len(led) == len(seen.brokers) else "bad"),
-        parts.tile("largest lag", words.size(lag), "of a slave behind its master",
+        parts.tile("largest lag", words.size(lag), "of a slave",
                    "look" if (lag or 0) > judged.LAG_LOOK_BYTES else ""),
         parts.tile("fullest disk", words.percent(disk), parts.meter(disk, judged.DISK_LOOK, judged.DISK_BAD)
                    if disk is not None else NOTHING, "look" if (disk or 0) > judged.DISK_LOOK else ""),
@@ -229,14 +230,17 @@ def handover(view: View, group: BrokerGroup) -> Page:
     else:
         act = html(
             '<form method="post" action="{path}" class="stack">{word}'
-            '<input type="hidden" name="epoch" value="{epoch}"><fieldset><legend>Who leads next</legend>{radios}</fieldset>'
-            '<label class="choice"><input type="checkbox" name="sure" value="yes" required> Yes, hand {name} over now</label>'
+            '<input type="hidden" name="epoch" value="{epoch}">'
+            "<fieldset><legend>Who leads next</legend>{radios}</fieldset>"
+            '<label class="choice"><input type="checkbox" name="sure" value="yes" required>'
+            " Yes, hand {name} over now</label>"
             '<p><button class="danger">Hand over</button> <a href="{back}">Leave it as it is</a></p></form>',
             path=parts.path_of("/console/brokers", group.name, "handover"), word=view.form_word(), epoch=group.epoch,
             radios=radios, name=group.name, back=parts.path_of("/console/brokers", group.name),
         )  # fmt: skip
     body = html(
-        "<p>{} leads <strong>{}</strong> in epoch {}. It stops taking sends, lets its successor reach the end of its log, "
+        "<p>{} leads <strong>{}</strong> in epoch {}. It stops taking sends, lets its successor reach "
+        "the end of its log, "
         "and steps down; clients wait for a moment and go on there. No acknowledged message is lost.</p>{}",
         f"{master.broker_id} at {master.address}", group.name, group.epoch, act,
     )  # fmt: skip

@@ -71,9 +71,9 @@ def _row(group: Group, members: Members) -> Sequence[object]:
         behind = parts.badge("look", behind)
     online: object = "…"
     if isinstance(members, GroupMembers):
-        online = len(members.connections)
+        online = len(members.connections) or (parts.badge("look", "none") if group.behind else 0)
     elif isinstance(members, Problem):
-        online = parts.badge("look", "none") if group.behind else 0
+        online = words.ABSENT
     topics = [each for each in group.topics if not each.startswith("%RETRY%")]
     listed = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
     letters = (
@@ -107,7 +107,7 @@ def group(view: View, name: str, members: Members, progress: Progress) -> Page:
         )
         cards.append(parts.card("about", "Standing", parts.facts(rows), side))
     cards.append(parts.card("members", "Members", _members(members)))
-    if isinstance(members, GroupMembers):
+    if isinstance(members, GroupMembers) and members.connections:
         wanted = [
             (each.topic, each.expression, each.expression_type)
             for each in members.subscriptions.values()
@@ -120,7 +120,7 @@ def group(view: View, name: str, members: Members, progress: Progress) -> Page:
 
 def _members(members: Members) -> Html:
     if isinstance(members, Problem):
-        return html('<p class="empty">Nobody is online. <small>{}</small></p>', members.why)
+        return parts.notice("look", members.why)
     if members is None:
         return html('<p class="empty">Asking the brokers …</p>')
     rows = [
@@ -134,14 +134,9 @@ def _members(members: Members) -> Html:
         Column("version", "w"),
         Column("heard of", "w"),
     )
-    how = (
-        f"{members.message_model.lower()}, {members.consume_type.removeprefix('CONSUME_').lower()}"
-    )
-    return html(
-        "{}<p><small>{}</small></p>",
-        parts.table(columns, rows, empty="Nobody is online.", label="members"),
-        how,
-    )
+    table = parts.table(columns, rows, empty="Nobody is online.", label="members")
+    how = f"{members.message_model}, {members.consume_type.removeprefix('CONSUME_')}".lower()
+    return html("{}<p><small>{}</small></p>", table, how) if rows else table
 
 
 def _progress(progress: Progress) -> Html:

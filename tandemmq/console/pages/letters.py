@@ -54,18 +54,22 @@ def letters(view: View, group: str, found: Found, problem: str) -> Page:
     if problem:
         return Page(f"Dead letters of {group}", parts.notice("bad", problem), live=False)
     act = view.session is not None
-    rows = [_row(each, act) for each in found.messages]
-    columns = (
-        Column(""), Column("given up"), Column("from topic"), Column("message id"), Column("keys", "w"),
-        Column("tries", "nw"), Column("body", "w"),
-    )  # fmt: skip
+    rows = [_row(each.message, act) for each in found.lines]
+    columns = [
+        Column("given up"), Column("from topic"), Column("message id"), Column("keys", "w"), Column("tries", "nw"),
+        Column("body", "w"),
+    ]  # fmt: skip
+    if act:
+        columns.insert(0, Column(""))
     table = parts.table(columns, rows, empty="No letter is there.", label="letters")
     if act and rows:
         body = html(
             '<form method="post" action="{}">{}{}<fieldset class="inline"><legend>Send what is chosen again</legend>'
             '<label class="choice"><input type="radio" name="to" value="{}" checked> to {} alone</label>'
-            '<label class="choice"><input type="radio" name="to" value="{}"> to the topic it came from: all its groups get it</label>'
-            '<button>Send again</button> <button type="button" class="plain" data-choose-all>choose all</button></fieldset></form>',
+            '<label class="choice"><input type="radio" name="to" value="{}">'
+            " to the topic it came from: all its groups get it</label>"
+            '<button>Send again</button> <button type="button" class="plain" data-choose-all>choose all</button>'
+            "</fieldset></form>",
             parts.path_of(PATH, group, "again"), view.form_word(), table, TO_GROUP, group, TO_TOPIC,
         )  # fmt: skip
     else:
@@ -82,22 +86,19 @@ def letters(view: View, group: str, found: Found, problem: str) -> Page:
 def _row(letter: ReceivedMessage, act: bool) -> Sequence[object]:
     queue = letter.queue
     place = Place(queue.broker_name, queue.queue_id, letter.queue_offset)
-    box: object = NOTHING
+    boxes: list[object] = []
     if act:
-        box = html(
-            '<input type="checkbox" name="letter" value="{}" aria-label="choose {}">',
-            str(place),
-            letter.message_id,
-        )
+        boxes.append(html('<input type="checkbox" name="letter" value="{}" aria-label="choose {}">', str(place),
+                          letter.message_id))  # fmt: skip
     origin = (
         letter.properties.get("DLQ_ORIGIN_TOPIC")
         or letter.properties.get("RETRY_TOPIC")
         or letter.topic
     )
     return (
-        box, words.moment(letter.store_ms), origin,
+        *boxes, words.moment(letter.store_ms), origin,
         html('<a class="id" href="{}">{}</a>', path_to(letter), letter.message_id), " ".join(letter.keys),
-        letter.reconsume_times + 1, html("<code>{}</code>", bodies.line(letter.body, 60)),
+        letter.reconsume_times, html("<code>{}</code>", bodies.line(letter.body, 60)),
     )  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def sent_again(group: str, results: Sequence[SentAgain]) -> Html:
         for each in results
     ]  # fmt: skip
     return join([
-        parts.notice("good" if good == len(results) else "look", f"{good} of {words.several(len(results), 'letter')} sent again."),
+        parts.notice("good" if good == len(results) else "look",
+                     f"{good} of {words.several(len(results), 'letter')} sent again."),
         parts.table((Column("how"), Column("message id"), Column("where")), rows),
         html("<p>{} The letters themselves stay until retention takes them.</p>",
              parts.link(parts.path_of(PATH, group), "Back to the letters.")),

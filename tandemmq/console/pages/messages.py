@@ -7,7 +7,7 @@ from typing import Final
 
 from tandemmq.cluster.client import ReceivedMessage, TrackState
 from tandemmq.console import words
-from tandemmq.console.asking.messages import Found, Whereabouts
+from tandemmq.console.asking.messages import Found, Line, Whereabouts
 from tandemmq.console.markup import NOTHING, Html, html, join
 from tandemmq.console.pages import bodies, parts
 from tandemmq.console.pages.frame import Page, View
@@ -44,8 +44,8 @@ def search(view: View, found: Found | None, problem: str) -> Page:
             if found.more and query.get("by") != "newest"
             else ""
         )
-        side = f"{words.several(len(found.messages), 'message')}{more}"
-        cards.append(parts.card("found", "Found", message_table(found.messages), side))
+        side = f"{words.several(len(found.lines), 'message')}{more}"
+        cards.append(parts.card("found", "Found", message_table(found.lines), side))
     return Page("Messages", join(cards), live=False)
 
 
@@ -68,10 +68,13 @@ def _form(view: View) -> Html:
     )
     return html(
         '<form method="get" action="{path}" class="fields">'
-        '<label>topic <input name="topic" value="{topic}" list="topics" required maxlength="255" autocomplete="off"></label>'
+        '<label>topic <input name="topic" value="{topic}" list="topics" required maxlength="255"'
+        ' autocomplete="off"></label>'
         '<datalist id="topics">{names}</datalist><label>by <select name="by" id="by">{ways}</select></label>'
-        '<label data-by="key id">key or id <input name="text" value="{text}" maxlength="255" autocomplete="off"></label>'
-        '<label data-by="key time">from <input name="from" value="{begin}" placeholder="1h, or 2026-11-27T08:30"></label>'
+        '<label data-by="key id">key or id <input name="text" value="{text}" maxlength="255"'
+        ' autocomplete="off"></label>'
+        '<label data-by="key time">from <input name="from" value="{begin}"'
+        ' placeholder="1h, or 2026-11-27T08:30"></label>'
         '<label data-by="key time">to <input name="to" value="{end}" placeholder="now"></label>'
         "<button>Search</button></form>",
         path=PATH, topic=query.get("topic", ""), names=names, ways=ways, text=query.get("text", ""),
@@ -79,19 +82,19 @@ def _form(view: View) -> Html:
     )  # fmt: skip
 
 
-def message_table(messages: Iterable[ReceivedMessage]) -> Html:
+def message_table(lines: Iterable[Line]) -> Html:
     """One row each."""
-    return parts.table(
-        _COLUMNS, map(_row, messages), empty="No message was found.", label="messages"
-    )
+    return parts.table(_COLUMNS, map(_row, lines), empty="No message was found.", label="messages")
 
 
-def _row(message: ReceivedMessage) -> Sequence[object]:
+def _row(line: Line) -> Sequence[object]:
+    message = line.message
     queue = message.queue
     return (
         words.moment(message.store_ms), html('<a class="id" href="{}">{}</a>', path_to(message), message.message_id),
-        " ".join(message.keys), message.tags, f"{queue.broker_name} {queue.queue_id}", words.count(message.queue_offset),
-        words.size(len(message.body)), html("<code>{}</code>", bodies.line(message.body)),
+        " ".join(message.keys), message.tags, f"{queue.broker_name} {queue.queue_id}",
+        words.count(message.queue_offset),
+        words.size(line.body_bytes), html("<code>{}</code>", bodies.line(message.body)),
     )  # fmt: skip
 
 
@@ -116,7 +119,7 @@ def message(view: View, known: Whereabouts) -> Page:
         ("queue", f"{found.queue.broker_name} {found.queue.queue_id}, offset {found.queue_offset:,}"),
         ("stored", words.moment(found.store_ms, view.now_ms)), ("born", words.moment(found.born_ms)),
         ("sent by", found.born_host), ("stored at", f"{found.store_host}, byte {found.physical_offset:,}"),
-        ("tries", found.reconsume_times + 1), ("broker's id", found.offset_message_id),
+        ("came again", f"{found.reconsume_times} times"), ("broker's id", found.offset_message_id),
     ])  # fmt: skip
     shown = bodies.preview(found.body)
     part = "" if shown.whole else ", its beginning"

@@ -17,8 +17,10 @@ def enter(then: str, problem: str, where: str) -> Page:
     said = parts.notice("bad", problem) if problem else html("")
     body = html(
         '{}<form method="post" action="/console/enter" class="fields"><input type="hidden" name="next" value="{}">'
-        '<input class="aside" type="text" name="user" value="console" autocomplete="username" tabindex="-1" aria-hidden="true">'
-        '<label>token <input type="password" name="token" required autofocus autocomplete="current-password" maxlength="4096"></label>'
+        '<input class="aside" type="text" name="user" value="console" autocomplete="username"'
+        ' tabindex="-1" aria-hidden="true">'
+        '<label>token <input type="password" name="token" required autofocus'
+        ' autocomplete="current-password" maxlength="4096"></label>'
         "<button>Sign in</button></form><p><small>{}</small></p>",
         said, then, where,
     )  # fmt: skip
@@ -48,8 +50,10 @@ def reports(found: Sequence[Report] | None, directory: str, now_ms: int) -> Page
     """Reports of audits and campaigns; None: no directory is set."""
     if found is None:
         body = html(
-            "<p>No directory of reports is set. With <code>tandem console --reports DIR</code> its reports are linked here:</p>"
-            "<ul><li><code>tandem audit report RUN</code> writes <code>RUN/report.html</code>: whether replicas are equal, and where not;</li>"
+            "<p>No directory of reports is set. With <code>consoleReportsPath</code> of the name server, or "
+            "<code>tandem console --reports DIR</code>, its reports are linked here:</p>"
+            "<ul><li><code>tandem audit report RUN</code> writes <code>RUN/report.html</code>: whether replicas are "
+            "equal, and where not;</li>"
             "<li>chaos campaigns write what they did and what was found into the directory given to them.</li></ul>"
         )
         return Page("Reports", parts.card("reports", "Audits and chaos", body), live=False)

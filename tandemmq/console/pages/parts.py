@@ -95,7 +95,8 @@ def curve(values: Sequence[float], label: str) -> Html:
 def tile(title: str, value: object, note: object = NOTHING, tone: str = "") -> Html:
     """One large number with its title, and a line under it."""
     return html(
-        '<div class="tile {}"><span class="name">{}</span><span class="value">{}</span><span class="note">{}</span></div>',
+        '<div class="tile {}"><span class="name">{}</span><span class="value">{}</span>'
+        '<span class="note">{}</span></div>',
         tone, title, value, note,
     )  # fmt: skip
 
@@ -183,7 +184,8 @@ def search_field(path: str, value: str, label: str, hidden: Mapping[str, str]) -
     )
     return html(
         '<form class="search" method="get" action="{}" role="search" data-narrow>{}'
-        '<input type="search" name="q" value="{}" placeholder="{}" aria-label="{}" maxlength="255" autocomplete="off"></form>',
+        '<input type="search" name="q" value="{}" placeholder="{}" aria-label="{}" maxlength="255"'
+        ' autocomplete="off"></form>',
         path, kept, value, label, label,
     )  # fmt: skip
 

@@ -40,7 +40,8 @@ def timed(view: View, queue: Queue | Problem | None) -> Page:
     cards = [
         parts.card("next", "The next ones", _next(view, queue), _side(queue)),
         parts.card("hours", "Timed, by hour", parts.table(
-            (Column("hour from"), Column("messages", "n"), Column("")), by_hour, empty="No timed message waits."), wide=False),
+            (Column("hour from"), Column("messages", "n"), Column("")), by_hour, empty="No timed message waits."),
+            wide=False),
         parts.card("topics", "Timed, by topic", parts.table(
             (Column("topic"), Column("messages", "n")), by_topic, empty="No timed message waits."), wide=False),
         parts.card("levels", "Delayed, by level", parts.table(

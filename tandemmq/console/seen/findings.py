@@ -105,7 +105,8 @@ def _of_brokers(group: BrokerGroup) -> Iterator[Finding]:
             yield Finding(
                 BAD if bad else LOOK,
                 f"{member.name}: its disk is {words.percent(member.disk_ratio)} full",
-                "Old files go early from 75 % on, sends are refused from 90 % on: add room, or shorten fileReservedTime.",
+                "Old files go early from 75 % on, sends are refused from 90 % on: add room, or shorten "
+                "fileReservedTime.",
                 place,
             )
         for alarm in member.alarms:

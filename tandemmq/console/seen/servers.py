@@ -153,6 +153,8 @@ def _told(member: Member, said: Mapping[str, str], *, leads: bool, waits: bool) 
     word = said.get("brokerRole") or ("SLAVE" if member.broker_id and not waits else "")
     if word == "SLAVE" or (not word and said.get("brokerActive") == "false"):
         role = WAITING if waits and leads else SLAVE
+    told = (_first(said, "commitLogDiskRatio"), _first(said, "consumeQueueDiskRatio"))
+    disks = [each for each in told if each is not None]
     return replace(
         member,
         role=role,
@@ -161,10 +163,7 @@ def _told(member: Member, said: Mapping[str, str], *, leads: bool, waits: bool) 
         confirmed_offset=_whole(said, "confirmOffset"),
         put_per_second=_first(said, "putTps"),
         get_per_second=_first(said, "getTransferredTps", "getTransferedTps"),
-        disk_ratio=max(
-            (each for each in (_first(said, "commitLogDiskRatio"), _first(said, "consumeQueueDiskRatio")) if each is not None),
-            default=None,
-        ),
+        disk_ratio=max(disks) if disks else None,
         boot_ms=_whole(said, "bootTimestamp"),
         version=said.get("brokerVersionDesc", ""),
         alarms=tuple(each for each in said.get("alarms", "").split("; ") if each),
