@@ -93,9 +93,10 @@ def schema_of(kind: Any) -> Schema:
         fields = {each.name: schema_of(each.type) for each in msgspec.structs.fields(kind)}
         return _object(kind, fields, list(fields))
     if typing.is_typeddict(kind):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
+        optional = {name for name, each in hints.items() if typing.get_origin(each) is NotRequired}
         return _object(
-            kind, {name: schema_of(each) for name, each in hints.items()}, sorted(kind.__required_keys__)
+            kind, {name: schema_of(each) for name, each in hints.items()}, sorted(hints.keys() - optional)
         )  # fmt: skip
     raise TypeError(f"no schema of {kind!r}")
 
