@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
@@ -31,7 +32,8 @@ class Producer:
 
     def __init__(self, group: str, **options: Any) -> None:
         self._options = {"group": group, **options}
-        self._producer: AsyncProducer | None = None
+        self._running = False
+        self._changing = asyncio.Lock()  # of the portal's loop: many threads may send first at once
         self._made = PORTAL.call(self._make())  # a wrong option is told here, not at the first send
 
     async def _make(self) -> AsyncProducer:
@@ -85,19 +87,20 @@ class Producer:
         return await (await self._started()).request(message, timeout_ms=timeout_ms)
 
     async def _started(self) -> AsyncProducer:
-        if self._producer is None:
-            self._producer = self._made
-            await self._made.start()
-        return self._producer
+        if not self._running:
+            async with self._changing:
+                await self._made.start()
+                self._running = True
+        return self._made
 
     def close(self) -> None:
         """Wait for sends under way and leave the group. It may be used again: the next send starts it anew."""
         PORTAL.call(self._close())
 
     async def _close(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.stop()
+        async with self._changing:
+            self._running = False
+            await self._made.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -42,13 +42,14 @@ def run_bench(arguments: argparse.Namespace) -> ExitCode:
         if value is not None and value <= 0:
             raise CommandFailed(f"--{name} must be above 0", ExitCode.USAGE)
     with client_errors():
-        found = asyncio.run(_bench(arguments, reach(arguments)))
+        found = asyncio.run(measure(arguments, reach(arguments)))
     print(json.dumps(found) if arguments.json else as_text(found))
     wrong = found["failed"] or found.get("missing")
     return ExitCode.FAILED if wrong else ExitCode.OK
 
 
-async def _bench(arguments: argparse.Namespace, config: ClientConfig) -> dict[str, Any]:
+async def measure(arguments: argparse.Namespace, config: ClientConfig) -> dict[str, Any]:
+    """Send, and read back unless `no_read`; rates, and latencies in ms. Raises ClientError."""
     async with Admin(config=config) as admin:
         await _make_topic(admin, arguments.topic, arguments.queues)
         queues = (await admin.route(arguments.topic)).read_queues(arguments.topic)

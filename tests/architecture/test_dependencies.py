@@ -20,7 +20,10 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(en
 FOLDERS = ("tandemmq", "storage", "replication", "cluster")
 DISTRIBUTED = sorted(path for package in FOLDERS for path in (ROOT / package).rglob("*.py*")
                      if path.suffix in {".py", ".pyx"})  # fmt: skip
-CALLED = {"PyYAML": "yaml"}  # a distribution whose module has another name
+#: distributions whose modules have other names
+CALLED = {
+    "PyYAML": "yaml", "opentelemetry-api": "opentelemetry", "opentelemetry-instrumentation": "opentelemetry",
+}  # fmt: skip
 REPLACED = {"compression": "backports"}  # in the standard library since 3.14
 
 
@@ -62,8 +65,11 @@ def foreign() -> set[str]:
 
 def test_everything_that_is_imported_is_declared_and_the_other_way_round() -> None:
     py4j_comes_with_spark, numpy_is_for_spark = {"py4j"}, {"numpy"}
-    declared = BASE | EXTRAS["server"] | EXTRAS["audit"]
-    assert foreign() - py4j_comes_with_spark == declared - numpy_is_for_spark
+    docker_comes_with_testcontainers = {"docker"}
+    extras = ("server", "audit", "testing", "testcontainers", "otel")
+    declared = BASE.union(*(EXTRAS[each] for each in extras)) - {"tandemmq"}
+    come_along = py4j_comes_with_spark | docker_comes_with_testcontainers
+    assert foreign() - come_along == declared - numpy_is_for_spark
 
 
 def test_the_command_asks_for_the_whole_extra_of_the_servers() -> None:

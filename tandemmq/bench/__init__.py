@@ -1,0 +1,1 @@
+"""`python -m tandemmq.bench`: what your own cluster does with the client that your programs use."""
