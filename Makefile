@@ -4,7 +4,7 @@ PYTHONS ?=
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
-.PHONY: help setup check test compat compose-test demo wheels bench gate kills failover sim whole clean
+.PHONY: help setup check test compat metrics-test compose-test demo wheels bench gate kills failover sim whole clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,7 +31,7 @@ check: setup  ## style, types, import contracts and the fast tests: about a minu
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz and not simulation and not spark and not deploy' tests
+	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz and not simulation and not spark and not deploy and not metrics' tests
 
 test: setup  ## style, types, contracts and every test, stock Java and Go clients included where they are installed
 	$(BIN)/ruff check .
@@ -42,6 +42,9 @@ test: setup  ## style, types, contracts and every test, stock Java and Go client
 
 compat: setup  ## only the stock clients and tools against us
 	$(BIN)/python -m pytest -q -m compat tests/compat
+
+metrics-test: setup  ## Debian's Prometheus watches a local cluster: every query answered, each alert fired by its cause (apt-get install prometheus)
+	$(BIN)/python -m pytest -q -m metrics tests/metrics
 
 compose-test: setup  ## the container image and deploy/compose.yaml with a docker daemon, started for it where none runs
 	$(BIN)/python tests/deploy/run.py
