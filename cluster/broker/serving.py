@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import logging
 import random
 import socket
@@ -148,7 +147,7 @@ async def serve_broker(
     check_startable(config)
     if config.http.port:
         # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
-        importlib.import_module("tandemmq.cluster.broker.watching.http")
+        import tandemmq.cluster.broker.watching.http  # noqa: F401
     leftopen.check_before_opening(config)
     raise_open_files_limit()
     encryption = Encryption(config.tls)

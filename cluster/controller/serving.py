@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -109,7 +108,7 @@ async def serving_controller(
     check_startable(config)
     if own_http and config.http.port:
         # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
-        importlib.import_module("tandemmq.cluster.controller.http")
+        import tandemmq.cluster.controller.http  # noqa: F401
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         store = make_store(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -515,7 +514,7 @@ async def serve_nameserver(
         raise ConfigError("enableControllerInNamesrv", "true", "there is no controller to embed")
     if config.http.port:
         # Now, for it takes a while and nobody waits for us yet; only when wanted, for it costs memory.
-        importlib.import_module("tandemmq.cluster.nameserver.http")
+        import tandemmq.cluster.nameserver.http  # noqa: F401
     raise_open_files_limit()
     kv = await asyncio.to_thread(KvConfig.load, Path(config.kv_config_path))
     clock = SystemClock()
