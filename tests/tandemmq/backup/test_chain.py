@@ -1,4 +1,4 @@
-"""What the next increment must hold: every way in which a log may differ from what a chain ends with."""
+"""What the next increment must hold (INV-70): every way in which a log may differ from what a chain ends with."""
 
 from __future__ import annotations
 

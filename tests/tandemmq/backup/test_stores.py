@@ -1,4 +1,4 @@
-"""Stores that are backed up, damaged, cut and restored, without a broker."""
+"""Stores that are backed up, damaged, cut and restored, without a broker; and who dies meanwhile (INV-71)."""
 
 from __future__ import annotations
 
