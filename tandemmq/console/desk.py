@@ -59,7 +59,7 @@ class Desk:
         self._watcher = watcher
         self._reports = reports_in
         self._searches = asyncio.Semaphore(SEARCHES_MAX)
-        self._outcomes: dict[str, tuple[str, Html]] = {}
+        self.outcomes: dict[str, tuple[str, Html]] = {}
         self._order: deque[str] = deque()
         admin, touch = watcher.admin, watcher.touch
         self._stats: Asked[str, TopicStats] = Asked(admin.topic_stats, touch, lasts_s=6.0)
@@ -317,14 +317,14 @@ class Desk:
     def keep(self, title: str, body: Html) -> str:
         """Remember what an action brought; its key."""
         key = secrets.token_urlsafe(12)
-        self._outcomes[key] = (title, body)
+        self.outcomes[key] = (title, body)
         self._order.append(key)
         while len(self._order) > OUTCOMES_MAX:
-            del self._outcomes[self._order.popleft()]
+            del self.outcomes[self._order.popleft()]
         return key
 
     async def done(self, request: web.Request, view: View) -> Page:
-        found = self._outcomes.get(request.match_info["key"])
+        found = self.outcomes.get(request.match_info["key"])
         if found is None:
             raise web.HTTPNotFound(text="What this brought is not remembered any more.")
         return others.outcome(*found)

@@ -6,6 +6,7 @@ A template is a literal in our source. A test reads every call and refuses templ
 from __future__ import annotations
 
 import html as _html
+import re
 from collections.abc import Iterable
 from typing import Final, LiteralString
 
@@ -17,6 +18,7 @@ class Html(str):
 
 
 NOTHING: Final = Html("")
+_SPECIAL: Final = re.compile("[&<>\"']").search
 
 
 def html(template: LiteralString, *values: object, **named: object) -> Html:
@@ -36,9 +38,12 @@ def html(template: LiteralString, *values: object, **named: object) -> Html:
 
 def escaped(value: object) -> str:
     """The value as it may stand in HTML, in text and in quoted attributes."""
-    if isinstance(value, Html):
+    if type(value) is Html:
         return value
-    return "" if value is None else _html.escape(str(value))
+    if value is None:
+        return ""
+    text = value if type(value) is str else str(value)
+    return _html.escape(text) if _SPECIAL(text) else text  # most texts have nothing to escape
 
 
 def join(parts: Iterable[Html], between: LiteralString = "") -> Html:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -199,15 +199,39 @@ class Tab:
         features = [{"name": "prefers-color-scheme", "value": theme}]
         await self.call("Emulation.setEmulatedMedia", features=features)
 
-    async def picture(self, path: Path) -> None:
+    async def picture(self) -> bytes:
         """What is seen now, as a PNG."""
         found = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(found["data"]))
+        return base64.b64decode(found["data"])
 
 
 @contextlib.asynccontextmanager
 async def chromium() -> AsyncIterator[Tab]:
     """A fresh browser with one tab; gone with everything it stored when the body ends."""
+    with _started() as (process, home):
+        async with (
+            aiohttp.ClientSession() as http,
+            http.ws_connect(f"ws://{await _place(process, home)}", max_msg_size=0) as socket,
+        ):
+            tab = Tab(socket, "")
+            listening = asyncio.create_task(tab.listen(), name="devtools")
+            try:
+                target = await tab.call("Target.createTarget", url="about:blank")
+                attached = await tab.call(
+                    "Target.attachToTarget", targetId=target["targetId"], flatten=True
+                )
+                tab.session = attached["sessionId"]
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    await tab.call(f"{domain}.enable")
+                yield tab
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The process and its home, a directory of its own."""
     found = program()
     assert found is not None
     with tempfile.TemporaryDirectory(prefix="tandem-chromium-", ignore_cleanup_errors=True) as home:
@@ -220,25 +244,7 @@ async def chromium() -> AsyncIterator[Tab]:
                 env={**os.environ, "HOME": home, "XDG_RUNTIME_DIR": home},
             )  # fmt: skip
         try:
-            place = await _place(process, Path(home))
-            async with (
-                aiohttp.ClientSession() as http,
-                http.ws_connect(f"ws://{place}", max_msg_size=0) as socket,
-            ):
-                tab = Tab(socket, "")
-                listening = asyncio.create_task(tab.listen(), name="devtools")
-                try:
-                    target = await tab.call("Target.createTarget", url="about:blank")
-                    attached = await tab.call(
-                        "Target.attachToTarget", targetId=target["targetId"], flatten=True
-                    )
-                    tab.session = attached["sessionId"]
-                    for domain in ("Page", "Runtime", "Log", "Network"):
-                        await tab.call(f"{domain}.enable")
-                    yield tab
-                finally:
-                    listening.cancel()
-                    await asyncio.gather(listening, return_exceptions=True)
+            yield process, Path(home)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own: its children go, too
@@ -247,17 +253,22 @@ async def chromium() -> AsyncIterator[Tab]:
 
 async def _place(process: subprocess.Popen[bytes], home: Path) -> str:
     """host:port/path of the browser's socket, which it writes when it is ready."""
-    file = home / "profile" / "DevToolsActivePort"
     try:
         async with asyncio.timeout(START_S):
-            while True:
-                if process.poll() is not None:
-                    raise PageProblem(
-                        f"chromium ended ({process.returncode}): {(home / 'log').read_text()[-2000:]}"
-                    )
-                lines = file.read_text().split() if file.exists() else []
-                if len(lines) == 2:
-                    return f"127.0.0.1:{lines[0]}{lines[1]}"
+            while (place := _written(process, home)) is None:  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(LOOK_S)
+            return place
     except TimeoutError:
-        raise PageProblem(f"chromium is not ready: {(home / 'log').read_text()[-2000:]}") from None
+        raise PageProblem(f"chromium is not ready: {_log(home)}") from None
+
+
+def _written(process: subprocess.Popen[bytes], home: Path) -> str | None:
+    if process.poll() is not None:
+        raise PageProblem(f"chromium ended ({process.returncode}): {_log(home)}")
+    file = home / "profile" / "DevToolsActivePort"
+    lines = file.read_text().split() if file.exists() else []
+    return f"127.0.0.1:{lines[0]}{lines[1]}" if len(lines) == 2 else None
+
+
+def _log(home: Path) -> str:
+    return (home / "log").read_text(errors="replace")[-2000:]

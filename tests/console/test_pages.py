@@ -49,7 +49,8 @@ def test_names_bodies_and_properties_are_shown_as_text_on_every_page() -> None:
         cluster.overview(view), story.story(view), topics.topics(view, lambda name: None),
         topics.topics(View(known, NOW_MS), lambda name: None), topics.topic(view, EVIL, None, [EVIL]),
         groups.group(view, EVIL, None, None), messages.search(view, Found((Line(one, 1),)), ""),
-        messages.search(view, None, EVIL), messages.message(view, found), letters.letters(view, EVIL, Found((Line(one, 1),)), ""),
+        messages.search(view, None, EVIL), messages.message(view, found),
+        letters.letters(view, EVIL, Found((Line(one, 1),)), ""),
     ]  # fmt: skip
     for page in pages:
         text = shown(page)

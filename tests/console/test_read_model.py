@@ -69,7 +69,8 @@ def test_without_a_controller_the_master_says_who_follows() -> None:
 def test_topics_are_summed_over_brokers_and_sorted_by_what_they_are_for() -> None:
     tables = {
         "a": {"Orders": TopicSettings("Orders", 4, 4), "%DLQ%g": TopicSettings("%DLQ%g", 1, 1)},
-        "b": {"Orders": TopicSettings("Orders", 8, 2, 4), "C": TopicSettings("C"), "SCHEDULE_TOPIC_XXXX": TopicSettings("S")},
+        "b": {"Orders": TopicSettings("Orders", 8, 2, 4), "C": TopicSettings("C"),
+              "SCHEDULE_TOPIC_XXXX": TopicSettings("S")},
     }  # fmt: skip
     found = {each.name: each for each in snapshot.topics_of(tables, frozenset({"C"}))}
     orders = found["Orders"]
@@ -166,7 +167,8 @@ def test_delayed_messages_are_due_by_level_and_timed_ones_by_their_slot() -> Non
     assert (one.due_ms, one.topic, one.how) == (301_000, "Orders", "level 9")
     timed = [
         _message(0, "a", TIMER_OUT_MS="5000"), _message(0, "a", TIMER_OUT_MS="5000"),  # put back on its way
-        _message(0, "b", TIMER_OUT_MS="10"), _message(0, "c", TIMER_OUT_MS="9000", TIMER_DEL_UNIQKEY="a"), _message(0, "d"),
+        _message(0, "b", TIMER_OUT_MS="10"), _message(0, "c", TIMER_OUT_MS="9000", TIMER_DEL_UNIQKEY="a"),
+        _message(0, "d"),
     ]  # fmt: skip
     assert [(each.due_ms, each.message.message_id) for each in delayed.of_timer(timed, 1_000)] == [
         (5_000, "a")

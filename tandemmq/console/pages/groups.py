@@ -82,7 +82,7 @@ def _row(group: Group, members: Members) -> Sequence[object]:
         else NOTHING
     )
     return (
-        html('<a href="{}">{}</a>', parts.path_of(PATH, group.name), group.name), behind,
+        parts.named_link(PATH, group.name), behind,
         words.count(group.in_flight), words.rate(group.consume_per_second), online, listed, letters,
     )  # fmt: skip
 

@@ -43,11 +43,12 @@ def table(
             arrow = " ▾" if each.sort == sorted_by else ""
             title = html('<a href="{}">{}{}</a>', sort_link[each.sort], each.title, arrow)
         heads.append(html('<th scope="col" class="{}">{}</th>', each.kind, title))
-    opens = [html('<td class="{}">', each.kind) if each.kind else html("<td>") for each in columns]
-    lines = []
-    for row in rows:
-        cells = [f"{opening}{escaped(cell)}</td>" for opening, cell in zip(opens, row, strict=True)]
-        lines.append("<tr>" + "".join(cells) + "</tr>")
+    # a line is filled in at once: a table may have ten thousand of them
+    cells = "".join(
+        f'<td class="{each.kind}">%s</td>' if each.kind else "<td>%s</td>" for each in columns
+    )
+    line = f"<tr>{cells}</tr>"
+    lines = [line % tuple(map(escaped, row)) for row in rows]
     if not lines:
         return html('<p class="empty">{}</p>', empty)
     return html(
@@ -120,6 +121,11 @@ def facts(rows: Iterable[tuple[str, object]]) -> Html:
 def link(path: str, text: object, **query: object) -> Html:
     """A link to a page of the console; what is in the path is quoted by path_of."""
     return html('<a href="{}">{}</a>', path_of(path, **query), text)
+
+
+def named_link(path: str, name: str) -> Html:
+    """A link to the page of a topic or group: many of them in one table."""
+    return Html(f'<a href="{path}/{quote(name, safe="")}">{escaped(name)}</a>')
 
 
 def path_of(path: str, *parts: str, **query: object) -> str:

@@ -79,7 +79,7 @@ def _row(topic: Topic, stats: Stats) -> Sequence[object]:
     elif isinstance(stats, Problem):
         messages, rate, last = words.ABSENT, words.ABSENT, html("<small>{}</small>", stats.why)
     return (
-        html('<a href="{}">{}</a>', parts.path_of(PATH, topic.name), topic.name),
+        parts.named_link(PATH, topic.name),
         messages, rate, last, topic.write_queues, topic.brokers, _PERMS.get(topic.perm & 6, topic.perm),
         topic.message_type.lower(),
     )  # fmt: skip

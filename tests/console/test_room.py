@@ -1,0 +1,264 @@
+"""The console's door, over real requests: who reads, who acts, what headers every answer has, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from consolekit import TOKEN, console, seen, signed_in
+
+from tandemmq.console import reports, room
+
+PLAIN = {"allow_redirects": False}
+
+
+async def test_who_is_on_this_machine_reads_without_a_token() -> None:
+    async with console(seen()) as (client, _, address):
+        async with client.get(f"{address}/", **PLAIN) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/console/")
+        for page in (
+            "",
+            "topics",
+            "groups",
+            "messages",
+            "letters",
+            "timed",
+            "story",
+            "reports",
+            "brokers/broker-a",
+        ):
+            async with client.get(f"{address}/console/{page}") as answer:
+                text = await answer.text()
+                assert answer.status == 200, page
+                assert text.startswith("<!doctype html>") and "Sign in" in text
+        async with client.get(f"{address}/console/brokers/nobody") as answer:
+            assert (answer.status, "No broker group nobody" in await answer.text()) == (404, True)
+
+
+async def test_every_answer_has_a_policy_without_inline_scripts_and_styles() -> None:
+    async with console(seen()) as (client, _, address):
+        for page in (
+            "/console/",
+            "/console/enter",
+            "/console/brokers/nobody",
+            "/console/static/x/console.js",
+        ):
+            async with client.get(address + page) as answer:
+                text, headers = await answer.text(), answer.headers
+            assert headers["Content-Security-Policy"] == room.POLICY and "unsafe" not in room.POLICY
+            assert (headers["X-Content-Type-Options"], headers["X-Frame-Options"]) == (
+                "nosniff",
+                "DENY",
+            )
+            assert not re.search(
+                r"<script(?! src=)|<style| style=| on\w+=|javascript:|https?://", text
+            ), page
+
+
+async def test_static_files_keep_for_a_year_under_a_name_of_their_content() -> None:
+    async with console(seen()) as (client, _, address):
+        async with client.get(f"{address}/console/") as answer:
+            text = await answer.text()
+        for path in re.findall(r'(?:href|src)="(/console/static/[^"]+)"', text):
+            async with client.get(address + path) as answer:
+                assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
+                assert len(await answer.read()) > 100
+
+
+async def test_where_access_control_is_on_nobody_reads_without_the_token() -> None:
+    async with console(seen(), reads_unasked=False) as (client, _, address):
+        async with client.get(f"{address}/console/topics?q=a", **PLAIN) as answer:
+            assert answer.status == 303
+            assert answer.headers["Location"] == "/console/enter?next=%2Fconsole%2Ftopics%3Fq%3Da"
+        for path, headers in (
+            ("/console/events", {}),
+            ("/console/", {room.FRAGMENT: "1"}),
+            ("/console/message/body", {}),
+        ):
+            async with client.get(address + path, headers=headers, **PLAIN) as answer:
+                assert answer.status in (303, 401), path
+                assert "Topic0" not in await answer.text()
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        async with client.get(f"{address}/console/topics", headers=bearer) as answer:
+            assert "Topic00001" in await answer.text()
+        await signed_in(client, address)
+        async with client.get(f"{address}/console/topics") as answer:
+            assert "Topic00001" in await answer.text()
+
+
+async def test_a_wrong_token_is_refused_in_words_and_guessing_is_slow() -> None:
+    async with console(seen()) as (client, _, address):
+        for _ in range(10):
+            async with client.post(f"{address}/console/enter", data={"token": "wrong"}) as answer:
+                assert (answer.status, "That is not the token" in await answer.text()) == (
+                    403,
+                    True,
+                )
+                assert not answer.cookies
+        async with client.post(f"{address}/console/enter", data={"token": TOKEN}) as answer:
+            assert (answer.status, "Too many wrong tokens" in await answer.text()) == (429, True)
+
+
+async def test_the_cookie_is_for_this_site_and_no_script() -> None:
+    async with console(seen()) as (client, _, address):
+        form = {"token": TOKEN, "next": "/console/story"}
+        async with client.post(f"{address}/console/enter", data=form, **PLAIN) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/console/story")
+            cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Path=/console" in cookie
+
+
+@pytest.mark.parametrize(
+    "where", ["https://evil.example/", "//evil.example", "/console/\\evil", "/api/admin", "x", ""]
+)
+async def test_signing_in_never_leads_elsewhere(where: str) -> None:
+    async with console(seen()) as (client, _, address):
+        form = {"token": TOKEN, "next": where}
+        async with client.post(f"{address}/console/enter", data=form, **PLAIN) as answer:
+            assert answer.headers["Location"] == "/console/"
+
+
+ACTS = ("/console/brokers/broker-a/handover", "/console/letters/billing/again", "/console/leave")
+
+
+@pytest.mark.parametrize("path", ACTS)
+async def test_acting_needs_a_session_its_form_word_and_our_own_origin(path: str) -> None:
+    form = {"to": "2", "epoch": "3", "sure": "yes", "letter": "broker-a:0:0"}
+    async with console(seen()) as (client, made, address):
+        async with client.post(address + path, data=form) as answer:
+            assert (answer.status, "Sign in first" in await answer.text()) == (403, True)
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        async with client.post(address + path, data=form, headers=bearer) as answer:
+            assert (
+                answer.status == 403
+            )  # a form wants a session: /api/ is for who has the token in a program
+        word = await signed_in(client, address)
+        for wrong in ("", "word-0", word + "x"):
+            async with client.post(address + path, data={**form, "word": wrong}) as answer:
+                assert (answer.status, "no page of this session" in await answer.text()) == (
+                    403,
+                    True,
+                )
+        right = {**form, "word": word}
+        for headers in (
+            {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
+            {"Host": "evil.example"}, {"Origin": address.replace("127.0.0.1", "127.0.0.2")},
+        ):  # fmt: skip
+            async with client.post(address + path, data=right, headers=headers) as answer:
+                assert answer.status == 403, headers
+        assert not made.desk.outcomes
+        async with client.post(
+            address + path, data=right, headers={"Origin": address}, **PLAIN
+        ) as answer:
+            assert answer.status in (303, 400)
+
+
+async def test_an_action_is_done_once_and_its_outcome_can_be_loaded_again() -> None:
+    async with console(seen()) as (client, _, address):
+        word = await signed_in(client, address)
+        form = {"word": word, "to": "2", "epoch": "3", "sure": "yes"}
+        async with client.post(f"{address}/console/brokers/broker-a/handover", data=form) as answer:
+            assert "/console/done/" in str(answer.url)
+            assert "Not handed over" in await answer.text()  # no name server is there
+            again = str(answer.url)
+        async with client.get(again) as answer:
+            assert "Not handed over" in await answer.text()
+        for missing in ("sure", "to"):
+            part = {name: value for name, value in form.items() if name != missing}
+            async with client.post(
+                f"{address}/console/brokers/broker-a/handover", data=part
+            ) as answer:
+                assert answer.status == 400
+        for letters in (
+            {},
+            {"to": "group"},
+            {"to": "group", "letter": "x"},
+            {"to": "mars", "letter": "b:0:0"},
+        ):
+            async with client.post(
+                f"{address}/console/letters/g/again", data={"word": word, **letters}
+            ) as answer:
+                assert answer.status == 400, letters
+
+
+async def test_a_page_that_did_not_change_is_not_sent_again() -> None:
+    async with console(seen()) as (client, _, address):
+        ask = {room.FRAGMENT: "1"}
+        async with client.get(f"{address}/console/topics", headers=ask) as answer:
+            text, tag = await answer.text(), answer.headers["ETag"]
+        assert text.startswith("<main") and "<html" not in text
+        async with client.get(
+            f"{address}/console/topics", headers={**ask, "If-None-Match": tag}
+        ) as answer:
+            assert (answer.status, await answer.text()) == (304, "")
+
+
+async def test_changes_are_told_as_events_and_viewers_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "STREAMS_MAX", 2)
+    async with (
+        console(seen()) as (client, made, address),
+        client.get(f"{address}/console/events") as one,
+        client.get(f"{address}/console/events"),
+    ):
+        assert one.headers["Content-Type"].startswith("text/event-stream")
+        first = (await one.content.readuntil(b"\n\n")).decode()
+        await made.watcher.touch()
+        second = (await one.content.readuntil(b"\n\n")).decode()
+        assert first.startswith("event: changed\ndata: ") and second.startswith("event: changed")
+        assert first != second
+        async with client.get(f"{address}/console/events") as third:
+            assert third.status == 503
+
+
+async def test_a_cluster_that_does_not_answer_is_said_so_and_nothing_breaks() -> None:
+    async with console() as (client, made, address):
+        async with asyncio.timeout(30):
+            version = -1
+            while not made.watcher.seen.problem:
+                version = await made.watcher.changed(version, 30)
+        async with client.get(f"{address}/console/") as answer:
+            assert "No name server answers" in await answer.text()
+        for page in ("messages?topic=Orders&by=newest", "messages?topic=Orders&by=time&from=never", "letters/billing",
+                     "message?topic=Orders&broker=b&queue=0&offset=0"):  # fmt: skip
+            async with client.get(f"{address}/console/{page}") as answer:
+                assert (answer.status, "notice bad" in await answer.text()) == (200, True), page
+        for page in ("message", "message?queue=x&offset=1", "message?queue=1&offset=" + "9" * 30):
+            async with client.get(f"{address}/console/{page}") as answer:
+                assert answer.status == 404, page
+
+
+async def test_reports_are_served_as_pages_that_can_do_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "reports" / "RUN 1"
+    run.mkdir(parents=True)
+    (run / "report.html").write_text("<script>alert(1)</script>")
+    (run / "<b>.txt").write_text("text")
+    (tmp_path / "secret.txt").write_text("secret")
+    (run / "secret.txt").symlink_to(tmp_path / "secret.txt")
+    (run / ".hidden.txt").write_text("hidden")
+    (run / "00000000000000000000").write_bytes(b"a log")
+    root = tmp_path / "reports"
+    async with console(seen(), reports=root) as (client, _, address):
+        async with client.get(f"{address}/console/reports") as answer:
+            page = await answer.text()
+        paths = re.findall(r'href="(/console/reports/[^"]+)"', page)
+        assert sorted(paths) == [
+            "/console/reports/RUN%201/%3Cb%3E.txt",
+            "/console/reports/RUN%201/report.html",
+        ]
+        for path in paths:
+            async with client.get(address + path) as answer:
+                assert (
+                    answer.status == 200
+                    and answer.headers["Content-Security-Policy"] == room.REPORT_POLICY
+                )
+        assert "sandbox" in room.REPORT_POLICY
+        for path in ("..%2Fsecret.txt", "RUN%201/secret.txt", "RUN%201/.hidden.txt", "RUN%201/00000000000000000000",
+                     "%2Fetc%2Fpasswd", "RUN%201", "RUN%201%2F..%2F..%2Fsecret.txt", "x%00.txt"):  # fmt: skip
+            async with client.get(f"{address}/console/reports/{path}") as answer:
+                assert answer.status in (400, 404), path
+                assert (await answer.text()).strip() != "secret"
+    assert reports.read(root, "../secret.txt") is None
