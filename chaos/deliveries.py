@@ -26,8 +26,11 @@ STALLED_S: Final = 12.0  # without a delivery: what is missing then does not com
 class Readers:
     """The members, from the beginning of the run until drained()."""
 
-    def __init__(self, name_server: str, journal: Journal, members: int = MEMBERS) -> None:
+    def __init__(
+        self, name_server: str, journal: Journal, members: int = MEMBERS, group: str = GROUP
+    ) -> None:
         self._journal = journal
+        self._group = group
         journal.expected = SUBSCRIBED
         self._last_s = time.monotonic()
         self._members = [self._member(name_server, number) for number in range(members)]
@@ -49,7 +52,7 @@ class Readers:
             heartbeat_interval_ms=LOOK_AGAIN_MS,
         )
         return PushConsumer(
-            GROUP,
+            self._group,
             take,
             subscribe=dict.fromkeys(sorted(SUBSCRIBED | {CHURN_TOPIC}), "*"),
             start=StartFrom.FIRST,

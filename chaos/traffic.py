@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
-from tandemmq.chaos.groups import ReplicaGroup
 from tandemmq.chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
 from tandemmq.chaos.load import SUBSCRIPTION_IN_PULL, body_hash
 from tandemmq.cluster.remoting import (
@@ -133,10 +132,17 @@ def stalls_between(stalls: Iterable[Stall], began_ns: int, ended_ns: int) -> lis
     return sorted(touching, key=lambda each: -each.ms)
 
 
+class Routed(Protocol):
+    """What knows where a topic is served."""
+
+    async def addresses(self, topic: str) -> dict[int, str] | None:
+        """Broker id to address; None without a route."""
+
+
 class Route:
     """Who is master and who is there, as the name server says; asked often while something fails."""
 
-    def __init__(self, group: ReplicaGroup) -> None:
+    def __init__(self, group: Routed) -> None:
         self._group = group
         self._troubled = asyncio.Event()
         self.addresses: dict[int, str] = {}
@@ -169,7 +175,7 @@ class Traffic:
     """Senders, prober and readers until quiet() or the end of the block."""
 
     def __init__(
-        self, group: ReplicaGroup, journal: Journal, rng: random.Random, plan: TrafficPlan
+        self, group: Routed, journal: Journal, rng: random.Random, plan: TrafficPlan
     ) -> None:
         self.plan = plan
         self.journal = journal

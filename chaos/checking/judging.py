@@ -233,7 +233,8 @@ def _queues(file: Path, queues: Sequence[Queue]) -> Iterator[QueueHistory]:
 def _finish(gathered: _Global, declared: frozenset[str], findings: Findings) -> None:
     gathered.reigns.finish(declared, gathered.windows, findings)
     gathered.availability.finish(gathered.end_ns, gathered.windows, findings)
-    judge_settings(gathered.admin, findings)
+    unconfirmed = bool(gathered.run.get("unconfirmed_settings"))
+    judge_settings(gathered.admin, findings, unconfirmed=unconfirmed)
     judge_routes(gathered.routes, findings)
     judge_replicas(gathered.blocks, gathered.derived, gathered.audits, findings)
 

@@ -122,13 +122,21 @@ class Availability:
                 self._ended(queue, stretch.since_ns, end_ns, windows, findings)
 
 
-def judge_settings(operations: Sequence[Admin], findings: Findings) -> None:
-    """C-16 per key."""
+def judge_settings(
+    operations: Sequence[Admin], findings: Findings, *, unconfirmed: bool = False
+) -> None:
+    """C-16 per key.
+
+    unconfirmed  a master may show a change that it never confirmed, which is gone with it: reads of such values say
+                 nothing
+    """
     by_key: dict[str, list[Admin]] = {}
     for each in operations:
         by_key.setdefault(each.key, []).append(each)
     for key, history in by_key.items():
         findings.saw("C-16", len(history))
+        if unconfirmed:
+            history = confirmed(history)
         try:
             good = linearizable(history)
         except TooManyAtOnce as problem:
@@ -140,6 +148,24 @@ def judge_settings(operations: Sequence[Admin], findings: Findings) -> None:
                 for each in history
             ]
             findings.add("C-16", f"no order explains what was read of {key}", 0, tuple(shown[-40:]))
+
+
+def confirmed(history: Sequence[Admin]) -> list[Admin]:
+    """Without reads of what the last write of that value, as far as it had begun, did not confirm."""
+    kept = []
+    for each in history:
+        if each.action == "read":
+            writes = [
+                other
+                for other in history
+                if other.action == "write"
+                and other.value == each.value
+                and other.began_ns <= each.ended_ns
+            ]
+            if writes and max(writes, key=lambda other: other.began_ns).outcome == "info":
+                continue
+        kept.append(each)
+    return kept
 
 
 def judge_routes(routes: Sequence[Route], findings: Findings) -> None:

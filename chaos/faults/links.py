@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, until
-from tandemmq.chaos.faults.flows import FlowMeter, Passed
+from tandemmq.chaos.faults.flows import FlowMeter
 from tandemmq.chaos.faults.processes import listens
 from tandemmq.chaos.faults.toxiproxy import Stream, Toxiproxy
 from tandemmq.chaos.processes import ProcessBroken
 
-EFFECT_S: Final = 12.0
+EFFECT_S: Final = 25.0  # name servers hear of a broker every 10 s
 HEALED_S: Final = 20.0
 SILENCE_S: Final = 0.3  # bytes come in for so long and none go on
 LATE_SHARE: Final = 0.5  # of the delay that was ordered: what is seen is a sample
@@ -68,8 +68,10 @@ class LinkFault(Fault):
         return f"{self.story.victim}{ways[self.way]}"
 
     async def inject(self) -> str:
-        meters = [each.meter() for each in self.links]
-        for meter in meters:
+        meters = [
+            {stream == UP: each.meter() for stream in _WAYS[self.way]} for each in self.links
+        ]  # made before: what was under way then has gone by now
+        for meter in [each for of_link in meters for each in of_link.values()]:
             await meter.look()
         try:
             for link in self.links:
@@ -79,13 +81,26 @@ class LinkFault(Fault):
         except ProcessBroken as problem:
             raise NoEffect(str(problem)) from None
         seen = [
-            await self.seen(link, meter) for link, meter in zip(self.links, meters, strict=True)
+            await self.seen(link, of_link) for link, of_link in zip(self.links, meters, strict=True)
         ]
         return "; ".join(seen)
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
-        """Wait for the effect on one link; what shows it. Raises NoEffect."""
-        raise NotImplementedError
+    async def seen(self, link: Link, meters: Mapping[bool, FlowMeter]) -> str:
+        """Wait for the effect on one link, in any of its directions: a link whose requests are lost has no answers
+        to lose. meters: by "upwards". Raises NoEffect."""
+        looks = [asyncio.create_task(self.one_way(meter, up)) for up, meter in meters.items()]
+        problem: BaseException = NoEffect(link.name)
+        try:
+            for look in asyncio.as_completed(looks):
+                try:
+                    return await look
+                except NoEffect as none:
+                    problem = none
+        finally:
+            for task in looks:
+                task.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
+        raise problem
 
     async def heal(self) -> str:
         for link, name in self._put:
@@ -93,15 +108,8 @@ class LinkFault(Fault):
         self._put = []
         return "; ".join([await passes(link) for link in self.links])
 
-    async def _both_ways(self, meter: FlowMeter, within_s: float = EFFECT_S) -> str:
-        found = []
-        for stream in _WAYS[self.way]:
-            found.append(await self.one_way(meter, stream == UP, within_s))
-            if self.way == "both":  # a link whose requests are lost has no answers to lose
-                break
-        return ", ".join(found)
-
-    async def one_way(self, meter: FlowMeter, up: bool, within_s: float) -> str:
+    async def one_way(self, meter: FlowMeter, up: bool) -> str:
+        """Wait for the effect in one direction; what shows it. Raises NoEffect."""
         raise NotImplementedError
 
 
@@ -142,11 +150,8 @@ class Silenced(LinkFault):
         what = "partition" if self.way == "both" else "one-way loss"
         return f"{what}: everything is swallowed on {self.where}"
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
-        return await self._both_ways(meter)
-
-    async def one_way(self, meter: FlowMeter, up: bool, within_s: float) -> str:
-        deadline = time.monotonic() + within_s
+    async def one_way(self, meter: FlowMeter, up: bool) -> str:
+        deadline = time.monotonic() + EFFECT_S
         came, went, _ = (await meter.look()).side(up)
         since_s = 0.0
         while True:
@@ -182,12 +187,9 @@ class Late(LinkFault):
         jitter = f" ± {self.jitter_ms} ms" if self.jitter_ms else ""
         return f"latency of {self.latency_ms} ms{jitter} on {self.where}"
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
-        return await self._both_ways(meter)
-
-    async def one_way(self, meter: FlowMeter, up: bool, within_s: float) -> str:
+    async def one_way(self, meter: FlowMeter, up: bool) -> str:
         wanted_s = LATE_SHARE * max(1, self.latency_ms - self.jitter_ms) / 1000
-        late_s = await longest_late_s(meter, up, wanted_s, within_s)
+        late_s = await longest_late_s(meter, up, wanted_s, EFFECT_S)
         if late_s < wanted_s:
             raise NoEffect(f"{self.story.victim}: bytes waited {1000 * late_s:.0f} ms at most")
         return f"bytes waited {1000 * late_s:.0f} ms in the proxy"
@@ -206,31 +208,23 @@ class Narrow(LinkFault):
     def describe(self) -> str:
         return f"bandwidth of {self.rate_kb} kB/s on {self.where}"
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
-        found = []
-        for up in (True, False) if self.way == "both" else (self.way == "up",):
-            found.append(await self._rate(meter, up))
-            if any(found):
-                break
-        if not any(found):
-            raise NoEffect(f"{link.name}: what passes is not held up by {self.rate_kb} kB/s")
-        return next(filter(None, found))
-
-    async def _rate(self, meter: FlowMeter, up: bool) -> str:
-        """Whether more comes in than goes out, and what goes out is no more than the limit."""
+    async def one_way(self, meter: FlowMeter, up: bool) -> str:
+        """More comes in than goes out, and what goes out is no more than the limit."""
         begin = await meter.look()
         deadline = begin.at_s + EFFECT_S
+        _, went_before, _ = begin.side(up)
         while True:
             now = await meter.look()
             came, went, _ = now.side(up)
-            came_before, went_before, _ = begin.side(up)
             took_s = now.at_s - begin.at_s
             rate_kb = (went - went_before) / 1000 / max(took_s, 0.001)
-            held = came - came_before > went - went_before
-            if took_s > 1.0 and held and 0 < rate_kb <= RATE_SLACK * self.rate_kb:
-                return f"{rate_kb:.0f} kB/s went on while {(came - came_before) / 1000 / took_s:.0f} kB/s came in"
+            waiting = came - went
+            if took_s > 1.0 and waiting > 0 and 1 <= rate_kb <= RATE_SLACK * self.rate_kb:
+                return f"{rate_kb:.0f} kB/s went on, {waiting} bytes wait in the proxy"
             if now.at_s > deadline:
-                return ""
+                raise NoEffect(
+                    f"{self.story.victim}: {rate_kb:.0f} kB/s went on, {waiting} bytes wait"
+                )
             await asyncio.sleep(0.1)
 
 
@@ -251,9 +245,8 @@ class Sliced(LinkFault):
     def describe(self) -> str:
         return f"slicing into pieces of about {self.piece_bytes} bytes on {self.where}"
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
+    async def one_way(self, meter: FlowMeter, up: bool) -> str:
         begin = await meter.look()
-        up = self.way != "down"
 
         async def sliced() -> str | None:
             _, went, segments = (await meter.look()).side(up)
@@ -264,9 +257,8 @@ class Sliced(LinkFault):
                 return f"{count} packets of {size:.0f} bytes on average went on"
             return None
 
-        return await until(
-            sliced, EFFECT_S, NoEffect(f"{link.name}: what goes on is not in small pieces")
-        )
+        none = NoEffect(f"{self.story.victim}: what goes on is not in small pieces")
+        return await until(sliced, EFFECT_S, none)
 
 
 class Reset(LinkFault):
@@ -282,7 +274,8 @@ class Reset(LinkFault):
     def describe(self) -> str:
         return f"every connection is reset {self.after_ms} ms after its first bytes on {self.where}"
 
-    async def seen(self, link: Link, meter: FlowMeter) -> str:
+    async def seen(self, link: Link, meters: Mapping[bool, FlowMeter]) -> str:
+        meter = meters[True]
         before = meter.connections
 
         async def gone() -> str | None:
@@ -322,22 +315,18 @@ class Refused(Fault):
 
 
 async def longest_late_s(meter: FlowMeter, up: bool, enough_s: float, within_s: float) -> float:
-    """The longest that bytes were seen to wait between coming in and going out, until it is enough."""
-    begin = await meter.look()
-    came_before, went_before, _ = begin.side(up)
+    """The longest that bytes were seen to wait between coming in and going out, until it is enough. The meter was
+    made when nothing was waiting."""
     waiting: deque[tuple[float, int]] = deque()  # (seen to have come in at, how much by then)
-    longest_s = 0.0
-    deadline = begin.at_s + within_s
-    now: Passed = begin
-    while longest_s < enough_s and now.at_s < deadline:
-        await asyncio.sleep(0.01)
+    longest_s, deadline = 0.0, time.monotonic() + within_s
+    while longest_s < enough_s and time.monotonic() < deadline:
         now = await meter.look()
         came, went, _ = now.side(up)
-        came, went = came - came_before, went - went_before
         while waiting and waiting[0][1] <= went:
             waiting.popleft()
         if came > went and (not waiting or waiting[-1][1] < came):
             waiting.append((now.at_s, came))
         if waiting:
             longest_s = max(longest_s, now.at_s - waiting[0][0])
+        await asyncio.sleep(0.01)
     return longest_s

@@ -47,6 +47,13 @@ def gather(journal: Path, stores: Sequence[Path], mode: Mode, history: Path) -> 
             file.write(encode_line(line) + b"\n")
 
 
+def with_due(journal: Path, history: Path) -> None:
+    """The journal alone as a history: of a run whose final read is in it."""
+    with history.open("wb") as file, journal.open("rb") as lines:
+        for text in lines:
+            file.write(_due(text))
+
+
 def _due(text: bytes) -> bytes:
     """A line; a delayed send with the time from which it may be delivered. Every level is known by the sequence."""
     if f'"{DELAYED_TOPIC}"'.encode() not in text or not text.startswith(b'["send"'):

@@ -114,6 +114,7 @@ class ScenarioRun(Campaign):
         self.journal.event(
             RUN_EVENT, mode=self.plan.mode, scenario=self.schedule.scenario, seed=self.schedule.seed,
             left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC], checks=self._checks(), group=GROUP,
+            unconfirmed_settings=True,
         )  # fmt: skip
         self.journal.event("switchover", why="members of the group find each other")
         breaker = Breaker(self.group, self.journal, self.rng)

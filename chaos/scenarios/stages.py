@@ -63,6 +63,7 @@ class LinkedGroup(ReplicaGroup):
             "brokerIP1": PROXIED,
             "brokerIP2": PROXIED,
             "bindAddress": LOOPBACK,
+            "registerNameServerPeriod": 10_000,
             "controllerAddr": made["controller"].listen,
             "namesrvAddr": made["names"].listen,
         }
@@ -96,12 +97,17 @@ class SmallGroup(ReplicaGroup):
     def settings_of(self, number: int) -> dict[str, object]:
         settings = super().settings_of(number)
         store = disk_of(self.directory, number) / "store"
-        return settings | {
-            "cleanResourceInterval": 300,
-            "storePathRootDir": store,
-            "storePathCommitLog": store / "commitlog",
-            "storePathEpochFile": store / "epochFileCheckpoint",
-        }
+        return (
+            settings
+            | {
+                "cleanResourceInterval": 300,
+                "cleanFileForciblyEnable": "false",  # else a full disk makes room by deleting old messages: its policy
+                "diskMaxUsedSpaceRatio": 99,
+                "storePathRootDir": store,
+                "storePathCommitLog": store / "commitlog",
+                "storePathEpochFile": store / "epochFileCheckpoint",
+            }
+        )
 
 
 class SpacedGroup(ReplicaGroup):

@@ -26,6 +26,7 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 CONSOLE_PORT: Final = 9_880
 LOCAL_DIRECTORY: Final = Path("tandem-data")
 ADMIN: Final = "admin"
+CHAOS: Final = "chaos"
 LOG_FORMATS: Final = ("text", "json")
 GREETING: Final = """TandemMQ: a message broker that speaks RocketMQ's protocol and disk format.
 
@@ -105,6 +106,8 @@ def _run(argv: list[str]) -> int:
     if argv[0] == ADMIN:  # mqadmin's names and options: a parser of its own
         code: int = importlib.import_module("tandemmq.admin.commands").run_admin(argv[1:])
         return code
+    if argv[0] == CHAOS:
+        return _run_chaos(argv[1:])
     parser = command_parser()
     check_words(parser, argv)
     arguments, left = parser.parse_known_args(argv)
@@ -116,6 +119,22 @@ def _run(argv: list[str]) -> int:
         need_server(arguments.server)
     module = importlib.import_module(f"tandemmq.{arguments.module}")
     code = getattr(module, arguments.function)(arguments)
+    return code
+
+
+def _run_chaos(argv: list[str]) -> int:
+    """tandemmq.chaos is in the source tree, and not in what is installed from a wheel."""
+    need_server("tandem chaos")
+    try:
+        module = importlib.import_module("tandemmq.chaos.scenarios.command")
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not problem.name.startswith("tandemmq.chaos"):
+            raise
+        raise CommandFailed(
+            "tandem chaos needs the source tree: clone it, `make setup`, and run its .venv/bin/tandem",
+            ExitCode.MISSING,
+        ) from None
+    code: int = module.main(argv)
     return code
 
 
@@ -138,6 +157,7 @@ def command_parser() -> argparse.ArgumentParser:
     _complete(hidden)
     hidden.set_defaults(module="command.naming", function="run_complete", server="")
     commands.add_parser(ADMIN, help="mqadmin's commands, by their own names", add_help=False)
+    commands.add_parser(CHAOS, help="break a cluster on purpose, judge it, report", add_help=False)
     local = commands.add_parser(
         "local",
         help="a whole cluster on this machine, with or without replicas",

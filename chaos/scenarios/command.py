@@ -1,0 +1,366 @@
+"""`tandem chaos`: break a cluster on purpose, judge what is left, and write a report that anybody can read."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tandemmq.chaos.checking.__main__ import say as say_judgement
+from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, VALID
+from tandemmq.chaos.checking.judging import judge_history
+from tandemmq.chaos.faults.fault import Unsupported
+from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
+from tandemmq.chaos.scenarios.report import HTML, write_report
+from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
+from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.scenarios.stages import stages_here
+
+OK, INVALID_CODE, UNKNOWN_CODE, USAGE, MISSING = 0, 5, 1, 2, 11
+CODES: Final = {VALID: OK, INVALID: INVALID_CODE, UNKNOWN: UNKNOWN_CODE}
+EXAMPLES: Final = """examples:
+  tandem chaos list
+  tandem chaos run kill --report report            a cluster on this machine, its master killed again and again
+  tandem chaos run partition --seed 7 --steps 10
+  tandem chaos run --replay report/schedule.json   the same faults again
+  tandem chaos run pause --target 127.0.0.1:9876 --handle 127.0.0.1:10911=pid:4711
+  tandem chaos campaign --hours 8 --state campaign.jsonl
+  tandem chaos sim --seeds 2000 --jobs 2           whole clusters in simulated time
+  tandem chaos judge report/history.jsonl
+
+exit codes:
+    0  valid: everything that was checked held
+    1  unknown: the run proves nothing, and says why
+    2  wrong usage
+    5  invalid: a promise was broken
+   11  this machine lacks something that the scenario needs"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all actions."""
+    made = argparse.ArgumentParser(
+        prog="tandem chaos", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    actions = made.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, (summary, example, arguments, function) in _ACTIONS.items():
+        action = actions.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        arguments(action)
+        action.set_defaults(function=function)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one action; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    logging.getLogger("tandemmq.cluster.client").setLevel(logging.ERROR)  # it meets every fault
+    function: Callable[[argparse.Namespace], int] = arguments.function
+    try:
+        return function(arguments)
+    except Unsupported as problem:
+        say(f"tandem chaos: not possible here: {problem}")
+        return MISSING
+    except ProcessBroken as problem:
+        say(f"tandem chaos: {problem}")
+        return UNKNOWN_CODE
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- list
+
+
+def _list_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--json", action="store_true", help="output for programs")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    missing = stages_here()
+    if arguments.json:
+        rows = [
+            {
+                "name": each.name, "says": each.says, "stage": each.stage, "needs": STAGES[each.stage],
+                "missing": missing[each.stage], "steps": each.steps, "mode": each.mode, "weight": each.weight,
+            }
+            for each in SCENARIOS.values()
+        ]  # fmt: skip
+        print(json.dumps(rows))
+        return OK
+    width = max(map(len, SCENARIOS))
+    for each in SCENARIOS.values():
+        lacks = f"\n{'':{width}}  not here: {missing[each.stage]}" if missing[each.stage] else ""
+        print(f"{each.name:{width}}  {each.says}{lacks}")
+    print("\nwhat they are played on:")
+    for stage, needs in STAGES.items():
+        names = ", ".join(each.name for each in SCENARIOS.values() if each.stage == stage)
+        print(f"  {stage:6} {needs}: {names}")
+    return OK
+
+
+# --- run
+
+
+def _run_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "scenario",
+        nargs="?",
+        choices=list(SCENARIOS),
+        metavar="SCENARIO",
+        help="see tandem chaos list",
+    )
+    made.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="a schedule.json instead of a scenario and a seed",
+    )
+    made.add_argument(
+        "--target", default=LOCAL, metavar="local|HOST:PORT",
+        help="a cluster that is started for it, or the name server of one that runs, Apache RocketMQ's as well "
+        "(%(default)s)",
+    )  # fmt: skip
+    made.add_argument(
+        "--handle", action="append", default=[], metavar="ADDRESS=pid:PID[,start:COMMAND]",
+        help="with a name server as target: what may be broken, by the address of a broker; may be repeated. Nothing "
+        "else is touched",
+    )  # fmt: skip
+    made.add_argument("--seed", type=int, help="default: drawn, and printed")
+    made.add_argument("--steps", type=int, help="default: the scenario's own")
+    made.add_argument(
+        "--mode", choices=("A0", "A1", "S0", "S1"), help="default: the scenario's own"
+    )
+    made.add_argument("--replicas", type=int, choices=(2, 3), help="default: the scenario's own")
+    made.add_argument(
+        "--rate", type=float, default=400.0, help="messages/s beside 100 probes/s (%(default)g)"
+    )
+    made.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="default: a temporary directory, which is printed",
+    )
+    made.add_argument(
+        "--keep", action="store_true", help="keep stores and server logs of a valid run, too"
+    )
+    made.add_argument("--json", action="store_true", help="print report.json")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    schedule = schedule_of(arguments)
+    if schedule is None:
+        say("tandem chaos run: name a SCENARIO (see tandem chaos list) or --replay FILE")
+        return USAGE
+    directory = report_directory(arguments.report, schedule)
+    if directory is None:
+        say(f"tandem chaos run: {arguments.report} is not empty: name another directory")
+        return USAGE
+    say(
+        f"scenario {schedule.scenario}, seed {schedule.seed}, mode {schedule.mode}; the schedule, written before:"
+    )
+    for step in schedule.steps:
+        say(f"  {step}")
+    if arguments.target == LOCAL:
+        played = asyncio.run(ScenarioRun(schedule, directory, say, rate=arguments.rate).play())
+    else:
+        from tandemmq.chaos.scenarios.target import TargetRun
+
+        try:
+            run = TargetRun(
+                schedule, arguments.target, arguments.handle, directory, say, rate=arguments.rate
+            )
+        except ValueError as problem:
+            say(f"tandem chaos run: {problem}")
+            return USAGE
+        played = asyncio.run(run.play())
+    told = write_report(played)
+    if played.judgement.good and not arguments.keep:
+        clean(directory)
+    finish(played, told, as_json=arguments.json)
+    return CODES[played.judgement.word]
+
+
+def schedule_of(arguments: argparse.Namespace) -> Schedule | None:
+    """Drawn or read. None when neither was asked for."""
+    if arguments.replay is not None:
+        try:
+            return Schedule.read(arguments.replay)
+        except (OSError, msgspec.MsgspecError) as problem:
+            say(f"tandem chaos run: {arguments.replay} is no schedule: {problem}")
+            return None
+    if arguments.scenario is None:
+        return None
+    seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
+    return SCENARIOS[arguments.scenario].schedule(
+        seed, arguments.steps, arguments.mode, arguments.replicas
+    )
+
+
+def report_directory(given: Path | None, schedule: Schedule) -> Path | None:
+    """An empty directory; None when the one that was named is not."""
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix=f"tandem-chaos-{schedule.scenario}-"))
+    if given.exists() and any(given.iterdir()):
+        return None
+    given.mkdir(parents=True, exist_ok=True)
+    return given.resolve()
+
+
+def clean(directory: Path) -> None:
+    """Leave the report and what it was made from; stores and the proxy's log go."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.suffix in (".img", ".boot_id", ".log") or path.name == "journal.jsonl":
+            path.unlink()
+
+
+def finish(played: Played, told: Mapping[str, Any], *, as_json: bool) -> None:
+    """The verdict in a few lines, or all of it as JSON."""
+    if as_json:
+        print(json.dumps(told))
+        return
+    print(
+        f"{told['verdict'].upper()}: {told['acknowledged']:,} acknowledged, {told['lost']} lost, "
+        f"{len(told['faults'])} faults, longest without an acknowledgement {told['longest_outage_ms'] / 1000:.2f} s, "
+        f"{told['operations']:,} operations checked"
+    )
+    for each in told["faults"]:
+        print(f"  {each['says']}: {each['silent_ms'] / 1000:.2f} s without an acknowledgement")
+    for each in told["findings"][:10]:
+        print(f"FINDING {each['check']} {each['text']}")
+    for each in told["doubts"][:10]:
+        print(f"UNKNOWN {each}")
+    print(f"report: {played.directory / HTML}")
+
+
+# --- judge
+
+
+def _judge_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument("history", type=Path, metavar="FILE", help="history.jsonl of a report")
+    made.add_argument("--json", action="store_true", help="output for programs")
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    judgement = judge_history(arguments.history)
+    say_judgement(judgement, as_json=arguments.json)
+    return CODES[judgement.word]
+
+
+# --- sim
+
+
+def _sim_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--seeds", type=int, default=200, help="how many (%(default)s)")
+    made.add_argument(
+        "--from", dest="first", type=int, default=0, metavar="SEED", help="the first (%(default)s)"
+    )
+    made.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
+    made.add_argument(
+        "--world", choices=("cores", "whole"), default="cores",
+        help="cores: replication's decisions over simulated disks. whole: servers and clients that ship (%(default)s)",
+    )  # fmt: skip
+
+
+def _sim(arguments: argparse.Namespace) -> int:
+    if arguments.seeds < 1:
+        say("tandem chaos sim: --seeds must be at least 1")
+        return USAGE
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    logging.getLogger("tandemmq.cluster").setLevel(logging.CRITICAL)
+    if arguments.world == "whole":
+        from tandemmq.chaos.whole.__main__ import campaign as whole_campaign
+        from tandemmq.chaos.whole.seeds import EVENTS, SeedRun
+
+        failed = whole_campaign([SeedRun(seed, EVENTS, None) for seed in seeds], arguments.jobs)
+        return INVALID_CODE if failed else OK
+    from tandemmq.chaos.sim.__main__ import report as sim_report
+    from tandemmq.chaos.sim.campaign import campaign as sim_campaign
+
+    found = sim_campaign(seeds, 2000, jobs=arguments.jobs, progress=say)
+    sim_report(found)
+    for seed, problem in found.failures:
+        print(f"FAILED seed {seed}: {problem.splitlines()[0]}")
+    return INVALID_CODE if found.failures else OK
+
+
+# --- campaign
+
+
+def _campaign_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--hours", type=float, default=1.0, help="begin no run after so long (%(default)g)"
+    )
+    made.add_argument("--runs", type=int, help="stop after so many of this call")
+    made.add_argument(
+        "--state",
+        type=Path,
+        default=Path("chaos-campaign.jsonl"),
+        help="results so far (%(default)s)",
+    )
+    made.add_argument(
+        "--only",
+        action="append",
+        choices=list(SCENARIOS),
+        metavar="SCENARIO",
+        help="may be repeated",
+    )
+    made.add_argument(
+        "--seed", type=int, default=1, help="of the draw of scenarios and their seeds (%(default)s)"
+    )
+    made.add_argument(
+        "--rate", type=float, default=400.0, help="messages/s beside 100 probes/s (%(default)g)"
+    )
+    made.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="write the table of all results there, as Markdown",
+    )
+    made.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        default=Path("chaos-campaign"),
+        help="of runs that are not valid",
+    )
+
+
+def _campaign(arguments: argparse.Namespace) -> int:
+    from tandemmq.chaos.scenarios.campaigning import run_campaign
+
+    return run_campaign(arguments, say)
+
+
+Arguments = Callable[[argparse.ArgumentParser], None]
+_ACTIONS: Final[dict[str, tuple[str, str, Arguments, Callable[[argparse.Namespace], int]]]] = {
+    "list": ("scenarios, and what they need of this machine", "tandem chaos list", _list_arguments, _list),
+    "run": ("break a cluster, judge it, write a report", "tandem chaos run kill --report report", _run_arguments, _run),
+    "campaign": (
+        "scenarios by weight for hours; goes on where it was ended", "tandem chaos campaign --hours 8",
+        _campaign_arguments, _campaign,
+    ),
+    "sim": ("whole clusters in simulated time", "tandem chaos sim --seeds 2000 --jobs 2", _sim_arguments, _sim),
+    "judge": ("judge the history of a run again", "tandem chaos judge report/history.jsonl", _judge_arguments, _judge),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""What a run leaves behind: report.json for programs, report.html for people, both out of its history."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tandemmq import __version__
+from tandemmq.chaos.checking.findings import CHECKS
+from tandemmq.chaos.scenarios.page import page
+from tandemmq.chaos.scenarios.run import HISTORY, Played
+from tandemmq.chaos.scenarios.timeline import FaultFigures, Timeline, timeline
+
+JSON: Final = "report.json"
+HTML: Final = "report.html"
+
+
+def write_report(played: Played) -> Mapping[str, Any]:
+    """Both files into the run's directory; what report.json says."""
+    history = played.directory / HISTORY
+    found = timeline(history) if history.exists() else Timeline()
+    told = told_of(played, found)
+    (played.directory / JSON).write_text(json.dumps(told, indent=1) + "\n")
+    (played.directory / HTML).write_text(page(told, found))
+    return told
+
+
+def told_of(played: Played, found: Timeline) -> dict[str, Any]:
+    """Everything that a report says, as plain values. Times in ms, but for seconds."""
+    judgement = played.judgement
+    schedule = msgspec.to_builtins(played.schedule)
+    return {
+        "verdict": judgement.word,
+        "scenario": played.schedule.scenario,
+        "seed": played.schedule.seed,
+        "mode": played.schedule.mode,
+        "replicas": played.schedule.replicas,
+        "target": played.target,
+        "version": __version__,
+        "commit": commit(),
+        "machine": played.machine,
+        "seconds": played.seconds,
+        "operations": judgement.operations,
+        "acknowledged": judgement.acknowledged,
+        "lost": judgement.counts.get("C-1", 0),
+        "longest_outage_ms": round(found.longest_outage_ms, 1),
+        "outages_ms": [round((end - start) / 1e6, 1) for start, end in found.outages],
+        "faults": [_fault(each) for each in found.faults],
+        "checks": [
+            {
+                "id": check,
+                "property": CHECKS[check],
+                "observed": judgement.observed.get(check, 0),
+                "findings": judgement.counts.get(check, 0),
+            }
+            for check in CHECKS
+        ],
+        "findings": [asdict(each) for each in judgement.findings],
+        "doubts": judgement.doubts,
+        "schedule": schedule,
+    }
+
+
+def _fault(figures: FaultFigures) -> dict[str, Any]:
+    window = figures.window
+    return {
+        "number": window.number,
+        "kind": window.kind,
+        "says": window.says,
+        "evidence": window.evidence,
+        "healing": window.healing,
+        "problem": window.problem,
+        "effect_ms": round(figures.effect_ms, 1),
+        "lasted_ms": round(figures.lasted_ms, 1),
+        "healing_ms": round(figures.healing_ms, 1),
+        "silent_ms": round(figures.silent_ms, 1),
+        "whole_ms": round(figures.whole_ms, 1),
+    }
+
+
+def commit() -> str:
+    """Of the source tree this runs from; "" where there is none."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
