@@ -1,0 +1,101 @@
+"""What the how-tos about tests, traces and scripts print is run as it is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandemmq.chaos.servers import REPOSITORY, python_env
+from tandemmq.testing import TandemCluster
+
+pytestmark = pytest.mark.system
+
+HOWTOS = REPOSITORY / "docs" / "howto"
+USUAL = "127.0.0.1:9876"
+
+
+def program(document: str, name: str) -> str:
+    """The block of a how-to whose first line is `# name`."""
+    text = (HOWTOS / document).read_text(encoding="utf-8")
+    (block,) = re.findall(rf"^```python\n(# {re.escape(name)}\n.*?)^```$", text, re.M | re.S)
+    return str(block)
+
+
+def printed(document: str) -> str:
+    """The block that shows what the program prints."""
+    (block,) = re.findall(
+        r"^```text\n(.*?)^```$", (HOWTOS / document).read_text(encoding="utf-8"), re.M | re.S
+    )
+    return str(block)
+
+
+def python(*words: str, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=100, cwd=cwd,
+        env={**os.environ, **python_env(), **env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TandemCluster]:
+    with TandemCluster() as running:
+        yield running
+
+
+def test_the_picture_of_a_trace_is_what_the_program_draws(
+    cluster: TandemCluster, tmp_path: Path
+) -> None:
+    pytest.importorskip(
+        "opentelemetry.sdk", reason="pip install 'tandemmq[otel]' opentelemetry-sdk"
+    )
+    cluster.create_topic("Orders")
+    text = program("traces.md", "traced.py").replace(USUAL, cluster.namesrv)
+    assert python("-c", text, cwd=tmp_path) == printed("traces.md")
+
+
+def test_the_metrics_of_the_page_are_those_of_the_table() -> None:
+    pytest.importorskip("opentelemetry", reason="pip install 'tandemmq[otel]'")
+    from tandemmq.otel import names
+
+    page = (HOWTOS / "traces.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(messaging\.[\w.]+)`", page, re.M)) == {
+        each.name for each in names.METRICS
+    }
+
+
+def test_the_script_counts_what_it_sent(cluster: TandemCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("ScriptOrders")
+    text = (
+        program("scripts.md", "report.py").replace(USUAL, cluster.namesrv).replace("Orders", topic)
+    )
+    assert python("-c", text, cwd=tmp_path) == "983 orders\n"
+
+
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    for name in ("test_unit.py", "test_integration.py"):
+        (tmp_path / name).write_text(program("test.md", name))
+    said = python(
+        "-m", "pytest", "-q", "-p", "tandemmq.testing.plugin", "--rootdir", str(tmp_path),
+        cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+    )  # fmt: skip
+    assert "4 passed" in said
+
+
+def test_every_fixture_is_in_the_page_and_the_other_way_round() -> None:
+    from tandemmq.testing import plugin
+
+    page = (HOWTOS / "test.md").read_text(encoding="utf-8")
+    there = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    fixtures = {
+        name for name, value in vars(plugin).items()
+        if type(value).__name__ == "FixtureFunctionDefinition" and not name.startswith("_")
+    }  # fmt: skip
+    assert fixtures - {"tandem_failover_cluster"} == there
