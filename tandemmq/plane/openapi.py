@@ -8,6 +8,7 @@ from typing import Any, Final
 import tandemmq
 from tandemmq.admin.commands import SECTIONS
 from tandemmq.admin.shape import AdminCommand
+from tandemmq.plane import messagepaths as messages
 from tandemmq.plane.options import Parameter, Parameters, parameters, usage
 from tandemmq.plane.results import RESULTS
 from tandemmq.plane.schemas import Schema, schema_of
@@ -46,6 +47,7 @@ def document(role: str) -> dict[str, Any]:
         "/api/admin": _get("every command", _COMMANDS, EITHER),
         "/api/openapi.json": _get("this document", {"type": "object"}, EITHER),
     }
+    paths |= messages.paths()
     for title, commands in SECTIONS:
         for command in commands:
             paths[f"/api/admin/{command.name}"] = _command(title, command)

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from tandemmq.cluster.httpport import HEADERS, PROCESS, Room
 from tandemmq.plane.adminapi import AdminApi
+from tandemmq.plane.messages import Messages
 from tandemmq.plane.openapi import document
 from tandemmq.plane.reach import Reach
 
@@ -26,6 +27,7 @@ def plane_room(reach: Reach) -> Room:
         if client_log.getEffectiveLevel() == logging.INFO:
             client_log.setLevel(logging.WARNING)
         AdminApi(reach).room(app)
+        Messages(reach).room(app)
         app.router.add_get("/api/openapi.json", _description)
 
     return room

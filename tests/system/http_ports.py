@@ -116,6 +116,7 @@ def http_cluster(root: Path, settings: Mapping[str, object] | None = None) -> It
                     "brokerRole": "SYNC_MASTER",
                     "brokerId": -1,
                     "registerNameServerPeriod": 10_000,
+                    "mappedFileSizeCommitLog": 16 << 20,
                     **http_settings(port + 2),
                 },
             )
