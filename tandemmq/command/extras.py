@@ -8,7 +8,7 @@ from typing import Final
 from tandemmq.command.exits import CommandFailed, ExitCode
 
 #: what the extra `server` brings; without uvloop, which servers do without elsewhere than on Linux
-SERVER_MODULES: Final = ("aiohttp", "crc32c", "cryptography", "prometheus_client", "xxhash", "yaml")
+SERVER_MODULES: Final = ("aiohttp", "crc32c", "cryptography", "xxhash", "yaml")
 INSTALL_SERVER: Final = "pip install 'tandemmq[server]'"
 
 
