@@ -36,16 +36,13 @@ WHOLE: Final = ("console", "metrics")
 STOCK_SERVERS: Final = (
     "test_compatibility_page.py", "test_controller_tools.py", "test_java_controller.py", "test_java_fork.py",
     "test_java_master_restarts.py", "test_java_replica.py", "test_java_slave.py", "test_java_store.py",
-    "test_mixed_groups.py", "test_moving.py", "test_mqadmin_of_our_client.py", "test_our_client.py", "test_restarts.py",
+    "test_migration.py", "test_mixed_groups.py", "test_moving.py", "test_mqadmin_of_our_client.py", "test_our_client.py", "test_restarts.py",
 )  # fmt: skip
 #: files of tests/system that take minutes: first, or the last lane would be at one of them alone
 LONG: Final = (
-    "test_chaos_runs.py",
-    "test_group_campaigns.py",
-    "test_backup.py",
-    "test_upgrade.py",
+    "test_chaos_runs.py", "test_group_campaigns.py", "test_backup.py", "test_upgrade.py", "test_operating.py",
     "test_hostile_peers.py",
-)
+)  # fmt: skip
 SYSTEM_FILES_AT_ONCE: Final = 4
 #: of each lane, its own: two that look at once would find the same port free
 PORTS: Final = {
