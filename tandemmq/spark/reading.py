@@ -113,8 +113,8 @@ class Reading:
     def next(self, start: Offsets, rows_max: int | None, target: Offsets | None) -> Offsets:
         """Where the next micro-batch of a stream at `start` ends. Raises DataLost, ClusterAway, and as commit().
 
-        Everything up to `start` is through its sink by then. Spark says so itself only when there is a next micro-batch:
-        of a stream that rests, or is through, the last one would never be committed.
+        Everything up to `start` is through its sink by then. Spark says so itself only when there is a next
+        micro-batch: of a stream that rests, or is through, the last one would never be committed.
         """
         self.commit(start)
         held = self.held(known=bool(start))
