@@ -26,12 +26,23 @@ class DockerFailed(Exception):
     """A docker command ended with an error; carries what it said."""
 
 
-def docker(*words: str, timeout_s: float = DOCKER_S, env: Mapping[str, str] | None = None) -> str:
-    """What `docker ...` printed. Raises DockerFailed."""
-    return _output(["docker", *words], timeout_s, env)
+def docker(
+    *words: str,
+    timeout_s: float = DOCKER_S,
+    env: Mapping[str, str] | None = None,
+    merged: bool = False,
+) -> str:
+    """What `docker ...` printed, merged: on stderr, too. Raises DockerFailed."""
+    return _output(["docker", *words], timeout_s, env, merged=merged)
 
 
-def _output(command: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> str:
+def _output(
+    command: list[str],
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    *,
+    merged: bool = False,
+) -> str:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=ROOT,
         env={**os.environ, **(env or {})},
@@ -39,7 +50,7 @@ def _output(command: list[str], timeout_s: float, env: Mapping[str, str] | None 
     if done.returncode:
         said = f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
         raise DockerFailed(f"{' '.join(command)}: {done.returncode}\n{said}")
-    return done.stdout
+    return done.stdout + done.stderr if merged else done.stdout
 
 
 def daemon_answers() -> bool:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
-from dockers import DockerFailed, Project, docker, until
+from dockers import LOCAL_BASE, ROOT, DockerFailed, Project, base_image, docker, inspected, until
 
 from tandemmq import Message, Producer, java
 from tandemmq.cluster.client import Admin, ClientError, ReplicaSet
+from tandemmq.java import stock
 
 MEMBERS = 6
 HEALTHY_S = 60
@@ -26,6 +31,7 @@ FROM_HOST = "127.0.0.1:9876;127.0.0.1:9886"
 FROM_CONTAINER = "namesrv-a:9876;namesrv-b:9876"
 GROUP = "broker-a"
 COUNT = 200
+ANONYMOUS_BYTES_MAX = 100_000_000
 
 #: run on the host and, as it is, in a container: what was sent is what is consumed, on both groups
 CLIENT = """
@@ -139,6 +145,89 @@ def test_the_stock_java_client_on_the_host_sends_and_consumes(
         assert {java.body_of(each) for each in got} == {b"%d" % n for n in range(COUNT)}
 
 
+@pytest.mark.skipif(java.java_missing() is not None, reason=str(java.java_missing()))
+def test_the_stock_java_client_in_a_container_sends_and_consumes(
+    running: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's JDK, in a container of the image's base, on the cluster's network."""
+    if base_image() != LOCAL_BASE:
+        pytest.skip("needs a base image that is like this machine: deploy/base.sh makes one")
+    java_home = Path(shutil.which("java") or "").resolve().parents[1]
+    mounts = [str(java_home), str(tmp_path), *java.classpath(java.NEWEST).split(":")]
+    mounts += map(str, Path("/etc").glob("java-*-openjdk"))  # where Debian's JDK has its settings
+    mounts.append(str(stock.compiled(java.NEWEST)))
+    shim = tmp_path / "bin" / "java"
+    shim.parent.mkdir()
+    named = " ".join(f"-v {path}:{path}" for path in mounts)
+    shim.write_text(
+        f"#!/bin/sh\nexec {shutil.which('docker')} run -i --rm --network {running.name}_tandem {named} -w {tmp_path} "
+        f'-e ROCKETMQ_HOME={tmp_path} {LOCAL_BASE} {java_home}/bin/java "$@"\n'
+    )
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+    with java.Driver(java.NEWEST, "json", FROM_CONTAINER, tmp_path) as driver:
+        driver.call("producer.start", name="p", group="JavaProducersInside")
+        messages = [java.encoded(b"%d" % n) for n in range(COUNT)]
+        sent = driver.call("send.sync", name="p", topic="JavaInside", messages=messages)
+        assert [each["status"] for each in sent] == ["SEND_OK"] * COUNT
+        driver.call("push.start", name="c", group="JavaInside", topic="JavaInside", expression="*")
+        got = driver.wait_messages("c", COUNT)
+        assert {java.body_of(each) for each in got} == {b"%d" % n for n in range(COUNT)}
+
+
+def test_the_published_http_port_says_who_is_ready_and_asks_for_the_token(running: Project) -> None:
+    def asked(path: str, token: str = "") -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"http://127.0.0.1:9880{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read()
+
+    assert asked("/readyz")[0] == 200
+    assert b"tandem_" in asked("/metrics")[1]
+    token = running.compose("exec", "-T", "namesrv-a", "cat", "/data/http.token").strip()
+    assert len(token) >= 32
+    assert asked("/api/nothing")[0] == 401
+    assert asked("/api/nothing", "no" + token)[0] == 401
+    assert asked("/api/nothing", token)[0] == 404
+
+
+def test_the_doctor_finds_nothing_wrong_with_the_cluster_from_the_host_and_from_inside(
+    running: Project,
+) -> None:
+    words = ("doctor", "--cluster-only", "--json")
+    outside = subprocess.run(
+        [sys.executable, "-m", "tandemmq", *words, "-n", FROM_HOST],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    inside = running.compose("exec", "-T", "namesrv-a", "tandem", *words)
+    for shown in (outside.stdout, inside):
+        assert [
+            each for each in json.loads(shown)["findings"] if each["severity"] != "advice"
+        ] == []
+    # host facts, in a container: its limit is what counts, and its volume is a disk
+    checks = running.compose(
+        "exec",
+        "-T",
+        "broker-a-0",
+        "sh",
+        "-c",
+        "tandem doctor --host-only --json --data /data || true",
+    )
+    assert "disk-container" not in checks and "memory-limit" not in checks
+
+
+def test_a_servers_first_lines_say_what_it_is_what_it_promises_and_where_its_data_is(
+    running: Project,
+) -> None:
+    container = running.container("broker-a-0")
+    first = docker("logs", container, merged=True).splitlines()[:10]
+    for words in ("broker is name=broker-a", "promise mode=S0", "data store=/data/store"):
+        assert [line for line in first if words in line], first
+
+
 def test_tools_reach_every_broker_from_the_host_and_from_inside(running: Project) -> None:
     outside = subprocess.run(
         [sys.executable, "-m", "tandemmq", "admin", "clusterList", "--json", "-n", FROM_HOST],
@@ -215,6 +304,77 @@ def test_a_masters_container_dies_and_its_group_goes_on_within_two_seconds(
     until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "the old master is back in the set")
     until(lambda: running.healthy(MEMBERS), HEALTHY_S, "every container is healthy again")
     assert acknowledged - bodies("Failover") == set()
+
+
+def test_a_rolling_restart_under_load_loses_no_send(running: Project) -> None:
+    until(lambda: len(in_sync(GROUP)) == 2, HEALTHY_S, "both members are in sync")
+    before = {
+        each: inspected("container", each)["State"]["StartedAt"] for each in running.labelled("ps")
+    }
+
+    async def restarted() -> tuple[list[bytes], list[str], str]:
+        acknowledged: list[bytes] = []
+        failed: list[str] = []
+        numbers = iter(range(10_000_000))
+
+        async def keep_sending(producer: Producer) -> None:
+            while True:
+                body = b"%d" % next(numbers)
+                try:
+                    result = await producer.send(Message("Rolling", body))
+                except ClientError as problem:
+                    failed.append(str(problem))
+                else:
+                    if result.status.name == "SEND_OK":
+                        acknowledged.append(body)
+                    else:
+                        failed.append(result.status.name)
+                await asyncio.sleep(0.002)
+
+        async with Producer("rolling", namesrv=FROM_HOST) as producer:
+            tasks = [asyncio.create_task(keep_sending(producer)) for _ in range(4)]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tandemmq", "rolling-restart", "--name-servers",
+                "--with", "deploy/restart/compose.sh {host}", "-n", "172.29.88.2:9876;172.29.88.3:9876",
+                cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            said, _ = await process.communicate()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert process.returncode == 0, said.decode()
+        return acknowledged, failed, said.decode()
+
+    acknowledged, failed, said = asyncio.run(restarted())
+    print(said)
+    assert failed == []
+    assert len(acknowledged) > 1_000
+    after = {
+        each: inspected("container", each)["State"]["StartedAt"] for each in running.labelled("ps")
+    }
+    assert after.keys() == before.keys()
+    assert not [each for each in after if after[each] == before[each]], "each was restarted"
+    assert set(acknowledged) - bodies("Rolling") == set()
+
+
+def test_a_broker_needs_less_than_100_mb_of_its_own_after_a_million_messages(
+    running: Project,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tandemmq", "bench", "--count", "1000000", "--size", "100", "--in-flight", "1000",
+         "--no-read", "--json", "--topic", "Million", "-n", FROM_HOST],
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sent = json.loads(done.stdout)
+    assert (sent["sent"], sent["failed"], sent["not_promised"]) == (1_000_000, 0, 0)
+    print(f"{sent['sent_per_second']:,.0f} messages a second")
+    for service in ("broker-a-0", "broker-a-1", "broker-b-0", "broker-b-1"):
+        status = running.compose("exec", "-T", service, "cat", "/proc/1/status")
+        (line,) = (each for each in status.splitlines() if each.startswith("RssAnon:"))
+        anonymous_bytes = int(line.split()[1]) * 1024
+        print(f"{service}: {anonymous_bytes / 1e6:.0f} MB anonymous memory")
+        assert anonymous_bytes < ANONYMOUS_BYTES_MAX, service
 
 
 def test_messages_outlive_the_containers(running: Project) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from dockers import (
@@ -136,6 +137,89 @@ def test_a_volume_of_somebody_else_is_said_to_be_one(image: str, volume: str) ->
     assert "/data" in line
     assert "Permission denied" in line
     assert "here 10001" in line
+
+
+@pytest.fixture
+def small_volume(image: str) -> Iterator[str]:
+    """64 MB, kept by a container that holds it as long as the test wants it."""
+    options = (
+        "--opt",
+        "type=tmpfs",
+        "--opt",
+        "device=tmpfs",
+        "--opt",
+        "o=size=64m,uid=10001,gid=10001",
+    )
+    name = docker("volume", "create", *options).strip()
+    try:
+        with started(image, "-v", f"{name}:/data", "--entrypoint", "/bin/sleep", "--", "600"):
+            yield name
+    finally:
+        docker("volume", "rm", name)
+
+
+def test_a_full_volume_is_said_to_be_one_and_loses_nothing(image: str, small_volume: str) -> None:
+    mount = ("-v", f"{small_volume}:/data", "--name", "tandem-full", "--network", "none")
+    fill = (
+        "import asyncio, sys\n"
+        "from tandemmq import ClientError, Message, Producer\n"
+        "async def main():\n"
+        "    kept = 0\n"
+        "    async with Producer('p', namesrv='127.0.0.1:9876') as producer:\n"
+        "        for _ in range(200):\n"
+        "            try:\n"
+        "                result = await producer.send(Message('Full', bytes(1 << 20)))\n"
+        "            except ClientError as problem:\n"
+        "                print(kept, problem)\n"
+        "                return\n"
+        "            kept += result.status.name == 'SEND_OK'\n"
+        "asyncio.run(main())\n"
+    )
+
+    def inside(program: str, *words: str) -> str:
+        return docker("exec", "tandem-full", *([program] if not words else [program, *words]))
+
+    with started(image, *mount, "--entrypoint", "/bin/sleep", "--", "600"):
+        for command in (
+            ["nameserver"],
+            [*BROKER, "--set", "brokerIP1=127.0.0.1", "-n", "127.0.0.1:9876"],
+        ):
+            docker("exec", "-d", "tandem-full", "tandem", *command)
+        until(lambda: healthy_inside("tandem-full"), 60, "it serves")
+        kept, _, why = inside("/opt/tandemmq/bin/python", "-c", fill).partition(" ")
+        assert int(kept) > 10
+        assert "full" in why or "disk" in why, why
+        shown = inside("tandem", "tail", "Full", "--from", "first", "--until-end", "--body", "none")
+        assert shown.count("(1048576 bytes)") >= int(kept)
+        told = docker(
+            "exec", "tandem-full", "sh", "-c", "tandem doctor --json --data /data; echo $?"
+        )
+        assert '"disk-space"' in told
+        assert told.rstrip().endswith(str(int(ExitCode.AT_RISK))), told
+
+
+def healthy_inside(container: str) -> bool:
+    try:
+        return "answers" in docker("exec", container, "tandem", "health", "127.0.0.1:10911")
+    except DockerFailed:
+        return False
+
+
+def test_a_setting_with_a_typo_is_named_and_one_that_cannot_be_ends_the_start(
+    image: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "broker.conf"
+    mount = ("-v", f"{file}:/etc/tandemmq/broker.conf:ro")
+    command = ("broker", "-c", "/etc/tandemmq/broker.conf", "--set", "storePathRootDir=/data/store")
+    file.write_text("brokerNam=broker-a\nbrokerName=broker-b\n")
+    with started(image, *LOCKED, *mount, "--", *command) as container:
+        until(lambda: "boot success" in said(container), 60, "a key that nobody knows stops nobody")
+        assert "unknown setting ignored key=brokerNam did_you_mean=brokerName" in said(container)
+    file.write_text("brokerName=broker-a\nlistenPort=1o911\n")
+    with started(image, *LOCKED, *mount, "--", *command) as container:
+        until(lambda: not inspected("container", container)["State"]["Running"], 30, "it ends")
+        assert inspected("container", container)["State"]["ExitCode"] == ExitCode.BAD_CONFIG
+        assert "listenPort=1o911: must be a whole number" in said(container)
 
 
 def test_no_image_is_made_without_the_compiled_modules(image: str) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
-from dockers import Project, docker, until
+import pytest
+from dockers import LOCAL_BASE, ROOT, Project, base_image, docker, until
 
 from tandemmq.cluster.client import Admin
 
@@ -81,3 +86,68 @@ def test_brokers_tell_an_address_of_the_machine_where_they_are_given_one(
         assert "SEND_OK" in tandem("send", "Around", "from the host", *at)
         for network in ("bridge", f"{project.name}_tandem"):
             assert "SEND_OK" in inside(network, "send", "Around", f"from {network}", *at)
+
+
+def test_masters_without_slaves_take_messages_side_by_side(image: str, compose: list[str]) -> None:
+    with up(compose, 3, "compose.noslave.yaml"):
+        for number in range(8):
+            assert "SEND_OK" in tandem("send", "Beside", str(number), "-n", "127.0.0.1:9876")
+        shown = tandem("admin", "topicStatus", "-t", "Beside", "--json", "-n", "127.0.0.1:9876")
+        assert "broker-a" in shown and "broker-b" in shown
+
+
+def test_who_shows_no_key_or_trusts_nobody_is_not_heard_by_the_secured_cluster(
+    image: str, compose: list[str], tmp_path: Path
+) -> None:
+    secure = tmp_path / "secure"
+    subprocess.run([str(ROOT / "deploy/secure.sh"), str(secure)], check=True, capture_output=True)
+    for each in (tmp_path, *tmp_path.parents[:2]):
+        each.chmod(0o755)  # pytest's directories are for its user alone
+    at = ("-n", "127.0.0.1:9876")
+    trusting = ("--ca", str(secure / "ca.pem"))
+    with_key = (*trusting, "--credentials", str(secure / "tools.yml"), *at)
+    with up(compose, 6, "compose.yaml", "compose.secure.yaml", env={"TANDEM_SECURE": str(secure)}):
+        assert "SEND_OK" in tandem("send", "Secret", "17", *with_key)
+        assert "17" in tandem("tail", "Secret", "--from", "first", "--until-end", *with_key)
+        for words in (at, (*trusting, *at)):
+            with pytest.raises(subprocess.CalledProcessError):
+                tandem("send", "Secret", "18", *words)
+
+
+def test_one_controller_takes_over_from_the_other_where_their_records_are_in_etcd(
+    image: str, compose: list[str]
+) -> None:
+    env = {"ETCD_IMAGE": etcd_image()}
+    with up(compose, 7, "compose.yaml", "compose.etcd.yaml", env=env) as project:
+        at = ("-n", "127.0.0.1:9886")  # the one that stays
+        docker("kill", "-s", "KILL", project.container("namesrv-a"))
+        docker("kill", "-s", "KILL", project.container("broker-a-0"))
+        docker("kill", "-s", "KILL", project.container("broker-b-0"))
+        until(
+            lambda: masters_of_all(at) == {"broker-a", "broker-b"}, HEALTHY_S, "both are led again"
+        )
+        for number in range(4):
+            assert "SEND_OK" in tandem("send", "Etcd", str(number), *at)
+
+
+def masters_of_all(at: tuple[str, ...]) -> set[str]:
+    shown = json.loads(tandem("admin", "clusterList", "--json", *at))
+    return {each["broker"] for each in shown if str(each["broker_id"]) == "0"}
+
+
+def etcd_image() -> str:
+    """This machine's etcd on the image's base, where no registry answers."""
+    if base_image() != LOCAL_BASE:
+        return "quay.io/coreos/etcd:v3.5.17"
+    found = [shutil.which(name) for name in ("etcd", "etcdctl")]
+    if None in found:
+        pytest.skip("needs etcd and etcdctl: apt-get install etcd-server etcd-client")
+    with tempfile.TemporaryDirectory() as where:
+        for each in found:
+            shutil.copy(str(each), where)
+        Path(where, "Dockerfile").write_text(
+            f"FROM {LOCAL_BASE}\nCOPY etcd etcdctl /usr/local/bin/\n"
+            'RUN ["python3", "-c", "import os; os.mkdir(\'/data\'); os.chown(\'/data\', 10001, 10001)"]\n'
+        )
+        docker("build", "-q", "-t", "tandemmq-etcd:test", where)
+    return "tandemmq-etcd:test"

@@ -31,6 +31,7 @@ DEFAULTS = {
     "${TANDEM_PUBLISH:-127.0.0.1}": "127.0.0.1",
     "${TANDEM_IMAGE:-tandemmq}": "tandemmq",
     "${TANDEM_LOG_FORMAT:-text}": "text",
+    "${TANDEM_SECURE:-./secure}": "./secure",
 }
 
 
