@@ -36,7 +36,8 @@ WHOLE: Final = ("console", "metrics")
 STOCK_SERVERS: Final = (
     "test_compatibility_page.py", "test_controller_tools.py", "test_java_controller.py", "test_java_fork.py",
     "test_java_master_restarts.py", "test_java_replica.py", "test_java_slave.py", "test_java_store.py",
-    "test_migration.py", "test_mixed_groups.py", "test_moving.py", "test_mqadmin_of_our_client.py", "test_our_client.py", "test_restarts.py",
+    "test_migration.py", "test_mixed_groups.py", "test_moving.py", "test_mqadmin_of_our_client.py",
+    "test_our_client.py", "test_restarts.py",
 )  # fmt: skip
 #: files of tests/system that take minutes: first, or the last lane would be at one of them alone
 LONG: Final = (
