@@ -31,7 +31,7 @@ check: setup  ## style, types, import contracts and the fast tests: about a minu
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz and not simulation and not spark and not deploy and not metrics' tests
+	$(BIN)/python -m pytest -q -m 'not system and not compat and not fuzz and not simulation and not spark and not deploy and not metrics and not console' tests
 
 test: setup  ## style, types, contracts and every test, stock Java and Go clients included where they are installed
 	$(BIN)/ruff check .
@@ -48,6 +48,9 @@ metrics-test: setup  ## Debian's Prometheus watches a local cluster: every query
 
 compose-test: setup  ## the container image and deploy/compose.yaml with a docker daemon, started for it where none runs
 	$(BIN)/python tests/deploy/run.py
+
+console-test: setup  ## headless Chromium clicks through the console of a live cluster while a master dies
+	$(BIN)/python -m pytest -q -m console tests/console
 
 demo: .venv/.ready  ## a replicated cluster under traffic: kill a master, hand over, count every message, compare the replicas
 	$(BIN)/python -m tandemmq.demo
