@@ -114,7 +114,8 @@ class QueueHistory:
             if queue_offset < 0:
                 queue_offset = send.queue_offset
         if queue_offset >= 0:
-            for replica, held in sorted(self.held.items()):
+            for replica in sorted(self.held.keys() | self.extents.keys()):
+                held = self.held.get(replica, {})
                 near = range(queue_offset - AROUND, queue_offset + AROUND + 1)
                 there = [f"{at}: {held[at].unique_id[:16]}" for at in near if at in held]
                 lines.append(f"on {replica} at {self.queue}: {', '.join(there) or 'nothing there'}")

@@ -26,7 +26,7 @@ table{border-collapse:collapse;width:100%;font-size:13px} th{text-align:left;col
 td,th{padding:4px 8px 4px 0;border-bottom:1px solid #e6e6e6;vertical-align:top} td.n{text-align:right}
 pre{background:#f6f6f6;padding:8px;overflow-x:auto;font-size:12px} .lane{fill:#444}
 .key{display:inline-block;width:12px;height:12px;margin:0 4px 0 14px;vertical-align:-1px}
-.bad{color:#b3261e;font-weight:600} .columns{columns:2;column-gap:32px}
+th.n{text-align:right} .bad{color:#b3261e;font-weight:600} .columns{columns:2;column-gap:32px}
 """
 
 
@@ -113,8 +113,8 @@ def _faults(told: Mapping[str, Any]) -> str:
     )
     return (
         "<h2>What was done, and how long it took</h2><table><tr><th></th><th>fault</th><th>its effect, as seen</th>"
-        "<th>lasted</th><th>longest without an acknowledgement</th><th>its end, as seen</th>"
-        f"<th>all replicas in sync again after</th></tr>{rows}</table>"
+        "<th class='n'>lasted</th><th class='n'>no acknowl-<br>edgement for</th><th>its end, as seen</th>"
+        f"<th class='n'>all in sync<br>again after</th></tr>{rows}</table>"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -110,10 +110,9 @@ def _faults(canvas: _Canvas, found: Timeline) -> None:
 
 def _roles(canvas: _Canvas, found: Timeline) -> None:
     """One lane for each replica: what it was, by the controller's last word."""
-    for number, address in enumerate(found.replicas):
-        canvas.text(
-            4, canvas.y + 13, f"broker {number} ({address.rpartition(':')[2]})", 'class="lane"'
-        )
+    names: Mapping[str, str] = found.run.get("names", {})
+    for address in sorted(found.replicas, key=lambda each: names.get(each, each)):
+        canvas.text(4, canvas.y + 13, names.get(address, address), 'class="lane"')
         since_ns, state = 0, ""
         for sample in [*found.samples, None]:
             now = (

@@ -25,7 +25,7 @@ def write_report(played: Played) -> Mapping[str, Any]:
     """Both files into the run's directory; what report.json says."""
     history = played.directory / HISTORY
     found = timeline(history) if history.exists() else Timeline()
-    told = told_of(played, found)
+    told: dict[str, Any] = json.loads(json.dumps(told_of(played, found)))
     (played.directory / JSON).write_text(json.dumps(told, indent=1) + "\n")
     (played.directory / HTML).write_text(page(told, found))
     return told

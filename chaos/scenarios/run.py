@@ -114,7 +114,7 @@ class ScenarioRun(Campaign):
         self.journal.event(
             RUN_EVENT, mode=self.plan.mode, scenario=self.schedule.scenario, seed=self.schedule.seed,
             left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC], checks=self._checks(), group=GROUP,
-            unconfirmed_settings=True,
+            unconfirmed_settings=True, names={each.address: each.name for each in self.group.replicas},
         )  # fmt: skip
         self.journal.event("switchover", why="members of the group find each other")
         breaker = Breaker(self.group, self.journal, self.rng)
