@@ -96,7 +96,7 @@ def test_a_point_in_time_and_an_offset_end_with_the_last_whole_message(
     store.grow(25, progress=15)
     back_up(store, place)
     stored_ms = store.stored_ms[number - 1]
-    made = restored(place, tmp_path / "new", Point(until_ms=stored_ms + 999))
+    made = restored(place, tmp_path / "new", Point(until_ms=stored_ms))
     assert bodies_in(tmp_path / "new") == store.bodies[:number]
     assert made.until_ms == stored_ms
     table = fastjson.loads((tmp_path / "new/config/consumerOffset.json").read_bytes())
@@ -397,6 +397,24 @@ def test_a_directory_with_anything_in_it_is_not_restored_into(
     (tmp_path / "empty").mkdir()
     restored(place, tmp_path / "empty")
     assert bodies_in(tmp_path / "empty") == store.bodies
+
+
+def test_a_store_comes_to_its_place_by_one_rename(
+    store: StoppedStore, place: LocalPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.grow(10)
+    back_up(store, place)
+    into = tmp_path / "new"
+    seen: list[tuple[Path, bool]] = []
+    rename = os.rename
+
+    def noted(source: Path, target: Path) -> None:
+        seen.append((Path(target), into.exists()))
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", noted)
+    restored(place, into)
+    assert seen == [(into, False)]
 
 
 def test_into_a_mount_point_the_log_comes_last(
