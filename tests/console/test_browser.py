@@ -293,7 +293,7 @@ async def test_a_failover_is_seen_without_a_reload(tab: Tab, cluster: Cluster) -
     )  # fmt: skip
     await asyncio.to_thread(cluster.tandem, "kill", leader)
     await tab.says("does not answer", "#verdict", within_s=SEEN_S)
-    await tab.says("leads in epoch 2, after 1", "#story", within_s=SEEN_S)
+    await tab.says("leads in epoch 2, in place of", "#story", within_s=SEEN_S)
     await tab.says("replica-missing", "#doctor", within_s=SEEN_S)
     assert await tab.value("window.mark") == "the same page"
     await picture(tab, "console-failover-dark")
@@ -313,10 +313,10 @@ async def test_a_group_is_handed_over_after_a_confirmation(tab: Tab, cluster: Cl
     await tab.go(f"{cluster.console}/console/brokers/broker-b")
     await tab.click("#about .button", leads=True)
     await tab.says("No acknowledged message is lost")
+    await picture(tab, "console-handover")
     await tab.click("button.danger")  # not without the box
     assert "handover" in await tab.value("location.pathname")
     await tab.click('input[name="sure"]')
-    await picture(tab, "console-handover")
     await tab.click("button.danger", leads=True)
     await tab.says("handed broker-b over to 2", within_s=SEEN_S)
     await tab.says("epoch 1 → 2")

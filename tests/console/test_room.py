@@ -186,11 +186,11 @@ async def test_an_action_is_done_once_and_its_outcome_can_be_loaded_again() -> N
 async def test_a_page_that_did_not_change_is_not_sent_again() -> None:
     async with console(seen()) as (client, _, address):
         ask = {room.FRAGMENT: "1"}
-        async with client.get(f"{address}/console/topics", headers=ask) as answer:
+        async with client.get(f"{address}/console/story", headers=ask) as answer:
             text, tag = await answer.text(), answer.headers["ETag"]
         assert text.startswith("<main") and "<html" not in text
         async with client.get(
-            f"{address}/console/topics", headers={**ask, "If-None-Match": tag}
+            f"{address}/console/story", headers={**ask, "If-None-Match": tag}
         ) as answer:
             assert (answer.status, await answer.text()) == (304, "")
 

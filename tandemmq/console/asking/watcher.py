@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -42,7 +43,7 @@ ASK_MS: Final = 2_000
 VIEWED_S: Final = 20.0  # after the last page that somebody is not there any more
 SERVERS_S: Final = 2.0
 SERVERS_IDLE_S: Final = 10.0
-CONTROLLERS_S: Final = 30.0  # between two questions whether there is a controller by now
+CONTROLLERS_S: Final = 4.0  # between two questions whether there is a controller by now
 TABLES_S: Final = 15.0
 PROGRESS_S: Final = 5.0
 DOCTOR_S: Final = 30.0
@@ -50,6 +51,7 @@ REST: Final = 5  # a look that took a second is followed by so many seconds of r
 RATES_MAX: Final = 150  # five minutes of two seconds
 FIRSTS_S: Final = 10.0  # between two questions when the first message of an epoch came
 
+_NUMBERED: Final = re.compile(r"\[Errno \d+\] ")  # says nothing to who reads the words after it
 _Told = TypeVar("_Told")
 
 
@@ -350,8 +352,10 @@ class Watcher:
         return dict(zip(order, told, strict=True))
 
     async def _one(self, address: str, ask: Callable[[str], Awaitable[_Told]]) -> _Told | str:
-        """What a broker answers, or why it does not."""
+        """What a broker answers, or why it does not: in short, its address stands beside it."""
         try:
             return await ask(address)
-        except (ClientError, OSError) as problem:
+        except ClientError as problem:
+            return _NUMBERED.sub("", problem.said.rpartition(f"{address}: ")[2])
+        except OSError as problem:
             return str(problem) or repr(problem)

@@ -81,7 +81,7 @@ def _doctor(view: View) -> Html:
     body = (
         html('<ul class="findings">{}</ul>', rows)
         if seen.doctor
-        else html('<p class="well">{}</p>', "Nothing.")
+        else html('<p class="well">{}</p>', "Nothing looks wrong.")
     )
     more = len(seen.doctor) - DOCTOR_SHOWN
     if more > 0:
@@ -101,9 +101,9 @@ def _tiles(view: View) -> Html:
     last = seen.rates[-1] if seen.rates else None
     waiting = sum(sum(each.by_topic.values()) for each in seen.timers.values())
     tiles = [
-        parts.tile("in", words.rate(last.put_per_second if last else None),
+        parts.tile("messages in", words.rate(last.put_per_second if last else None),
                    parts.curve([each.put_per_second for each in seen.rates], "messages in")),
-        parts.tile("out", words.rate(last.get_per_second if last else None),
+        parts.tile("messages out", words.rate(last.get_per_second if last else None),
                    parts.curve([each.get_per_second for each in seen.rates], "messages out")),
         parts.tile("brokers", f"{len(up)} of {len(members)}", "answer", "" if len(up) == len(members) else "bad"),
         parts.tile("groups led", f"{len(led)} of {len(seen.brokers)}", "have a master",
@@ -112,18 +112,18 @@ def _tiles(view: View) -> Html:
                    "look" if (lag or 0) > judged.LAG_LOOK_BYTES else ""),
         parts.tile("fullest disk", words.percent(disk), parts.meter(disk, judged.DISK_LOOK, judged.DISK_BAD)
                    if disk is not None else NOTHING, "look" if (disk or 0) > judged.DISK_LOOK else ""),
-        parts.tile("consumers behind", words.count(behind) if seen.groups_ms else words.ABSENT,
+        parts.tile("not consumed", words.count(behind) if seen.groups_ms else words.ABSENT,
                    parts.link("/console/groups", words.several(sum(not g.system for g in seen.groups), "group"))),
         parts.tile("timed", words.count(waiting) if seen.topics_ms else words.ABSENT,
-                   parts.link("/console/timed", "wait for their time")),
+                   parts.link("/console/timed", "messages wait")),
     ]  # fmt: skip
     return html('<section class="tiles" id="tiles" data-live>{}</section>', join(tiles))
 
 
 _COLUMNS = (
-    Column("group"), Column("id", "n"), Column("role"), Column("in sync"), Column("epoch", "n"),
+    Column("group", "t"), Column("id", "n"), Column("role"), Column("in sync"), Column("epoch", "n"),
     Column("log end", "nw"), Column("lag", "n"), Column("in", "n"), Column("out", "nw"), Column("disk"),
-    Column("address"), Column("up", "nw"),
+    Column("address", "t"), Column("since", "nw"),
 )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def handover(view: View, group: BrokerGroup) -> Page:
             radios=radios, name=group.name, back=parts.path_of("/console/brokers", group.name),
         )  # fmt: skip
     body = html(
-        "<p>{} leads <strong>{}</strong> in epoch {}. It stops taking sends, lets its successor reach "
+        "<p>Member {} leads <strong>{}</strong> in epoch {}. It stops taking sends, lets its successor reach "
         "the end of its log, "
         "and steps down; clients wait for a moment and go on there. No acknowledged message is lost.</p>{}",
         f"{master.broker_id} at {master.address}", group.name, group.epoch, act,

@@ -93,7 +93,7 @@ def document(page: Page, view: View, assets: Mapping[str, str]) -> Html:
         '<header class="top"><a class="brand" href="/console/"><svg viewBox="0 0 24 24" aria-hidden="true">'
         '<circle cx="7" cy="12" r="5"/><circle cx="17" cy="12" r="5"/></svg>TandemMQ</a>'
         '<span class="cluster">{clusters}</span><span class="grow"></span>'
-        '<span id="live" class="live" role="status" title="whether this page follows the cluster">still</span>'
+        '<span id="live" class="live{still}" role="status" title="whether this page follows the cluster">…</span>'
         '<button type="button" id="theme" class="plain" title="light or dark" aria-label="light or dark">◐</button>'
         '<button type="button" id="keys" class="plain" title="keys (?)" aria-label="keys">?</button>{who}</header>'
         '<nav class="places" aria-label="pages">{places}</nav>{main}'
@@ -101,8 +101,8 @@ def document(page: Page, view: View, assets: Mapping[str, str]) -> Html:
         '<form method="dialog"><button>Close</button></form></dialog>'
         '<footer>Times are of the server that shows this page. '
         '<span id="taken">Looked at {taken}.</span></footer></body></html>',
-        theme=theme, title=page.title, icon=assets["icon.svg"], style=assets["console.css"],
-        script=assets["console.js"], clusters=", ".join(clusters), who=_who(view),
+        still="" if page.live else " none", theme=theme, title=page.title, icon=assets["icon.svg"],
+        style=assets["console.css"], script=assets["console.js"], clusters=", ".join(clusters), who=_who(view),
         places=join(_place(each, view.path) for each in PLACES), main=main_part(page), keys=_keys(),
         taken=words.clock(view.seen.taken_ms),
     )  # fmt: skip
@@ -110,7 +110,7 @@ def document(page: Page, view: View, assets: Mapping[str, str]) -> Html:
 
 def _place(place: tuple[str, str, str], path: str) -> Html:
     where, word, letter = place
-    here = path == where if where == "/console/" else path.startswith(where)
+    here = path == where if where == "/console/" else path.startswith(where.removesuffix("s"))
     if where == "/console/" and path.startswith("/console/brokers"):
         here = True
     current = Html(' aria-current="page"') if here else NOTHING

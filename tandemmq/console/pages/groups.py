@@ -124,7 +124,7 @@ def _members(members: Members) -> Html:
     if members is None:
         return html('<p class="empty">Asking the brokers …</p>')
     rows = [
-        (each.client_id, each.address, each.language.lower(), each.version_name, words.moment(each.seen_ms))
+        (each.client_id, each.address, each.language.lower(), each.version_name)
         for each in members.connections
     ]  # fmt: skip
     columns = (
@@ -132,7 +132,6 @@ def _members(members: Members) -> Html:
         Column("address"),
         Column("language", "w"),
         Column("version", "w"),
-        Column("heard of", "w"),
     )
     table = parts.table(columns, rows, empty="Nobody is online.", label="members")
     how = f"{members.message_model}, {members.consume_type.removeprefix('CONSUME_')}".lower()

@@ -68,14 +68,13 @@ def _changes(before: BrokerGroup, after: BrokerGroup, now_ms: int) -> list[Entry
     found: list[Entry] = []
     was, leads = before.master, after.master
     if leads is not None and was is not None and leads.address != was.address:
-        found.append(
-            entry(NOTE, f"{_at(leads)} leads{_epochs(before, after)}, before it {_at(was)}")
-        )
+        text = f"{_at(leads)} leads{_epoch(after)}, in place of {_at(was)}"
+        found.append(entry(NOTE, text))
     elif leads is not None and was is None:
-        found.append(entry(GOOD, f"{_at(leads)} leads{_epochs(before, after)}"))
+        found.append(entry(GOOD, f"{_at(leads)} leads{_epoch(after)}"))
     elif leads is None and was is not None:
         found.append(entry(BAD, f"no master: {_at(was)} led; sends are refused until another does"))
-    elif (before.epoch or 0) < (after.epoch or 0):
+    elif before.epoch is not None and before.epoch < (after.epoch or 0):
         found.append(entry(NOTE, f"epoch {before.epoch} → {after.epoch}, the master stayed"))
     earlier = {each.address: each for each in before.members}
     for member in after.members:
@@ -103,12 +102,8 @@ def _at(member: Member) -> str:
     return f"{member.broker_id} ({member.address})"
 
 
-def _epochs(before: BrokerGroup, after: BrokerGroup) -> str:
-    if after.epoch is None:
-        return ""
-    if before.epoch in (None, after.epoch):
-        return f" in epoch {after.epoch}"
-    return f" in epoch {after.epoch}, after {before.epoch}"
+def _epoch(group: BrokerGroup) -> str:
+    return "" if group.epoch is None else f" in epoch {group.epoch}"
 
 
 def reigns_of(
