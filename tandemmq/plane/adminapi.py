@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +29,7 @@ from tandemmq.command.output import plain
 from tandemmq.plane.options import parameters, parse
 from tandemmq.plane.problems import ApiProblem
 from tandemmq.plane.reach import Reach
-from tandemmq.plane.serving import Turns, api, merged, object_of, query_of
+from tandemmq.plane.serving import Turns, merged, object_of, query_of
 
 AT_ONCE_MAX: Final = 4  # a command may ask every broker for every topic: clients come first
 WAITING_MAX: Final = 32
@@ -66,17 +66,8 @@ class AdminApi:
         self._reach = reach
         self._turns = Turns(AT_ONCE_MAX, WAITING_MAX, DEADLINE_S)
 
-    def room(self, app: web.Application) -> None:
-        """Add our routes."""
-        app.add_routes(
-            [
-                web.get("/api/admin", api(self._list)),
-                web.get("/api/admin/{name}", api(self._ask)),
-                web.post("/api/admin/{name}", api(self._order)),
-            ]
-        )
-
-    async def _list(self, request: web.Request) -> web.Response:
+    async def commands(self, _: web.Request) -> web.Response:
+        """Every command."""
         listed = [
             {
                 "name": each.name,
@@ -93,7 +84,8 @@ class AdminApi:
         ]  # fmt: skip
         return json_response({"commands": listed})
 
-    async def _ask(self, request: web.Request) -> web.StreamResponse:
+    async def ask(self, request: web.Request) -> web.StreamResponse:
+        """Run a command that asks, with the query's parameters. Raises as run()."""
         command = command_of(request.match_info["name"])
         if command.writes:
             answer = ApiProblem(405, f"{command.name} changes something", "POST it, with the token")
@@ -104,7 +96,8 @@ class AdminApi:
                 return unauthorized(request)
         return json_response(await self.run(command, arguments))
 
-    async def _order(self, request: web.Request) -> web.StreamResponse:
+    async def order(self, request: web.Request) -> web.StreamResponse:
+        """Run any command, with the parameters of a JSON body. Raises as run()."""
         command = command_of(request.match_info["name"])
         given = merged(query_of(request), await object_of(request))
         return json_response(await self.run(command, parse(command, given)))
@@ -149,9 +142,3 @@ async def _collected(found: AsyncIterator[Shown]) -> Answer:
         if len(items) % 32 == 0:
             await asyncio.sleep(0)  # others come between
     return Answer(items, int(code))
-
-
-def needs_token(command: AdminCommand, given: Mapping[str, object]) -> bool:
-    """Whether a command with these parameters changes something, or shows a secret."""
-    names = {each.name for each in parameters(command).all if each.dest in command.token_for}
-    return command.writes or bool(names & given.keys())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tandemmq.cluster.access.startup import AccessConfig
 from tandemmq.cluster.addresses import ANY, LOOPBACK
 from tandemmq.cluster.httpport import Room
-from tandemmq.cluster.httpsettings import HttpConfig
-from tandemmq.cluster.tlssettings import TlsConfig
-from tandemmq.plane.reach import Reach
 from tandemmq.plane.rooms import plane_room
+
+if TYPE_CHECKING:
+    from tandemmq.cluster.access.startup import AccessConfig
+    from tandemmq.cluster.httpsettings import HttpConfig
+    from tandemmq.cluster.tlssettings import TlsConfig
+    from tandemmq.plane.api import Api
 
 
 class Settings(Protocol):
@@ -28,9 +31,15 @@ class Settings(Protocol):
 
 def room_of(settings: Settings, name_servers: str = "") -> Room:
     """The room of a process whose name servers are these, where httpNamesrvAddr names no others."""
-    return plane_room(
-        Reach(settings.http.name_servers or name_servers, settings.tls, settings.access)
-    )
+
+    def make() -> Api:
+        reach: Any = importlib.import_module("tandemmq.plane.reach")
+        api: Any = importlib.import_module("tandemmq.plane.api")
+        asked = settings.http.name_servers or name_servers
+        made: Api = api.Api(reach.Reach(asked, settings.tls, settings.access))
+        return made
+
+    return plane_room(make)
 
 
 def own_address(bind_address: str, port: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final, NotRequired, TypedDict
 
 import msgspec
 
+from tandemmq.plane.changes import EVENTS
 from tandemmq.plane.schemas import Message, Schema, Sent, schema_of
 from tandemmq.plane.sending import BESIDE, Item
 
@@ -45,9 +46,29 @@ class Order(TypedDict):
 
 
 def paths() -> dict[str, Any]:
-    """Sending, receiving and acknowledging."""
+    """Sending, receiving and acknowledging; listening."""
     found = {"post": _send(), "get": _receive(), "delete": _acknowledge()}
-    return {PATH: {"parameters": [_topic()], **found}}
+    return {PATH: {"parameters": [_topic()], **found}, "/api/events": {"get": _listen()}}
+
+
+def _listen() -> Schema:
+    stream = {"text/event-stream": {"schema": {"type": "string"}}}
+    answers: Schema = {"200": {"description": "events, until who listens goes", "content": stream}}
+    return {
+        "operationId": "listen",
+        "summary": "what changes, as server-sent events",
+        "description": "First `state`, then what changes, within about a second; a comment every 15 s says that the "
+        "stream lives. With the id of an event the stream goes on behind it, or with `state` where that is too long "
+        "ago. The data of each event is JSON: x-events.",
+        "tags": ["events"],
+        "security": [{}, {"token": []}],
+        "parameters": [
+            _parameter("last_id", "the id of an event; or the header Last-Event-ID", {"type": "string"})
+        ],
+        "responses": answers
+        | {each: {"$ref": f"#/components/responses/Problem{each}"} for each in ("400", "401", "403", "502", "503")},
+        "x-events": {name: schema_of(kind) for name, kind in EVENTS.items()},
+    }  # fmt: skip
 
 
 def _topic() -> Schema:

@@ -11,7 +11,7 @@ for a group that reads moves its position.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -24,7 +24,7 @@ from tandemmq.plane import sending
 from tandemmq.plane.leases import Lease
 from tandemmq.plane.problems import ApiProblem, problem_of
 from tandemmq.plane.reach import Reach
-from tandemmq.plane.serving import Turns, api, body_of, object_of, query_of
+from tandemmq.plane.serving import Turns, body_of, object_of, query_of
 from tandemmq.plane.sessions import Session, Sessions
 
 GROUP: Final = "TANDEM_HTTP_PRODUCER"
@@ -51,31 +51,21 @@ class Messages:
         self._starting = asyncio.Lock()
         self._sends = Turns(SENDS_AT_ONCE_MAX, 4 * SENDS_AT_ONCE_MAX, SEND_DEADLINE_S)
         self._asking = 0
+        self._reaping: asyncio.Task[None] | None = None
 
-    def room(self, app: web.Application) -> None:
-        """Add our routes, and our end with that of the port."""
-        path = "/api/topics/{topic}/messages"
-        app.add_routes(
-            [
-                web.post(path, api(self._send)),
-                web.get(path, api(self._receive)),
-                web.delete(path, api(self._acknowledge)),
-            ]
-        )
-        app.cleanup_ctx.append(self._life)
-
-    async def _life(self, _: web.Application) -> AsyncIterator[None]:
-        reaping = asyncio.create_task(self._sessions.run(), name="http sessions")
-        yield
-        reaping.cancel()
-        await asyncio.gather(reaping, return_exceptions=True)
+    async def close(self) -> None:
+        """Groups are left and connections closed."""
+        if self._reaping is not None:
+            self._reaping.cancel()
+            await asyncio.gather(self._reaping, return_exceptions=True)
         await self._sessions.close()
         if self._producer is not None:
             await self._producer.stop()
 
     # --- send ---
 
-    async def _send(self, request: web.Request) -> web.Response:
+    async def send(self, request: web.Request) -> web.Response:
+        """Store what the body has. Raises ApiProblem, ClientError."""
         topic = request.match_info["topic"]
         body = await body_of(request, BODY_BYTES_MAX)
         if request.content_type == "application/json":
@@ -98,7 +88,8 @@ class Messages:
 
     # --- receive ---
 
-    async def _receive(self, request: web.Request) -> web.StreamResponse:
+    async def receive(self, request: web.Request) -> web.StreamResponse:
+        """The next messages of a group. Raises ApiProblem, ClientError."""
         if not allowed(request, writing=True):
             return unauthorized(request)
         topic, given = request.match_info["topic"], query_of(request)
@@ -116,6 +107,8 @@ class Messages:
             raise ApiProblem(
                 503, f"{ASKING_MAX} requests wait for messages", "ask again in a second"
             )
+        if self._reaping is None:
+            self._reaping = asyncio.create_task(self._sessions.run(), name="http sessions")
         self._asking += 1
         try:
             session = await self._sessions.of(
@@ -132,7 +125,8 @@ class Messages:
 
     # --- acknowledge ---
 
-    async def _acknowledge(self, request: web.Request) -> web.Response:
+    async def acknowledge(self, request: web.Request) -> web.Response:
+        """Messages that are done. Raises ApiProblem, ClientError."""
         topic, given = request.match_info["topic"], query_of(request)
         group = _group(given)
         receipts: Any = (await object_of(request)).get("receipts")
