@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tandemmq.cluster.client import ClientConfig, Credentials
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.httpport import Room
 from tandemmq.cluster.nameserver import NameServerConfig
 from tandemmq.cluster.remoting.encryption import Encryption
-from tandemmq.console.room import room
+from tandemmq.console.paths import LateConsole
+from tandemmq.plane.hosts import own_address
 
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+if TYPE_CHECKING:
+    from tandemmq.console.room import Console
 
 
 def room_of(config: NameServerConfig) -> Room:
     """The console of the cluster whose name server has these settings.
 
-    Where access control is on, it signs with the access key of the environment (TANDEM_ACCESS_KEY, TANDEM_SECRET_KEY).
-    Raises ConfigError, TlsUnusable.
+    It asks httpNamesrvAddr where that is set, else this name server; with the access key of the environment
+    (TANDEM_ACCESS_KEY, TANDEM_SECRET_KEY), else with what the process signs its own requests with.
     """
-    bound = config.bind_address
-    host = _EVERYWHERE.get(bound, f"[{bound}]" if ":" in bound else bound)
-    try:
-        credentials = Credentials.from_environment()
-    except ValueError as problem:
-        raise ConfigError("TANDEM_ACCESS_KEY", "", str(problem)) from problem
-    # our own name server's certificate need not name loopback: nothing is sent that it does not have already
-    tls = Encryption(config.tls).to_anybody() if config.tls.enforced else None
-    reaches = ClientConfig(f"{host}:{config.listen_port}", tls=tls, credentials=credentials)
-    reports = config.console_reports_path
-    return room(reaches, Path(reports) if reports else None)
+
+    def make(token: str) -> Console:
+        client: Any = importlib.import_module("tandemmq.cluster.client")  # loaded with the rest
+        try:
+            credentials = client.Credentials.from_environment()
+        except ValueError as problem:
+            raise ConfigError("TANDEM_ACCESS_KEY", "", str(problem)) from problem
+        keys = config.access.key_and_secret
+        if credentials is None and keys is not None:
+            credentials = client.Credentials(*keys)
+        reaches = client.ClientConfig(
+            config.http.name_servers or own_address(config.bind_address, config.listen_port),
+            tls=Encryption(config.tls).to_peers() if config.tls.speaks else None,
+            credentials=credentials,
+        )
+        reports = config.console_reports_path
+        made: Any = importlib.import_module("tandemmq.console.room").made
+        console: Console = made(reaches, token, Path(reports) if reports else None)
+        return console
+
+    return LateConsole(make).room

@@ -22,7 +22,7 @@ from typing import Final
 from aiohttp import web
 
 from tandemmq.cluster.client import ClientConfig
-from tandemmq.cluster.httpport import TOKEN, Room, allowed, open_to_all
+from tandemmq.cluster.httpport import TOKEN, Handler, Room, allowed, open_to_all
 from tandemmq.console import assets, words
 from tandemmq.console.asking.watcher import Watcher
 from tandemmq.console.desk import Desk
@@ -30,6 +30,7 @@ from tandemmq.console.markup import Html
 from tandemmq.console.pages import frame, others
 from tandemmq.console.pages.frame import Page, View
 from tandemmq.console.pages.parts import path_of
+from tandemmq.console.paths import ROUTES
 from tandemmq.console.sessions import COOKIE, LASTS_S, Session, Sessions, carries
 
 log = logging.getLogger(__name__)
@@ -57,24 +58,23 @@ STILL_HERE_S: Final = 15.0
 TOGETHER_S: Final = 0.5  # changes within this time are one event
 AGAIN_S: Final = 5.0  # after a collector failed
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 def room(config: ClientConfig, reports: Path | None = None, *, hint: str = "") -> Room:
     """The console of the cluster that `config` reaches, for a port of tandemmq.cluster.httpport.
 
     reports  a directory whose reports are linked
     hint     where an operator finds the token, in a sentence
-    Raises NoNameServer, FileNotFoundError (an installation without the console's files).
     """
-    loaded = assets.load()
 
     def furnish(app: web.Application) -> None:
-        Console(config, loaded, Sessions(app[TOKEN], secrets.token_urlsafe), reports, hint).open(
-            app
-        )
+        made(config, app[TOKEN], reports, hint=hint).open(app)
 
     return furnish
+
+
+def made(config: ClientConfig, token: str, reports: Path | None, *, hint: str = "") -> Console:
+    """A console that does not look yet. Raises FileNotFoundError (an installation without the console's files)."""
+    return Console(config, assets.load(), Sessions(token, secrets.token_urlsafe), reports, hint)
 
 
 class Console:
@@ -96,48 +96,71 @@ class Console:
             hint or "It is the httpToken of the server's settings, or what its httpTokenFile holds."
         )
         self._streams: set[asyncio.Task[object]] = set()
+        self._watching: asyncio.Task[None] | None = None
         self.watcher = Watcher(config)
         self.desk = Desk(self.watcher, reports)
 
+    def handlers(self) -> dict[str, Handler]:
+        """By their names in tandemmq.console.paths."""
+        desk, reading, acting, page = self.desk, self._reading, self._acting, self._page
+        return {
+            "root": self._root,
+            "static": self._static,
+            "events": reading(self._events),
+            "enter form": self._enter_form,
+            "enter": self._enter,
+            "leave": acting(self._leave),
+            "overview": page(desk.overview),
+            "broker": page(desk.broker),
+            "handover form": page(desk.handover_form),
+            "handover": acting(self._act(desk.handover)),
+            "topics": page(desk.topics),
+            "topic": page(desk.topic),
+            "groups": page(desk.groups),
+            "group": page(desk.group),
+            "messages": page(desk.messages),
+            "message": page(desk.message),
+            "message body": reading(desk.message_body),
+            "letter groups": page(desk.letter_groups),
+            "letters": page(desk.letters),
+            "letters again": acting(self._act(desk.send_letters_again)),
+            "timed": page(desk.timed),
+            "story": page(desk.story),
+            "reports": page(desk.reports),
+            "report": reading(self._report),
+            "done": page(desk.done),
+        }
+
     def open(self, app: web.Application) -> None:
         """Add the routes, and what runs beside them."""
-        desk, reading, acting = self.desk, self._reading, self._acting
-        app.add_routes([
-            web.get("/", self._root),
-            web.get("/console", self._root),
-            web.get("/console/static/{stamp}/{name}", self._static),
-            web.get("/console/events", reading(self._events)),
-            web.get("/console/enter", self._enter_form),
-            web.post("/console/enter", self._enter),
-            web.post("/console/leave", acting(self._leave)),
-            web.get("/console/", self._page(desk.overview)),
-            web.get("/console/brokers/{name}", self._page(desk.broker)),
-            web.get("/console/brokers/{name}/handover", self._page(desk.handover_form)),
-            web.post("/console/brokers/{name}/handover", acting(self._act(desk.handover))),
-            web.get("/console/topics", self._page(desk.topics)),
-            web.get("/console/topics/{name}", self._page(desk.topic)),
-            web.get("/console/groups", self._page(desk.groups)),
-            web.get("/console/groups/{name}", self._page(desk.group)),
-            web.get("/console/messages", self._page(desk.messages)),
-            web.get("/console/message", self._page(desk.message)),
-            web.get("/console/message/body", reading(desk.message_body)),
-            web.get("/console/letters", self._page(desk.letter_groups)),
-            web.get("/console/letters/{name}", self._page(desk.letters)),
-            web.post("/console/letters/{name}/again", acting(self._act(desk.send_letters_again))),
-            web.get("/console/timed", self._page(desk.timed)),
-            web.get("/console/story", self._page(desk.story)),
-            web.get("/console/reports", self._page(desk.reports)),
-            web.get("/console/reports/{path:.+}", reading(self._report)),
-            web.get("/console/done/{key}", self._page(desk.done)),
-        ])  # fmt: skip
+        handlers = self.handlers()
+        for method, path, name in ROUTES:
+            app.router.add_route(method, path, handlers[name])
         app.cleanup_ctx.append(self._beside)
-        app.on_shutdown.append(self._end_streams)
+        app.on_shutdown.append(self._shut_down)
 
     async def _beside(self, app: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._watch(), name="console")
+        self.start()
         yield
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await self.stop()
+
+    async def _shut_down(self, app: web.Application) -> None:
+        self.end_streams()
+
+    def start(self) -> None:
+        """Look at the cluster from now on, in the background."""
+        self._watching = asyncio.create_task(self._watch(), name="console")
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def end_streams(self) -> None:
+        """Let viewers go: their pages ask for another stream by themselves."""
+        for task in self._streams:
+            task.cancel()
 
     async def _watch(self) -> None:
         """Collect until cancelled. A bug in here must not take the name server down that the console is a guest of."""
@@ -147,10 +170,6 @@ class Console:
             except Exception:
                 log.exception("the console's collectors failed; again in seconds=%s", AGAIN_S)
             await asyncio.sleep(AGAIN_S)
-
-    async def _end_streams(self, app: web.Application) -> None:
-        for task in self._streams:
-            task.cancel()
 
     # --- who asks ---
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from aiohttp import ClientSession, CookieJar
+from aiohttp import ClientSession, CookieJar, web
 from aiohttp.test_utils import TestServer
 
 from tandemmq.cluster.client import (
@@ -23,7 +23,7 @@ from tandemmq.cluster.client import (
     ReplicaSet,
     TopicSettings,
 )
-from tandemmq.cluster.httpport import Process, application
+from tandemmq.cluster.httpport import Process, Room, application
 from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.metrics import MetricPage, MetricTable
 from tandemmq.console import assets
@@ -106,26 +106,34 @@ async def console(
     """A client with a cookie jar, the console, and its address."""
     found: list[Console] = []
 
-    def furnish(app: object) -> None:
+    def furnish(app: web.Application) -> None:
         made = Console(
             ClientConfig(f"127.0.0.1:{silent_port()}"), assets.load(),
             Sessions(TOKEN, iter(f"word-{number}" for number in range(10_000)).__next__), reports, "",
         )  # fmt: skip
         if known is not None:
             made.watcher.seen = known
-        made.open(app)  # type: ignore[arg-type]
+        made.open(app)
         found.append(made)
 
-    process = Process(
-        "console", list, dict, MetricPage([MetricTable({}, {"node_type": "console"})])
-    )
-    app = application(
-        process, HttpConfig(port=1, token=TOKEN), [furnish], reads_unasked=reads_unasked
-    )
-    async with TestServer(app) as server:
-        jar = CookieJar(unsafe=True)
-        async with ClientSession(cookie_jar=jar) as client:
-            yield client, found[0], str(server.make_url("/")).rstrip("/")
+    async with served(furnish, reads_unasked=reads_unasked) as (client, address):
+        yield client, found[0], address
+
+
+@contextlib.asynccontextmanager
+async def served(
+    room: Room, *, reads_unasked: bool = True
+) -> AsyncIterator[tuple[ClientSession, str]]:
+    """A client with a cookie jar, and the address of a port with this room."""
+    page = MetricPage([MetricTable({}, {"node_type": "console"})])
+    process = Process("console", list, dict, page)
+    config = HttpConfig(port=1, token=TOKEN)
+    app = application(process, config, [room], reads_unasked=reads_unasked)
+    async with (
+        TestServer(app) as server,
+        ClientSession(cookie_jar=CookieJar(unsafe=True)) as client,
+    ):
+        yield client, str(server.make_url("/")).rstrip("/")
 
 
 async def signed_in(client: ClientSession, address: str) -> str:

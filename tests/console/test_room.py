@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from consolekit import TOKEN, console, seen, signed_in
+from consolekit import TOKEN, console, seen, served, signed_in, silent_port
 
-from tandemmq.console import reports, room
+from tandemmq.cluster.client import ClientConfig
+from tandemmq.cluster.config import ConfigError
+from tandemmq.console import paths, reports, room
+from tandemmq.console.paths import LateConsole
 
 PLAIN = {"allow_redirects": False}
 
@@ -262,3 +267,35 @@ async def test_reports_are_served_as_pages_that_can_do_nothing(tmp_path: Path) -
                 assert answer.status in (400, 404), path
                 assert (await answer.text()).strip() != "secret"
     assert reports.read(root, "../secret.txt") is None
+
+
+async def test_a_guest_is_loaded_for_the_first_request_and_what_fails_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paths, "SETTLED_S", 3_600)
+    monkeypatch.setattr(paths, "AGAIN_S", 0)
+    asked: list[str] = []
+
+    def make(token: str) -> room.Console:
+        asked.append(token)
+        if len(asked) == 1:
+            raise ConfigError("TANDEM_ACCESS_KEY", "", "half a key")
+        return room.made(ClientConfig(f"127.0.0.1:{silent_port()}"), token, None)
+
+    async with served(LateConsole(make).room) as (client, address):
+        assert not asked
+        async with client.get(f"{address}/console/") as answer:
+            assert (answer.status, "the log says why" in await answer.text()) == (503, True)
+        for _ in range(2):
+            async with client.get(f"{address}/console/") as answer:
+                assert (answer.status, "What stands out" in await answer.text()) == (200, True)
+        assert asked == [TOKEN, TOKEN]
+
+
+def test_a_name_server_starts_without_loading_the_console() -> None:
+    wanted = "{'tandemmq.console.room', 'tandemmq.cluster.client'}"
+    script = f"import sys, tandemmq.console.guest; print(sorted({wanted} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
