@@ -27,7 +27,7 @@ REPLICAS: Final = 2
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10_911
 BROKER_STEP: Final = 10  # between the ports of two brokers
-HTTP_STEP: Final = 2  # above a broker's port: the one for audits
+HTTP_STEP: Final = 2  # above a broker's port: metrics, health, the API, and raw files for audits
 CONTROLLER_STEP: Final = 2  # above the name server's port, as in RocketMQ's examples
 CONSOLE_STEP: Final = 3  # above the name server's port: its pages for a browser
 EPHEMERAL_PORT: Final = 32_768  # from here on Linux hands ports to outgoing connections
@@ -131,7 +131,18 @@ class Layout:
         if not member.is_broker:
             return [each for each in (member.port, self.controller_port, self.console_port) if each]
         own = [member.port, member.port - 2, member.port + 1]  # the fast one, the one for slaves
-        return [*own, member.port + HTTP_STEP] if self.mode else own
+        return list(filter(None, [*own, self.http_port(member)]))
+
+    def http_port(self, member: LocalProcess) -> int:
+        """Where it serves HTTP; 0: nowhere, as in clusters of releases that had none."""
+        if not member.is_broker:
+            return self.console_port
+        return member.port + HTTP_STEP if self.mode or self.console_port else 0
+
+    def http(self, member: LocalProcess) -> str:
+        """The address of that, "" where there is none."""
+        port = self.http_port(member)
+        return f"http://{LOOPBACK}:{port}" if port else ""
 
     def pid_file(self, member: LocalProcess) -> Path:
         return self.directory / "run" / f"{member.name}.pid"
@@ -349,9 +360,9 @@ def _broker_settings(layout: Layout, member: LocalProcess) -> dict[str, object]:
             "haListenPort": member.port + 1,
             "enableControllerMode": "true",
             "controllerAddr": layout.controller,
-            "httpPort": member.port + HTTP_STEP,
-            "httpTokenFile": layout.token_file,
         }
+    if layout.http_port(member):
+        lines |= {"httpPort": layout.http_port(member), "httpTokenFile": layout.token_file}
     if layout.shape.bind != LOOPBACK:
         lines |= {"bindAddress": layout.shape.bind, "brokerIP2": LOOPBACK}
     return lines | dict(layout.shape.settings)

@@ -211,7 +211,10 @@ def to_tree(status: Status) -> dict[str, Any]:
     tree: dict[str, Any] = {
         "directory": str(layout.directory),
         "name_server": layout.name_server.address,
-        "members": plain(status.conditions),
+        "members": [
+            {**plain(each), "http": layout.http(layout.member(each.name))}
+            for each in status.conditions
+        ],
     }
     if layout.console:
         tree["console"] = layout.console

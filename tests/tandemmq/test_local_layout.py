@@ -51,6 +51,11 @@ def test_without_a_mode_there_are_two_masters_alone(tmp_path: Path, taken: Taken
     settings = read_properties(tmp_path / "broker-a.conf")
     assert (settings["brokerName"], settings["brokerId"]) == ("broker-a", "0")
     assert "enableControllerMode" not in settings
+    assert settings["httpPort"] == "10913"
+    assert settings["httpTokenFile"] == str(layout.token_file)
+    assert [layout.http(each) for each in layout.members] == [
+        "http://127.0.0.1:9879", "http://127.0.0.1:10913", "http://127.0.0.1:10923"
+    ]  # fmt: skip
     name_server = read_properties(tmp_path / "namesrv.conf")
     assert "enableControllerInNamesrv" not in name_server
     assert name_server["httpPort"] == "9879"
@@ -67,6 +72,8 @@ def test_a_cluster_of_a_release_without_a_console_stays_as_it_is(
     )
     layout = open_layout(tmp_path)
     assert (layout.console, layout.ports(layout.name_server)) == ("", [9876])
+    assert layout.http(layout.brokers[0]) == ""
+    assert layout.ports(layout.brokers[0]) == [10_911, 10_909, 10_912]
 
 
 @pytest.mark.parametrize(("mode", "role"), [("sync", "SYNC_MASTER"), ("async", "ASYNC_MASTER")])

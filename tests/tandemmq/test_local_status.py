@@ -142,7 +142,7 @@ async def test_json_has_what_the_table_has(
         "name": "broker-a-1", "address": A1, "state": "running", "pid": 102, "registered": True,
         "log": str(layout.directory / "logs" / "broker-a-1.log"), "broker_id": 2, "role": "slave",
         "epoch": 3, "end_offset": 4_900, "confirmed_offset": 4_900, "lag_bytes": 100,
-        "in_sync": True,
+        "in_sync": True, "http": "http://127.0.0.1:10923",
     }  # fmt: skip
     assert tree["groups"]["broker-b"]["out_of_sync"] == [
         {"broker_id": 2, "address": B1, "alive": True}
