@@ -144,6 +144,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = Reading(options)
         self._target: Offsets | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """For executors, which only read(): what asks the cluster stays in the driver, with its TLS context."""
+        return {"_options": self._options}
+
     def initialOffset(self) -> dict[str, dict[str, int]]:
         return offsets_tree(self._reading.start())
 

@@ -169,7 +169,7 @@ def test_hash_keys_keep_their_order_and_rows_may_name_queue_delay_and_id(
     assert all(len(queues) == 1 for queues in lanes.values())
     assert all(numbers == sorted(numbers) for numbers in seen.values())
     exact = spark.sql(
-        "select 'x' body, 'broker-a' broker, 3 queue_id, 'OWN-ID' unique_id, cast(null as bigint) delay_ms"
+        "select 'x' body, 'broker-a' broker, 3 queue_id, 'OWN-ID' unique_id, timestamp'2020-01-01' deliver_at"
     )
     exact.write.format("tandemmq").options(**write).mode("append").save()
     (found,) = topics.read(spark, topic).where("unique_id = 'OWN-ID'").collect()
