@@ -66,9 +66,10 @@ def foreign() -> set[str]:
 def test_everything_that_is_imported_is_declared_and_the_other_way_round() -> None:
     py4j_comes_with_spark, numpy_is_for_spark = {"py4j"}, {"numpy"}
     docker_comes_with_testcontainers = {"docker"}
-    extras = ("server", "audit", "testing", "testcontainers", "otel")
+    faststream_brings = {"fast_depends", "anyio"}
+    extras = ("server", "audit", "testing", "testcontainers", "otel", "faststream")
     declared = BASE.union(*(EXTRAS[each] for each in extras)) - {"tandemmq"}
-    come_along = py4j_comes_with_spark | docker_comes_with_testcontainers
+    come_along = py4j_comes_with_spark | docker_comes_with_testcontainers | faststream_brings
     assert foreign() - come_along == declared - numpy_is_for_spark
 
 

@@ -99,3 +99,13 @@ def test_every_fixture_is_in_the_page_and_the_other_way_round() -> None:
         if type(value).__name__ == "FixtureFunctionDefinition" and not name.startswith("_")
     }  # fmt: skip
     assert fixtures - {"tandem_failover_cluster"} == there
+
+
+def test_the_faststream_service_bills_its_order(cluster: TandemCluster, tmp_path: Path) -> None:
+    pytest.importorskip("faststream", reason="pip install 'tandemmq[faststream]'")
+    for topic in ("Orders", "Bills"):
+        cluster.create_topic(topic)
+    text = program("faststream.md", "service.py").replace(USUAL, cluster.namesrv)
+    (tmp_path / "service.py").write_text(text)
+    said = python("service.py", cwd=tmp_path)
+    assert said.splitlines()[-1] == "order 17: 119.00"
