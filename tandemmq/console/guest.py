@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.httpport import Room
@@ -16,6 +17,12 @@ from tandemmq.plane.hosts import own_address
 if TYPE_CHECKING:
     from tandemmq.console.room import Console
 
+#: what is large of what the console stands on: one after the other, as whoever imports holds the interpreter's lock
+_PARTS: Final = (
+    "tandemmq.cluster.client", "tandemmq.admin.messages", "tandemmq.doctor.asking", "tandemmq.console.room",
+)  # fmt: skip
+BREATH_S: Final = 0.05  # for the loop, which may have leases to renew
+
 
 def room_of(config: NameServerConfig) -> Room:
     """The console of the cluster whose name server has these settings.
@@ -25,7 +32,10 @@ def room_of(config: NameServerConfig) -> Room:
     """
 
     def make(token: str) -> Console:
-        client: Any = importlib.import_module("tandemmq.cluster.client")  # loaded with the rest
+        for name in _PARTS:
+            importlib.import_module(name)
+            time.sleep(BREATH_S)
+        client: Any = importlib.import_module("tandemmq.cluster.client")
         try:
             credentials = client.Credentials.from_environment()
         except ValueError as problem:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTLED_S: Final = 3.0  # after the port opened: brokers register in the first seconds
+SETTLED_S: Final = 5.0  # after the port opened: brokers register in the first seconds
 AGAIN_S: Final = 5.0  # after loading failed
 
 #: method, path, name of the handler in Console.handlers

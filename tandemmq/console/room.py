@@ -53,6 +53,8 @@ HEADERS: Final = {
 }
 FRAGMENT: Final = "X-Console-Fragment"
 THEME: Final = "tandem_theme"
+FORM: Final = "application/x-www-form-urlencoded"
+FORM_BYTES_MAX: Final = 64 << 10  # two hundred letters' places have a quarter of it
 STREAMS_MAX: Final = 64
 STILL_HERE_S: Final = 15.0
 TOGETHER_S: Final = 0.5  # changes within this time are one event
@@ -209,6 +211,8 @@ class Console:
                     others.problem("Not signed in", "Sign in first: acting needs the token."),
                     403,
                 )
+            if refused := self._unread(request):
+                return refused
             form = await request.post()
             word = form.get("word", "")
             if not isinstance(word, str) or not carries(session, word):
@@ -219,6 +223,18 @@ class Console:
             return await handler(request)
 
         return open_to_all(guarded)
+
+    def _unread(self, request: web.Request) -> web.Response | None:
+        """The answer to what is no form of ours: uploads, and what is large; nothing of it is read."""
+        size = request.content_length
+        if request.content_type == FORM and size is not None and size <= FORM_BYTES_MAX:
+            return None
+        page = others.problem(
+            "Not done", f"A form has at most {FORM_BYTES_MAX} bytes and no files."
+        )
+        answer = self._shown(request, page, 413)
+        answer.force_close()
+        return answer
 
     # --- answers ---
 
@@ -320,6 +336,8 @@ class Console:
 
     @open_to_all
     async def _enter(self, request: web.Request) -> web.StreamResponse:
+        if refused := self._unread(request):
+            return refused
         form = await request.post()
         shown, then = str(form.get("token", "")), _inside(str(form.get("next", "")))
         now_s = time.monotonic()

@@ -106,6 +106,20 @@ async def test_a_wrong_token_is_refused_in_words_and_guessing_is_slow() -> None:
             assert (answer.status, "Too many wrong tokens" in await answer.text()) == (429, True)
 
 
+async def test_uploads_and_large_forms_are_not_even_read() -> None:
+    async with console(seen()) as (client, _, address):
+        for data in (
+            b"token=" + b"x" * 70_000,
+            b'--x\r\nContent-Disposition: form-data; name="token"\r\n\r\nx',
+        ):
+            kind = "multipart/form-data; boundary=x" if data[:1] == b"-" else room.FORM
+            headers = {"Content-Type": kind}
+            async with client.post(
+                f"{address}/console/enter", data=data, headers=headers
+            ) as answer:
+                assert (answer.status, "no files" in await answer.text()) == (413, True)
+
+
 async def test_the_cookie_is_for_this_site_and_no_script() -> None:
     async with console(seen()) as (client, _, address):
         form = {"token": TOKEN, "next": "/console/story"}
