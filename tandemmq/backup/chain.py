@@ -156,7 +156,7 @@ def chain_of(
         if name not in chains:
             raise NoBackup(f"there is no chain {name}; there is {', '.join(sorted(chains))}")
         return list(chains[name])
-    ordered = sorted(chains.values(), key=lambda chain: chain[0].began_ms)
+    ordered = [chains[each] for each in sorted(chains)]  # they are called by when they began
     if not ordered:
         raise NoBackup("there is no whole backup")
     if until_ms is not None:

@@ -66,7 +66,8 @@ def take(
         _remove_leftover(place, shelf, everything=alone)
         last = None if full else shelf.newest()
         why = "asked for with --full" if full else _decided(source, last)
-        run = _Run(source, place, began_ms, last if not why else None)
+        chain = chain_name(began_ms, max([*shelf.chains, *shelf.damaged], default=""))
+        run = _Run(source, place, began_ms, chain, last if not why else None)
         return Taken(run.copy(watched), why)
 
 
@@ -96,9 +97,12 @@ def _remove_leftover(place: Place, shelf: Shelf, *, everything: bool) -> None:
 class _Run:
     """The copy of one increment."""
 
-    def __init__(self, source: Source, place: Place, began_ms: int, last: Manifest | None) -> None:
+    def __init__(
+        self, source: Source, place: Place, began_ms: int, chain: str, last: Manifest | None
+    ) -> None:
+        """chain: what a new one is called. last: what is continued, None for a new chain"""
         self._source, self._place, self._last, self._began_ms = source, place, last, began_ms
-        self._chain = last.chain if last is not None else _chain_name(began_ms)
+        self._chain = last.chain if last is not None else chain
         self._number = last.number + 1 if last is not None else 1
         self._directory = f"{self._number:08d}-{secrets.token_hex(4)}"
         self._tail = b""  # the last bytes that were copied
@@ -193,6 +197,12 @@ class _Run:
             ) from None
 
 
-def _chain_name(began_ms: int) -> str:
-    moment = datetime.datetime.fromtimestamp(began_ms / 1000, datetime.UTC)
+def chain_name(began_ms: int, newest: str) -> str:
+    """What a chain is called that begins now, behind `newest` by name also where this machine's clock is behind."""
+    if newest:
+        latest = datetime.datetime.strptime(newest[:15], "%Y%m%dT%H%M%S").replace(
+            tzinfo=datetime.UTC
+        )
+        began_ms = max(began_ms, int(latest.timestamp()) * 1000 + int(newest[15:18]) + 1)
+    moment = datetime.datetime.fromtimestamp(began_ms // 1000, datetime.UTC)
     return f"{moment:%Y%m%dT%H%M%S}{began_ms % 1000:03d}Z-{secrets.token_hex(2)}"

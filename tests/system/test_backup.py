@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from audited_group import HttpBroker
 from command_line import Done, run
 from inbox import Inbox
 from numbered_load import Load
+from raw_wire import SEND, Wire, json_frame, send_ext
 
 from tandemmq import (
     Message,
@@ -271,3 +274,29 @@ def test_wrong_tokens_brokers_that_are_gone_and_unknown_groups_are_told_in_a_lin
         assert done.code == code, done
         assert said in done.err and "Traceback" not in done.err, done.err
     assert not list(tmp_path.rglob("*.log")) and not (tmp_path / "s").exists()
+
+
+def test_a_broker_that_dies_while_it_is_copied_adds_nothing_and_the_next_run_does(
+    tmp_path: Path,
+) -> None:
+    slow = {"httpBytesPerSecondMax": 300_000, "mappedFileSizeCommitLog": 4 << 20}
+    broker = HttpBroker(tmp_path / "broker", "", settings=slow)
+    to = ("--to", tmp_path / "backup", "--token-file", broker.token_file)
+    with broker:
+        broker.start()
+        with Wire(broker.address) as wire:
+            for number in range(20):
+                sent = wire.request(
+                    json_frame(SEND, send_ext("Slow"), bytes(50_000), opaque=number)
+                )
+                assert sent.code == 0
+        with ThreadPoolExecutor(1) as pool:
+            copying = pool.submit(run, "backup", "run", broker.url, *to)
+            wait_until(lambda: list((tmp_path / "backup").rglob("*.log")), 20, "it copies")
+            broker.kill()
+            done = copying.result(60)
+        assert done.code == 4 and "Nothing was added" in done.err, done
+        assert run("backup", "list", tmp_path / "backup").code == 12
+        broker.start()
+        assert run("backup", "run", broker.url, *to).code == 0
+        assert run("backup", "verify", tmp_path / "backup", "--records").code == 0

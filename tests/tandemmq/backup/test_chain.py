@@ -15,6 +15,7 @@ from tandemmq.backup.chain import (
     decide,
     increments_for,
 )
+from tandemmq.backup.copying import chain_name
 from tandemmq.backup.errors import BackupDamaged, NoBackup
 from tandemmq.backup.manifest import (
     Layout,
@@ -142,13 +143,13 @@ def test_an_increment_that_was_exchanged_or_leaves_a_gap_is_told() -> None:
 def test_the_chain_of_a_moment_is_the_first_that_was_still_written_then() -> None:
     old = [made(1, chain="old", began_ms=10), made(2, chain="old", began_ms=20)]
     new = [made(1, chain="new", began_ms=30), made(2, chain="new", began_ms=40)]
-    chains = {"new": new, "old": old}
+    chains = {"2-new": new, "1-old": old}
     assert chain_of(chains) == new
     assert chain_of(chains, until_ms=15) == old
     assert chain_of(chains, until_ms=25) == new
     assert chain_of(chains, until_ms=99) == new
-    assert chain_of(chains, "old", until_ms=99) == old
-    with pytest.raises(NoBackup, match="no chain lost; there is new, old"):
+    assert chain_of(chains, "1-old", until_ms=99) == old
+    with pytest.raises(NoBackup, match="no chain lost; there is 1-old, 2-new"):
         chain_of(chains, "lost")
     with pytest.raises(NoBackup):
         chain_of({})
@@ -165,3 +166,11 @@ def test_tables_of_a_point_are_those_of_the_increments_around_it() -> None:
     for offset in (9, 301):
         with pytest.raises(NoBackup, match="not in chain one"):
             increments_for(chain, offset)
+
+
+def test_a_chain_comes_behind_the_newest_by_name_whatever_the_clock_says() -> None:
+    first = chain_name(1_700_000_000_999, "")
+    assert first.startswith("20231114T221320999Z-")
+    for began_ms in (5, 1_700_000_000_999, 1_700_000_001_000):
+        assert chain_name(began_ms, first).startswith("20231114T221321000Z-")
+    assert chain_name(1_700_000_005_000, first) > first
