@@ -14,7 +14,7 @@ LATENCY_BOUNDS_US: Final = (
 
 
 class Histogram:
-    """Counts of values by size. Written by one thread; a reader beside it may see a sum of one addition before.
+    """Counts of values by size. For one thread.
 
     bounds  upper ends of the buckets, inclusive, ascending; one more bucket takes what is larger
     counts  of each bucket by itself; sum: of all values

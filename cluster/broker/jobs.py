@@ -105,19 +105,21 @@ class LogFlush:
     async def _flush(self, pages_min: int) -> None:
         async with self._turn:
             try:
-                await asyncio.to_thread(self._timed_flush, pages_min)
+                took_us = await asyncio.to_thread(self._timed_flush, pages_min)
             except OSError as problem:  # no descriptor to be had: nothing was tried, nobody is told
                 self.put_off += 1
                 log.warning("log not flushed, trying again why=%s", problem)
                 await asyncio.sleep(FLUSH_RETRY_S)
                 return
+            if took_us >= 0:
+                self._acks.latencies.flush.add(took_us)
             self._told = self._store.flushed
             self._on_flushed(self._told)
 
-    def _timed_flush(self, pages_min: int) -> None:
+    def _timed_flush(self, pages_min: int) -> int:
+        """Flush; how many us it took, -1 where there was nothing to do."""
         flushed, began_us = self._store.flushed, now_us()
-        if self._store.flush_log(pages_min) > flushed:
-            self._acks.latencies.flush.add(now_us() - began_us)
+        return now_us() - began_us if self._store.flush_log(pages_min) > flushed else -1
 
 
 class AckExpiry:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tandemmq.cluster.broker.watching.latencies import Latencies, now_us
+from tandemmq.cluster.broker.watching.latencies import Latencies, Timed
 from tandemmq.cluster.logs import OncePer, once_per
 from tandemmq.cluster.remoting.codes import ResponseCode
 from tandemmq.cluster.remoting.command import Command
@@ -99,14 +99,6 @@ Chunk = tuple[Connection, bytes, Safety]
 """Encoded answers for one connection, and the safety that stands in them."""
 
 
-class Times(NamedTuple):
-    """When a commit's first bytes came in, and when it was written, by now_us(); how many messages it has."""
-
-    since_us: int
-    committed_us: int
-    messages: int
-
-
 class _Held(msgspec.Struct):
     """What waits for the same end of the log."""
 
@@ -114,7 +106,7 @@ class _Held(msgspec.Struct):
     chunks: list[Chunk]
     size: int
     since_ms: int
-    times: Times
+    timed: Timed | None
     code: ResponseCode = ResponseCode.SUCCESS
 
 
@@ -198,14 +190,14 @@ class Acks:
 
     def hold(
         self, end: int, connection: Connection, answer: bytes | Command, said: Safety = UNKNOWN,
-        lost: ResponseCode | None = None,
+        lost: ResponseCode | None = None, timed: Timed | None = None,
     ) -> None:  # fmt: skip
         """Keep an answer, or a chunk's encoded answers, until the log is safe up to `end`.
 
         said   the safety that stands in them; they leave with the true one
         """
         answers = answer.encode() if isinstance(answer, Command) else answer
-        self.hold_all(end, [(connection, answers, said)], len(answers), lost)
+        self.hold_all(end, [(connection, answers, said)], len(answers), lost, timed)
 
     def hold_all(
         self,
@@ -213,16 +205,15 @@ class Acks:
         chunks: list[Chunk],
         size: int,
         lost: ResponseCode | None = None,
-        times: Times | None = None,
+        timed: Timed | None = None,
     ) -> None:
         """As hold(), for the answers of everything that one commit made part of the log.
 
         size   of all of them, in bytes
         lost   the code that they get because there is no slave to wait for
-        times  of the commit; without them one message, which came in just now
+        timed  where this commit is one that is timed
         """
-        times = times or Times(now := now_us(), now, 1)
-        held = _Held(end, chunks, size, self._clock.monotonic_ms(), times)
+        held = _Held(end, chunks, size, self._clock.monotonic_ms(), timed)
         if lost is None:
             assert not self._held or end >= self._held[-1].end, "answers out of log order"
             self._held.append(held)
@@ -231,6 +222,8 @@ class Acks:
             self._for_disk.append(held)
         else:
             self._leave(held, Overdue(lost, copies=1, durable=0))
+            if timed is not None:
+                self.latencies.answered(timed)
             return
         self.held_bytes += size
 
@@ -322,10 +315,10 @@ class Acks:
         held, by_ms = self.waited
         waited_ms = self._clock.monotonic_ms() - first.since_ms
         self.waited = held + first.size, by_ms + first.size * waited_ms
-        latencies, (since_us, committed_us, messages) = self.latencies, first.times
-        left_us = now_us()
-        latencies.send.add(left_us - since_us, messages)
-        (latencies.held if waiting is self._held else latencies.on_disk).add(left_us - committed_us)
+        if first.timed is not None:
+            latencies = self.latencies
+            waits = latencies.held if waiting is self._held else latencies.on_disk
+            latencies.answered(first.timed, waits)
         return first
 
     def _leave(self, held: _Held, overdue: Overdue) -> int:

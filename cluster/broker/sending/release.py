@@ -6,10 +6,11 @@ Whether an acknowledged message survives rests on this order, so it is spelled o
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
-from tandemmq.cluster.broker.sending.acks import Acks, Chunk, Times
+from tandemmq.cluster.broker.sending.acks import Acks, Chunk
 from tandemmq.cluster.broker.standing.standing import Standing
-from tandemmq.cluster.broker.watching.latencies import now_us
+from tandemmq.cluster.broker.watching.latencies import Pace, Timed
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 from tandemmq.storage import BatchPlaced, Draft, MessageStore, Placed
@@ -46,13 +47,18 @@ class Release:
         self._flush = flush
         self._later = later
         self._is_due = False
-        self._since_us = 0  # when what is staged began to come in
+        self._pace = Pace()
+        self._untimed = 1  # commits until one is timed
+        self._since_ns = 0  # when that one began to come in, 0 for the others
+        self._counted = 0  # messages up to the last timed one
 
     def due(self) -> None:
         """Something was staged, or put: now() is called soon."""
         if not self._is_due:
             self._is_due = True
-            self._since_us = now_us()
+            self._untimed -= 1
+            if self._untimed <= 0:
+                self._since_ns = perf_counter_ns()
             self._later(self.now)
 
     def now(self) -> None:
@@ -71,23 +77,37 @@ class Release:
         if self.staged:
             chunks = [chunk for chunk in self.staged if chunk[1]]  # others are one-way
             self.staged.clear()  # the send path keeps this list
-            latencies, stats = self._latencies, self._store.stats
-            stored, began_us = stats.appended_messages, now_us()
-            self._store.commit()
-            committed_us, stored = now_us(), stats.appended_messages - stored
-            latencies.commit.add(committed_us - began_us)
+            timed = self._commit()
             if not self.holds:
                 for connection, answers, _ in chunks:
                     connection.write_now(answers)
-                latencies.send.add(now_us() - self._since_us, stored)
+                if timed is not None:
+                    self._latencies.answered(timed)
             elif chunks:
                 size = sum([len(answers) for _, answers, _ in chunks])
-                times = Times(self._since_us, committed_us, stored)
-                self.acks.hold_all(self._store.end, chunks, size, lost, times)
+                self.acks.hold_all(self._store.end, chunks, size, lost, timed)
         self._standing.ship()
         self._flush()
         if lost is not None or not self.holds:
             self._wake()
+
+    def _commit(self) -> Timed | None:
+        if not self._since_ns:
+            self._store.commit()
+            return None
+        began_ns = perf_counter_ns()
+        self._store.commit()
+        timed = self._timed(perf_counter_ns())
+        self._latencies.commit.add((timed.committed_ns - began_ns) // 1_000, timed.commits)
+        return timed
+
+    def _timed(self, committed_ns: int) -> Timed:
+        """What is timed, and stands for what came since the one before."""
+        messages = self._store.stats.appended_messages
+        timed = Timed(self._since_ns, committed_ns, messages - self._counted, self._pace.every)
+        self._pace.timed(self._since_ns)
+        self._counted, self._untimed, self._since_ns = messages, self._pace.every, 0
+        return timed
 
     def flushed(self, end: int) -> None:
         """The disk has the log up to `end`."""
@@ -121,4 +141,5 @@ class Release:
 
     def hold(self, end: int, connection: Connection, answer: Command) -> None:
         """The answer to what was put up to `end`, in the same callback of the loop."""
-        self.acks.hold(end, connection, answer, lost=self._standing.lost())
+        timed = self._timed(perf_counter_ns()) if self._since_ns else None
+        self.acks.hold(end, connection, answer, lost=self._standing.lost(), timed=timed)

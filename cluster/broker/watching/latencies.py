@@ -1,11 +1,11 @@
-"""How long the steps of messages and requests take: histograms that are added to once per commit, flush or request."""
+"""How long the steps of messages and requests take: histograms that are added to per commit, flush or request."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tandemmq.cluster.histogram import Histogram
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
@@ -25,6 +25,9 @@ _TIMED_THEMSELVES: Final = frozenset(
 )
 #: answers that RocketMQ's metrics call oneway have none; the others are one of these
 _SUCCEEDED: Final = frozenset({ResponseCode.SUCCESS})
+EVERY_MAX: Final = 64  # commits of which one is timed, under load
+CLOSE_NS: Final = 2_000_000  # timed ones that follow so soon are too many
+FAR_NS: Final = 10_000_000  # and so late too few
 _REPLICAS_MAX: Final = 64  # of which round trips are kept; a group has a few
 
 
@@ -33,13 +36,48 @@ def now_us() -> int:
     return perf_counter_ns() // 1_000
 
 
+class Timed(NamedTuple):
+    """A commit that is timed, and stands for those since the timed one before.
+
+    since_ns      when its first bytes came in; committed_ns: when it was in the log's file; by perf_counter_ns
+    messages      of all of them; commits: how many they are
+    """
+
+    since_ns: int
+    committed_ns: int
+    messages: int
+    commits: int
+
+
+class Pace:
+    """Which commits are timed: each of few, one in EVERY_MAX of many, so that timing never shows.
+
+    every   how many until the next one
+    """
+
+    __slots__ = ("_last_ns", "every")
+
+    def __init__(self) -> None:
+        self.every = 1
+        self._last_ns = 0
+
+    def timed(self, now_ns: int) -> None:
+        """One is timed now: sooner again when they are few."""
+        gap_ns = now_ns - self._last_ns
+        self._last_ns = now_ns
+        if gap_ns < CLOSE_NS:
+            self.every = min(self.every * 2, EVERY_MAX)
+        elif gap_ns > FAR_NS:
+            self.every = 1
+
+
 class Latencies:
     """Of one broker. Durations are in microseconds of perf_counter: they decide nothing.
 
-    send        from a commit's first bytes to its answers, once for each of its messages
+    send        from a commit's first bytes to its answers, by message
     held        how long answers of commits waited for what this mode waits for, on_disk: for our own disk alone
     commit, flush, pull   see the rows tandem_commit_seconds and so on
-    round_trips by slave
+    round_trips  by slave
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -52,6 +90,13 @@ class Latencies:
         self.pull = Histogram()
         self.round_trips: dict[str, Histogram] = {}
         self._requests: dict[tuple[int, int], Histogram] = {}
+
+    def answered(self, timed: Timed, waits: Histogram | None = None) -> None:
+        """A commit's answers leave; waits: of what they were held for."""
+        now_ns = perf_counter_ns()
+        self.send.add((now_ns - timed.since_ns) // 1_000, timed.messages)
+        if waits is not None:
+            waits.add((now_ns - timed.committed_ns) // 1_000, timed.commits)
 
     def round_trip(self, slave: str, took_us: int) -> None:
         """A slave reported what it was sent so long ago."""
