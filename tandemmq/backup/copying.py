@@ -115,15 +115,18 @@ class _Run:
             return manifest
         except BaseException as problem:
             with contextlib.suppress(OSError):  # the next run removes it
-                self._place.remove(self._path())
+                self._place.remove(self._path() if self._last is not None else self._chain_path())
             if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise BackupError(
                     f"{self._place.name} is full ({problem.strerror}): free space there; nothing was added"
                 ) from problem
             raise
 
+    def _chain_path(self) -> str:
+        return f"{self._source.group}/{self._chain}"
+
     def _path(self, file: str = "") -> str:
-        path = f"{self._source.group}/{self._chain}/{self._directory}"
+        path = f"{self._chain_path()}/{self._directory}"
         return f"{path}/{file}" if file else path
 
     def _copied(self, watched: Callable[[int], Report]) -> Manifest:
@@ -187,7 +190,7 @@ class _Run:
                 )
 
     def _publish(self, manifest: Manifest) -> None:
-        path = f"{manifest.group}/{manifest.chain}/{manifest.number:08d}.json"
+        path = f"{self._chain_path()}/{manifest.number:08d}.json"
         try:
             self._place.publish(path, encode(manifest))
         except FileExistsError:

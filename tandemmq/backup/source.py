@@ -110,8 +110,12 @@ class Source:
         at = start
         while at < end:
             view = memoryview(buffer)[: min(len(buffer), end - at)]
-            count = self._replica.log.read_into(segment, at, view)
-            if count < len(view):
+            count = 0
+            for _ in range(2):  # an answer that breaks off looks like a file that ends: ask again
+                count += self._replica.log.read_into(segment, at + count, view[count:])
+                if count == len(view):
+                    break
+            else:
                 raise SourceBroken(
                     f"{self.name} has no bytes at {at + count} any more: its log was cut, or retention took"
                     f" {segment_name(segment)}. Nothing was added; run this again"

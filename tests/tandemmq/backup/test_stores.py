@@ -353,7 +353,8 @@ def test_a_full_target_is_told_and_nothing_is_left_there(
     with pytest.raises(BackupError, match=r"is full .*nothing was added"):
         back_up(store, FullPlace(tmp_path / "backup", files))
     shelf = read_shelf(place, GROUP)
-    assert shelf.chains == {} and not list((tmp_path / "backup").rglob("*.log"))
+    assert (shelf.chains, shelf.leftover) == ({}, [])
+    assert not list((tmp_path / "backup").rglob("*.log"))
 
 
 def test_a_disk_too_small_for_the_store_is_told_before_anything_is_written(
