@@ -8,7 +8,6 @@ from typing import Final
 from tandemmq.cluster.controller.server import Controller
 from tandemmq.cluster.metrics import MetricTable, Reader
 from tandemmq.replication.evidence import GroupEvidence
-from tandemmq.replication.group import NOBODY
 
 Series = Iterator[tuple[tuple[str, ...], float]]
 _NO_LABELS: Final = ()
@@ -64,7 +63,7 @@ class Measures:
 
     def _masters(self) -> Series:
         for labels, group in self._groups():
-            yield labels, group.record.master != NOBODY and not group.record.electing_from
+            yield labels, self._controller.led(group)
 
     def _replicas(self) -> Series:
         for labels, group in self._groups():

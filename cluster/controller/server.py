@@ -33,6 +33,7 @@ from tandemmq.replication import election as e
 from tandemmq.replication.credence import at_home
 from tandemmq.replication.door import is_within, networks
 from tandemmq.replication.evidence import GroupEvidence
+from tandemmq.replication.group import NOBODY
 from tandemmq.replication.registered import host_of, is_local
 from tandemmq.storage import Clock, jsonfile
 
@@ -447,6 +448,13 @@ class Controller:
         now_ms = self._clock.monotonic_ms()
         alive = self.reign.core.judge.alive
         return sum(alive(group, each, now_ms) for each in group.record.members)
+
+    def led(self, group: GroupEvidence) -> bool:
+        """Whether a group has a master that is alive, for metrics: the record keeps a dead one."""
+        record = group.record
+        if self.reign is None or record.master == NOBODY or record.electing_from:
+            return False
+        return self.reign.core.judge.alive(group, record.master, self._clock.monotonic_ms())
 
     # --- leading ---
 

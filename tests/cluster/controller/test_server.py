@@ -263,7 +263,7 @@ async def test_elections_and_their_kinds_are_counted_and_shown() -> None:
         for line in (
             "tandem_controller_leading 1.0",
             'tandem_controller_epoch{broker="a"} 1.0',
-            'tandem_controller_masters{broker="a"} 1.0',
+            'tandem_controller_masters{broker="a"} 0.0',  # it is gone, whatever the record says
             'tandem_controller_replicas_alive{broker="a"} 1.0',
             'tandem_controller_in_sync_replicas{broker="a"} 1.0',
             'tandem_controller_elections_total{broker="a"} 1.0',
