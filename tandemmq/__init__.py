@@ -7,6 +7,8 @@
 
 The names are those of tandemmq.cluster.client, which lists them, and come from there when first asked for: `tandem
 broker` starts without them.
+
+PYTEST_DONT_REWRITE: for pytest this distribution is a plug-in, whose assertions it would rewrite. Ours are no tests.
 """
 
 from __future__ import annotations

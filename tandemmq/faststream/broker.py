@@ -176,7 +176,7 @@ class TandemBroker(TandemRegistrator, BrokerUsecase[Incoming, Producer, TandemBr
         self, message: Any = None, topic: str = "", *, tag: str | None = None, timeout: float = 3.0,
         headers: dict[str, Any] | None = None, correlation_id: str | None = None,
     ) -> Any:  # fmt: skip
-        """The reply of whoever consumes it. Raises NoReply after so many seconds."""
+        """The reply of whoever consumes it. Raises TimeoutError after so many seconds."""
         cmd = TandemPublishCommand(
             message, topic=topic, how=How(tag=tag), headers=headers, timeout=timeout,
             correlation_id=correlation_id or self.config.id_generator(), _publish_type=PublishType.REQUEST,

@@ -14,8 +14,12 @@ GROUP = "faststream"  # in front of the group of a subscriber that names none
 
 @dataclass(kw_only=True)
 class TandemBrokerConfig(BrokerConfig):
-    """group: of subscribers without one of their own; client: how the cluster is reached, once connected."""
+    """group: of subscribers without one of their own; client: how the cluster is reached, once connected.
+
+    handed_over  by the test broker: subscribers join no group
+    """
 
     group: str = GROUP
     client: ClientConfig | None = field(default=None, repr=False)
     consumer_options: dict[str, Any] = field(default_factory=dict)
+    handed_over: bool = field(default=False, repr=False)

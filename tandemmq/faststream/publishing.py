@@ -19,7 +19,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as SchemaMessage
 from faststream.specification.schema import Operation, PublisherSpec
 
-from tandemmq.cluster.client import Message, Producer, Reply, SendResult
+from tandemmq.cluster.client import Message, NoReply, Producer, Reply, SendResult
 from tandemmq.faststream.config import TandemBrokerConfig
 from tandemmq.faststream.messages import Incoming, Parser, outgoing
 
@@ -156,12 +156,15 @@ class TandemProducer(ProducerProto[TandemPublishCommand]):
         return await self._connected().send_batch(messages) if messages else None
 
     async def request(self, cmd: TandemPublishCommand) -> Incoming:
-        """The reply. Raises NoReply."""
+        """The reply. Raises TimeoutError where none comes in time."""
         message = await self.message(cmd, cmd.body)
-        timeout_ms = round((cmd.timeout or REQUEST_S) * 1000)
-        reply = await self._connected().request(
-            message, ordering_key=cmd.how.ordering_key, timeout_ms=timeout_ms
-        )
+        timeout_ms = max(1, round((cmd.timeout or REQUEST_S) * 1000))
+        try:
+            reply = await self._connected().request(
+                message, ordering_key=cmd.how.ordering_key, timeout_ms=timeout_ms
+            )
+        except NoReply as problem:  # what FastStream's brokers raise
+            raise TimeoutError(str(problem)) from problem
         return replied(reply, cmd.destination)
 
 
@@ -295,7 +298,7 @@ class TandemPublisherUsecase(PublisherUsecase):
         self, message: Any, topic: str = "", *, headers: dict[str, Any] | None = None,
         correlation_id: str | None = None, timeout: float | None = REQUEST_S,
     ) -> Any:  # fmt: skip
-        """The reply of a consumer. Raises NoReply."""
+        """The reply of a consumer. Raises TimeoutError where none comes in time."""
         cmd = TandemPublishCommand(
             message, topic=topic or self.topic, how=self.how, headers=self.headers | (headers or {}),
             correlation_id=correlation_id or self._outer_config.id_generator(), timeout=timeout,

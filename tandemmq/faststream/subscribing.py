@@ -140,7 +140,7 @@ class TandemSubscriber(SubscriberUsecase[Incoming]):
         """Join the group, where there is a handler."""
         await super().start()
         self._post_start()
-        if not self.calls or self._consumer is not None:
+        if not self.calls or self._consumer is not None or self._outer_config.handed_over:
             return
         wants = self.wants
         listener = {"on_batch": self._many} if wants.batch else {"on_message": self._one}

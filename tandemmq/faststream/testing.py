@@ -49,14 +49,19 @@ class TestTandemBroker(TestBroker[TandemBroker, EnterType], broker=TandemBroker)
 
     @contextmanager
     def _patch_producer(self, broker: TandemBroker) -> Generator[None, None, None]:
-        with change_producer(broker.config.broker_config, _Hands(broker, self.brokers)):
-            yield
+        config = broker.config.broker_config
+        config.handed_over = True
+        try:
+            with change_producer(config, HandOver(broker, self.brokers)):
+                yield
+        finally:
+            config.handed_over = False
 
     async def _fake_connect(self, broker: TandemBroker, *args: Any, **kwargs: Any) -> Any:
         return MagicMock()
 
 
-class _Hands(TandemProducer):
+class HandOver(TandemProducer):
     """Hands over what is published."""
 
     def __init__(self, broker: TandemBroker, brokers: Sequence[TandemBroker]) -> None:

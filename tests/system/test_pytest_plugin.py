@@ -176,6 +176,27 @@ def test_the_plugin_defines_fixtures_and_nothing_else() -> None:
     assert not [name for name in vars(plugin) if name.startswith("pytest_")]
 
 
+def test_our_modules_are_imported_as_they_are(tmp_path: Path) -> None:
+    """Installed from a wheel: pytest would rewrite the assertions of all of them, and complain of those it knows."""
+    installed = tmp_path / "site" / "tandemmq-9.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: tandemmq\nVersion: 9\n")
+    (installed / "entry_points.txt").write_text(f"[pytest11]\ntandemmq = {PLUGIN}\n")
+    (installed / "RECORD").write_text("tandemmq/__init__.py,,\ntandemmq/testing/plugin.py,,\n")
+    (tmp_path / "test_it.py").write_text(
+        "import sys, tandemmq.testing.cluster, tandemmq.cluster.client\n"
+        "def test_it():\n"
+        "    kinds = {type(m.__loader__).__name__ for n, m in sys.modules.items() if n.startswith('tandemmq.c')}\n"
+        "    assert kinds and 'AssertionRewritingHook' not in kinds, kinds\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, tandemmq, pytest; sys.exit(pytest.main(['-q', '-W', 'error::pytest.PytestAssertRewriteWarning']))"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, **python_env(), "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_pytest_finds_it_where_the_package_is_installed() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (named,) = settings["project"]["entry-points"]["pytest11"].values()
