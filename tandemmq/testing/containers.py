@@ -98,7 +98,7 @@ class TandemContainer(DockerContainer):
         try:
             self._wait()
         except BaseException:
-            self.stop()
+            self._discard()
             raise
         return self
 

@@ -189,8 +189,12 @@ def test_our_modules_are_imported_as_they_are(tmp_path: Path) -> None:
         "    kinds = {type(m.__loader__).__name__ for n, m in sys.modules.items() if n.startswith('tandemmq.c')}\n"
         "    assert kinds and 'AssertionRewritingHook' not in kinds, kinds\n"
     )
+    run_here = (
+        "import sys, tandemmq, pytest\n"
+        "sys.exit(pytest.main(['-q', '-W', 'error::pytest.PytestAssertRewriteWarning']))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, tandemmq, pytest; sys.exit(pytest.main(['-q', '-W', 'error::pytest.PytestAssertRewriteWarning']))"],
+        [sys.executable, "-c", run_here],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100,
         env={**os.environ, **python_env(), "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{ROOT}"},
     )  # fmt: skip
