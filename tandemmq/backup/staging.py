@@ -22,7 +22,8 @@ _LAST: Final = "commitlog"  # without it nothing looks like a store
 def refuse_what_is_there(into: Path) -> None:
     """Raises BackupError unless `into` is an empty directory, or nothing."""
     if into.is_dir() and not into.is_symlink():
-        if found := sorted(os.listdir(into)):
+        known = {_staged_name(into), "lost+found"} if os.path.ismount(into) else set()
+        if found := sorted(set(os.listdir(into)) - known):
             raise BackupError(
                 f"{into} is not empty ({', '.join(found[:3])}): a store is restored into an empty directory,"
                 " so name another or move this one away"
@@ -31,12 +32,16 @@ def refuse_what_is_there(into: Path) -> None:
         raise BackupError(f"{into} is not a directory")
 
 
+def _staged_name(into: Path) -> str:
+    return f".{into.name}.restoring"
+
+
 @contextlib.contextmanager
 def staging(into: Path) -> Iterator[Path]:
     """A directory on the same file system: beside the target, in it where it is a mount point."""
     within = into.is_dir() and os.path.ismount(into)
     make_directory(into.parent)
-    staged = (into if within else into.parent) / f".{into.name}.restoring"
+    staged = (into if within else into.parent) / _staged_name(into)
     staged.mkdir(exist_ok=True)
     descriptor = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -426,6 +426,9 @@ def test_into_a_mount_point_the_log_comes_last(
     volume = tmp_path / "volume"
     volume.mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == volume)
+    (volume / "lost+found").mkdir()  # as a fresh file system has it
+    assert killed_at(1, lambda report: restored(place, volume, report=report))
+    assert sorted(os.listdir(volume)) == [".volume.restoring", "lost+found"]
     moved: list[str] = []
     rename = os.rename
 
@@ -440,6 +443,8 @@ def test_into_a_mount_point_the_log_comes_last(
     monkeypatch.undo()
     assert bodies_in(volume) == store.bodies
     assert not [name for name in os.listdir(volume) if name.startswith(".")]
+    with pytest.raises(BackupError, match="not empty"):
+        restored(place, volume)
 
 
 def test_a_uri_that_pyarrow_opens_holds_the_same_backup(
