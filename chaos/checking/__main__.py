@@ -59,9 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"written in {time.monotonic() - began_s:.0f} s: {path.stat().st_size / 1e6:.0f} MB",
             flush=True,
         )
+        cpu_s = time.process_time()
         code = say(judge_history(path, arguments.check), as_json=arguments.json)
+        cpu_s = time.process_time() - cpu_s
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"at most {peak_mb:.0f} MB of memory")
+    print(f"{cpu_s:.0f} s of processor time, at most {peak_mb:.0f} MB of memory")
     return code
 
 

@@ -80,9 +80,10 @@ class LinkFault(Fault):
                     self._put.append((link, name))
         except ProcessBroken as problem:
             raise NoEffect(str(problem)) from None
-        seen = [
-            await self.seen(link, of_link) for link, of_link in zip(self.links, meters, strict=True)
-        ]
+        # together: what happens to one of them may end the traffic on the other
+        seen = await asyncio.gather(
+            *(self.seen(link, of_link) for link, of_link in zip(self.links, meters, strict=True))
+        )
         return "; ".join(seen)
 
     async def seen(self, link: Link, meters: Mapping[bool, FlowMeter]) -> str:

@@ -26,6 +26,7 @@ from tandemmq.chaos.scenarios.report import HTML, write_report
 from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.stages import stages_here
+from tandemmq.chaos.scenarios.timeline import GAP_NS
 
 OK, INVALID_CODE, UNKNOWN_CODE, USAGE, MISSING = 0, 5, 1, 2, 11
 CODES: Final = {VALID: OK, INVALID: INVALID_CODE, UNKNOWN: UNKNOWN_CODE}
@@ -236,9 +237,12 @@ def finish(played: Played, told: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(told))
         return
+    outage = f"never longer than {GAP_NS / 1e9:g} s without an acknowledgement"
+    if told["outages_ms"]:
+        outage = f"longest without an acknowledgement {told['longest_outage_ms'] / 1000:.2f} s"
     print(
         f"{told['verdict'].upper()}: {told['acknowledged']:,} acknowledged, {told['lost']} lost, "
-        f"{len(told['faults'])} faults, longest without an acknowledgement {told['longest_outage_ms'] / 1000:.2f} s, "
+        f"{len(told['faults'])} faults, {outage}, "
         f"{told['operations']:,} operations checked"
     )
     for each in told["faults"]:
