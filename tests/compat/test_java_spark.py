@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from typing import Any
 
 import pytest
 from command_line import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
+
+from quickpython import quick_python
 
 from tandemmq import Admin, Message, Producer
 from tandemmq.chaos.java import JavaBroker, JavaNameServer
@@ -39,11 +44,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from tandemmq.audit import sparkling
     from tandemmq.spark import register
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", quick_python(tmp_path_factory.mktemp("python")))
         warnings.simplefilter("ignore")  # what Spark and py4j warn of is theirs
         made = sparkling.session("local[2]")
         register(made)

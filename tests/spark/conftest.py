@@ -19,6 +19,7 @@ for folder in (
 
 pytest.importorskip("pyspark", reason="needs the audit extra")
 
+from quickpython import quick_python  # noqa: E402
 from topickit import Topics  # noqa: E402
 
 
@@ -29,12 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session with two slots, warmed by nothing: the first test to read pays for the start."""
     from tandemmq.audit import sparkling
     from tandemmq.spark import register
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", quick_python(tmp_path_factory.mktemp("python")))
         warnings.simplefilter("ignore")  # what Spark and py4j warn of is theirs
         made = sparkling.session("local[2]")
         formats = __import__("tandemmq.replication.audit.spark_formats", fromlist=["register"])

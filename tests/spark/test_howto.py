@@ -35,12 +35,12 @@ def test_how_to_is_a_program_that_runs(topics: Topics, spark: Any, tmp_path: Pat
 
 def run_block(block: str, names: dict[str, Any]) -> None:
     """Blocks with streams may be run again: Spark gives their Python 10 s to start, and a busy machine needs longer."""
-    for chance in range(5):
+    for chance in range(9):
         try:
             exec(compile(block, "docs/howto/spark.md", "exec"), names)  # noqa: S102 - our own document
             return
         except Exception as problem:
-            if chance == 4 or "failed to connect back" not in str(problem):
+            if chance == 8 or "failed to connect back" not in str(problem):
                 raise
 
 

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 
 import pytest
+from quickpython import quick_python
 
 from tandemmq import ClientError, Message, Producer
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
@@ -37,7 +38,7 @@ def driver(namesrv: str, directory: Path, written: Path) -> Iterator[subprocess.
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **python_env()},
+            env={**os.environ, **python_env(), "PYSPARK_PYTHON": quick_python(directory)},
             start_new_session=True,
         )
         try:

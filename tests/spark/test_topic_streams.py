@@ -46,12 +46,12 @@ def through(writing: Any, checkpoint: Path) -> None:
     Spark gives a stream's Python 10 s to start, whatever its settings: a busy machine gets more than one chance.
     """
     writing = writing.trigger(availableNow=True).option("checkpointLocation", str(checkpoint))
-    for chance in range(5):
+    for chance in range(9):
         try:
             writing.start().awaitTermination()
             return
         except Exception as problem:
-            if chance == 4 or "failed to connect back" not in str(problem):
+            if chance == 8 or "failed to connect back" not in str(problem):
                 raise
 
 
