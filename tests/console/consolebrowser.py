@@ -24,6 +24,7 @@ START_S: Final = 60.0
 CALL_S: Final = 30.0
 WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
+CLICKS_MAX: Final = 10
 FLAGS: Final = (
     "--headless=new", "--remote-debugging-port=0", "--no-first-run", "--no-default-browser-check", "--disable-gpu",
     "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -114,23 +115,31 @@ class Tab:
             await self._loaded.wait()
 
     async def click(self, selector: str, *, leads: bool = False) -> None:
-        """Press the mouse in the middle of an element. leads: to another page; returns when that is there."""
-        await self.wait(f"document.querySelector({json.dumps(selector)})")
-        place = await self.value(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
-            "e.scrollIntoView({block: 'center', inline: 'center'}); const r = e.getClientRects()[0];"
-            "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        self._loaded.clear()
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.call(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=place[0],
-                y=place[1],
-                button="left",
-                clickCount=1,
+        """Press the mouse in the middle of an element. leads: to another page; returns when that is there.
+
+        Regions above may grow meanwhile, so that the mouse meets something else: then it is pressed again.
+        """
+        wanted = json.dumps(selector)
+        await self.wait(f"document.querySelector({wanted})")
+        for _ in range(CLICKS_MAX):
+            place = await self.value(
+                f"(() => {{ const e = document.querySelector({wanted}); if (!e) return null;"
+                "window.met = false; document.addEventListener('click', (event) => {"
+                f"window.met = !!event.target.closest({wanted}); }}, {{capture: true, once: true}});"
+                "e.scrollIntoView({block: 'center', inline: 'center'}); const r = e.getClientRects()[0];"
+                "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
             )
+            if place is None:
+                continue
+            self._loaded.clear()
+            for kind in ("mousePressed", "mouseReleased"):
+                await self.call(
+                    "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1
+                )  # fmt: skip
+            if await self.value("window.met !== false"):  # undefined: on another page by now
+                break
+        else:
+            raise PageProblem(f"the mouse never met {selector}")
         if leads:
             await self.loaded()
 
