@@ -353,6 +353,23 @@ async def one_key_stays_in_order(ground: Ground) -> None:
 
 
 @promise
+async def an_orderly_share_is_handed_over(ground: Ground) -> None:
+    topic, left, right = await ground.topic(4), Inbox(), Inbox()
+    how = {"namesrv": ground.namesrv, "subscribe": {topic: "*"}, "start": StartFrom.FIRST}
+    how["orderly"] = True
+    async with ground.producer() as producer, PushConsumer(ground.group, left, **how) as one:  # type: ignore[arg-type]
+        await _until(lambda: len(_of(one, topic)) == 4)
+        async with PushConsumer(ground.group, right, **how) as other:  # type: ignore[arg-type]
+            await _until(lambda: [len(_of(each, topic)) for each in (one, other)] == [2, 2])
+            for queue in await producer.queues(topic):
+                await producer.send(Message(topic, str(queue.queue_id).encode()), queue=queue)
+            await left.filled(2)
+            await right.filled(2)
+        await _until(lambda: len(_of(one, topic)) == 4)
+    assert Counter(left.bodies + right.bodies) == {b"0": 1, b"1": 1, b"2": 1, b"3": 1}
+
+
+@promise
 async def every_broadcasting_member_gets_everything(ground: Ground) -> None:
     topic, left, right = await ground.topic(), Inbox(), Inbox()
     how = {"namesrv": ground.namesrv, "subscribe": {topic: "*"}, "start": StartFrom.FIRST}
