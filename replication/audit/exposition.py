@@ -69,6 +69,12 @@ def prometheus_text(
     return "".join(parts)
 
 
+def references(path: Path) -> list[str]:
+    """Of the audits that a textfile tells of. Raises OSError."""
+    found = map(_KEPT.match, path.read_text(encoding="utf-8").splitlines())
+    return [_plain(each[1]) for each in found if each]
+
+
 def write_metrics(outcomes: Sequence[Outcome], failed: Iterable[str], path: Path) -> None:
     """Replace a textfile in one step: the collector never sees half of it. Raises OSError."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -73,6 +73,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     except errors.BadInput as problem:
         return _fail(str(problem))
     except (errors.AuditIncomplete, storage_errors.StorageError) as problem:
+        _mark_incomplete(parsed)
         return _fail(str(problem), AuditExit.INCOMPLETE)
     except (CommandFailed, ValueError) as problem:  # of --namesrv, --ca, TANDEM_ACCESS_KEY
         return _fail(str(problem))
@@ -83,7 +84,16 @@ def run_audit(arguments: argparse.Namespace) -> int:
             raise
         return _fail(f"{problem.name} is not installed: pip install 'tandemmq[audit]'")
     except OSError as problem:
+        _mark_incomplete(parsed)
         return _fail(_told(problem), AuditExit.INCOMPLETE)
+
+
+def _mark_incomplete(parsed: argparse.Namespace) -> None:
+    """An audit that could not even begin says so in its metrics, of all that were audited before."""
+    metrics: Path | None = getattr(parsed, "metrics", None)
+    if metrics is not None and metrics.exists():
+        exposition = importlib.import_module("tandemmq.replication.audit.exposition")
+        exposition.write_metrics([], exposition.references(metrics), metrics)
 
 
 def _told(problem: Exception) -> str:

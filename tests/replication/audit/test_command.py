@@ -394,3 +394,16 @@ def test_store_that_a_broker_appended_to_meanwhile_lags_only(pair: tuple[Path, P
         outcome = storekit.run(*pair)  # its index and queues are behind, its abort file is there
     assert [row.kind for row in outcome.divergences] == ["LAG"]
     assert outcome.exit_code == 0
+
+
+def test_an_audit_that_cannot_even_begin_is_in_the_metrics(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    prom = tmp_path / "audit.prom"
+    assert run("run", *pair, *SLOTS, "--metrics", prom) == 0
+    assert 'tandem_audit_incomplete{reference="master"} 0' in prom.read_text()
+    nobody = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    assert run("run", *nobody, "--metrics", prom) == 3
+    text = prom.read_text()
+    assert 'tandem_audit_incomplete{reference="master"} 1' in text
+    assert 'tandem_audit_last_success_timestamp_seconds{reference="master"}' in text
