@@ -14,6 +14,7 @@ import pytest
 from watched import Prometheus, Traffic
 from watchedcluster import TOPIC, LocalCluster
 
+from tandemmq.chaos.faults.failing_disk import FailingDisk, compiler
 from tandemmq.chaos.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("stalled")  # from the start: it takes its time
@@ -75,17 +76,6 @@ def test_a_consumer_that_stands_still(prometheus: Prometheus, stalled: Traffic) 
     prometheus.resolved("TandemConsumerBehind", consumer_group="sleepers")
 
 
-def test_an_audit_that_is_not_let_in(
-    prometheus: Prometheus, cluster: LocalCluster, tmp_path: Path
-) -> None:
-    wrong = tmp_path / "wrong.token"
-    wrong.write_text("somebody-elses-token\n")
-    assert cluster.audit(wrong) == 3
-    prometheus.fires("TandemAuditIncomplete")
-    assert cluster.audit() == 0
-    prometheus.resolved("TandemAuditIncomplete")
-
-
 def test_a_replica_whose_bytes_are_damaged(prometheus: Prometheus, cluster: LocalCluster) -> None:
     _, slave = cluster.replicas("broker-a")
     with cluster.log_of(slave).open("r+b") as log:
@@ -104,16 +94,40 @@ def test_a_replica_whose_bytes_are_damaged(prometheus: Prometheus, cluster: Loca
 
 
 def test_a_frozen_slave(prometheus: Prometheus, cluster: LocalCluster) -> None:
+    """Its name server still names it, and whoever audits waits for it in vain."""
     _, slave = cluster.replicas("broker-a")
     cluster.ok("kill", slave, "--signal", "STOP")
-    prometheus.fires("TandemSendsUnsafe", node_id="broker-a")
-    prometheus.fires("TandemSendsSlow", node_id="broker-a")
     prometheus.fires("TandemSlaveBehind", node_id="broker-a")
+    assert cluster.audit() == 3
+    prometheus.fires("TandemAuditIncomplete")
     cluster.ok("kill", slave, "--signal", "CONT")
-    prometheus.resolved("TandemSendsUnsafe")
-    prometheus.resolved("TandemSendsSlow")
     prometheus.resolved("TandemSlaveBehind")
     prometheus.resolved("TandemOneCopy")
+    assert cluster.audit() == 0
+    prometheus.resolved("TandemAuditIncomplete")
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C compiler for the slow disk")
+def test_a_slow_disk(prometheus: Prometheus, cluster: LocalCluster) -> None:
+    store = cluster.directory / "slow-store"
+    broker = cluster.broker_beside(
+        "SlowDisk", prometheus, store, flushDiskType="SYNC_FLUSH", syncFlushTimeout=1_200
+    )
+    disk = FailingDisk(cluster.directory / "shim", store)
+    broker.prefix = ["env", *(f"{key}={value}" for key, value in disk.env.items())]
+    broker.start()
+    cluster.make_topic("OnSlowDisk", "-b", broker.address)
+    sender = cluster.traffic("slow", "send", cluster.namesrv, "OnSlowDisk")
+    taken = 'tandem_send_seconds_count{node_id="SlowDisk"} > 5'
+    wait_until(lambda: prometheus.ask(taken), 60, "it takes messages, and is watched")
+    disk.set(("fdatasync", 0, 2_000, "commitlog"))
+    prometheus.fires("TandemSendsUnsafe", node_id="SlowDisk")
+    prometheus.fires("TandemSendsSlow", node_id="SlowDisk")
+    disk.set()
+    prometheus.resolved("TandemSendsUnsafe")
+    prometheus.resolved("TandemSendsSlow")
+    sender.abandon()
+    cluster.forget(broker, prometheus)
 
 
 def test_a_full_disk(prometheus: Prometheus, cluster: LocalCluster) -> None:
