@@ -4,7 +4,7 @@ PYTHONS ?=
 BIN := .venv/bin
 SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx)
 
-.PHONY: help setup check test compat metrics-test compose-test demo wheels bench gate kills failover sim whole clean
+.PHONY: help setup check test compat metrics-test compose-test console-test demo wheels bench gate kills failover sim whole clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
