@@ -81,7 +81,11 @@ def _shape(arguments: argparse.Namespace) -> Shape:
     )  # the servers' extra, and only here
     settings = serving.assignments(arguments.set)
     return Shape(
-        arguments.groups, arguments.host or LOOPBACK, bind, settings, console=not arguments.temporary
+        arguments.groups,
+        arguments.host or LOOPBACK,
+        bind,
+        settings,
+        console=not arguments.temporary,
     )
 
 

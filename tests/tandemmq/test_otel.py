@@ -1,4 +1,4 @@
-"""Spans, metrics and contexts of the OpenTelemetry instrumentation, with the SDK's exporters, on a cluster in memory."""
+"""Spans, metrics and contexts of the OpenTelemetry instrumentation, by its own exporters, on a cluster in memory."""
 
 from __future__ import annotations
 
