@@ -92,7 +92,11 @@ def test_members_stop_by_themselves_when_it_is_killed(tmp_path: Path) -> None:
     with running("--dir", tmp_path / "c", "--json") as cluster:
         ready = cluster.line()
         cluster.process.kill()
-        wait_until(lambda: not any(map(alive, pids(ready))), 30, "the members are gone")
+        try:
+            wait_until(lambda: not any(map(alive, pids(ready))), 30, "the members are gone")
+        finally:
+            for pid in filter(alive, pids(ready)):
+                os.kill(pid, signal.SIGKILL)
     assert not (tmp_path / "c/store/broker-a/abort").exists(), "it was not stopped cleanly"
 
 
