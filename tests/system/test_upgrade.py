@@ -78,10 +78,14 @@ class Versions:
 
 
 async def switch_over(group: ReplicaGroup) -> None:
-    done = await asyncio.to_thread(
-        run, "admin", "switchover", "-n", group.name_server_address, "-bn", group.plan.name
-    )
-    assert done.code == 0, done
+    """As an operator does: one who did not catch up in 0.4 s, on a busy machine, is asked once more."""
+    words = ("switchover", "-n", group.name_server_address, "-bn", group.plan.name)
+    for _ in range(20):
+        done = await asyncio.to_thread(run, "admin", *words)
+        if done.code == 0:
+            return
+        await group.whole()
+    raise AssertionError(done)
 
 
 async def more(steady: Steady) -> None:
@@ -107,7 +111,8 @@ async def stored(group: ReplicaGroup) -> Counter[str]:
 async def test_replicas_are_upgraded_and_taken_back_one_by_one_without_a_failed_send(
     before: Path, tmp_path: Path
 ) -> None:
-    async with ReplicaGroup(tmp_path, GroupPlan()) as group:
+    plan = GroupPlan(settings={"slaveTimeout": 10_000})  # a busy machine is no reason to be unsure
+    async with ReplicaGroup(tmp_path, plan) as group:
         versions = Versions(group, before)
         await group.start()
         await group.create_topic(TOPIC, 4)
