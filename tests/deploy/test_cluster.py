@@ -172,6 +172,19 @@ def test_the_stock_java_client_in_a_container_sends_and_consumes(
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
     with java.Driver(java.NEWEST, "json", FROM_CONTAINER, tmp_path) as driver:
+        made = running.compose(
+            "exec",
+            "-T",
+            "namesrv-a",
+            "tandem",
+            "admin",
+            "updateTopic",
+            "-c",
+            "TandemCluster",
+            "-t",
+            "JavaInside",
+        )
+        assert "success" in made
         driver.call("producer.start", name="p", group="JavaProducersInside")
         messages = [java.encoded(b"%d" % n) for n in range(COUNT)]
         sent = driver.call("send.sync", name="p", topic="JavaInside", messages=messages)
