@@ -257,7 +257,7 @@ def test_every_word_of_a_campaign_has_an_id_of_the_checkers() -> None:
 def campaign_arguments(directory: Path, runs: int) -> argparse.Namespace:
     return argparse.Namespace(
         state=directory / "state.jsonl", only=["calm", "kill", "pause"], hours=1.0, runs=runs, seed=5, rate=100.0,
-        table=directory / "table.md", keep=directory / "kept",
+        table=directory / "table", keep=directory / "kept",
     )  # fmt: skip
 
 
@@ -295,7 +295,7 @@ def test_a_campaign_draws_by_weight_goes_on_where_it_was_and_keeps_a_table(
     assert campaigning.run_campaign(campaign_arguments(tmp_path, 4), said.append) == 0
     drawn_runs = campaigning.drawn(5, ["calm", "kill", "pause"])
     assert played_runs == [(number, *next(drawn_runs)) for number in range(1, 11)]
-    rows = (tmp_path / "table.md").read_text()
+    rows = (tmp_path / "table").read_text()
     assert "| **all** | S0 | 10 | 30 | 10,000 | 0 | 0 | 0 |" in rows
     assert "abc (2026-11-27)" in rows
 
