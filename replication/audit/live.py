@@ -140,11 +140,14 @@ class BrokerPort:
                 return 0
             if answer.status != 206:
                 raise AuditIncomplete(f"{self.url}{path} ignores ranges: a proxy in between?")
+            promised = min(answer.length or 0, len(buffer))
             while done < len(buffer):
                 count = answer.readinto(buffer[done:])
                 if not count:
                     break
                 done += count
+            if done < promised:  # readinto() takes a broken connection for the end of the file
+                raise http.client.IncompleteRead(b"", promised - done)
         return done
 
     @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,9 @@ from hypothesis import strategies as st
 from storekit import LogFiles
 
 from tandemmq.replication.audit import stores
+from tandemmq.replication.audit.errors import AuditIncomplete
 from tandemmq.replication.audit.files import LocalFiles
-from tandemmq.replication.audit.live import LiveLog, Standing
+from tandemmq.replication.audit.live import Access, BrokerPort, LiveLog, Standing
 from tandemmq.replication.audit.local import LocalEngine
 from tandemmq.replication.audit.plan import Options, Outcome, audit
 from tandemmq.replication.audit.shelves import Queues, read_index
@@ -291,3 +294,23 @@ def test_index_that_grows_while_it_is_read_is_no_broken_one(tmp_path: Path) -> N
     assert read_index(files, slots, growing=True).problems == []
     (problem,) = read_index(files, slots).problems
     assert "cannot be reached through their slots" in problem[1]
+
+
+def test_an_answer_that_breaks_off_is_no_short_file() -> None:
+    """http.client's readinto() says 0 for both; a file that seems to end here would be a finding."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(
+                    b"HTTP/1.1 206 Partial Content\r\nContent-Length: 100\r\n\r\n" + bytes(10)
+                )
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = BrokerPort(f"http://127.0.0.1:{server.getsockname()[1]}", Access(token="t"))
+        with pytest.raises(AuditIncomplete, match="broke off"):
+            port.read_into("/commitlog/00000000000000000000", 0, memoryview(bytearray(100)))
+        thread.join()
