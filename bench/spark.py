@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -278,6 +279,7 @@ def main(arguments: list[str]) -> int:
     if given.child:
         child(given.child, Place(**json.loads(given.place)), given.latency)
         return 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers end, too
     with (
         tempfile.TemporaryDirectory(prefix="bench-spark-", dir=given.data) as root,
         filled(Path(root), given.rows, given.body_bytes) as place,
