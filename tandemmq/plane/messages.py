@@ -31,7 +31,7 @@ GROUP: Final = "TANDEM_HTTP_PRODUCER"
 BODY_BYTES_MAX: Final = (
     8 << 20
 )  # maxMessageSize of brokers is 4 MB; base64 makes a third more of it
-SENDS_AT_ONCE_MAX: Final = 32
+SENDS_AT_ONCE_MAX: Final = 16
 ASKING_MAX: Final = 64  # requests that wait for messages
 SEND_DEADLINE_S: Final = 30.0
 WAIT_S_MAX: Final = 30.0
@@ -49,7 +49,7 @@ class Messages:
         self._sessions = Sessions(reach)
         self._producer: Producer | None = None
         self._starting = asyncio.Lock()
-        self._sends = Turns(SENDS_AT_ONCE_MAX, 4 * SENDS_AT_ONCE_MAX, SEND_DEADLINE_S)
+        self._sends = Turns(SENDS_AT_ONCE_MAX, 8 * SENDS_AT_ONCE_MAX, SEND_DEADLINE_S)
         self._asking = 0
         self._reaping: asyncio.Task[None] | None = None
 
@@ -67,12 +67,13 @@ class Messages:
     async def send(self, request: web.Request) -> web.Response:
         """Store what the body has. Raises ApiProblem, ClientError."""
         topic = request.match_info["topic"]
-        body = await body_of(request, BODY_BYTES_MAX)
-        if request.content_type == "application/json":
-            outgoing = sending.of_json(topic, body)
-        else:
-            outgoing = [sending.of_bytes(topic, body, query_of(request), request.headers.items())]
-        async with self._sends.turn():
+        async with self._sends.turn():  # so many bodies are in memory at once
+            body = await body_of(request, BODY_BYTES_MAX)
+            if request.content_type == "application/json":
+                outgoing = sending.of_json(topic, body)
+            else:
+                beside = query_of(request), request.headers.items()
+                outgoing = [sending.of_bytes(topic, body, *beside)]
             producer = await self._started()
             sends = [_stored(producer, each) for each in outgoing]
             results = await asyncio.gather(*sends, return_exceptions=True)

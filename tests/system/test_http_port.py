@@ -134,7 +134,7 @@ def test_last_segment_ends_where_the_log_does(broker: HttpBroker) -> None:
      "/consumequeue/Orders/0/../../../lock", "/consumequeue/Orders/0/..%2f..%2f..%2flock",
      "/consumequeue/..%2f..%2fcommitlog/0/" + "0" * 20, "/consumequeue/%2e%2e/commitlog/" + "0" * 20,
      "/consumequeue/Orders/0x0/" + "0" * 20, "/consumequeue/Orders/0", "/consumequeue/Or%00ders/0/1",
-     "/index/..%2flock", "/index/x", "/config/topics.json", "/config/..%2flock", "/checkpoint",
+     "/index/..%2flock", "/index/x", "/config/access.json", "/config/..%2flock", "/checkpoint",
      "/http.token"],
 )  # fmt: skip
 def test_other_names_are_no_files(broker: HttpBroker, path: str) -> None:
