@@ -90,6 +90,8 @@ def test_brokers_tell_an_address_of_the_machine_where_they_are_given_one(
 
 def test_masters_without_slaves_take_messages_side_by_side(image: str, compose: list[str]) -> None:
     with up(compose, 3, "compose.noslave.yaml"):
+        at = ("-n", "127.0.0.1:9876")
+        tandem("admin", "updateTopic", "-c", "DefaultCluster", "-t", "Beside", *at)
         for number in range(8):
             assert "SEND_OK" in tandem("send", "Beside", str(number), "-n", "127.0.0.1:9876")
         shown = tandem("admin", "topicStatus", "-t", "Beside", "--json", "-n", "127.0.0.1:9876")
