@@ -302,7 +302,9 @@ METRICS: Final = (
         "1 while enableElectUncleanMaster lets an election lose confirmed messages",
     ),
     Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
-    Metric("tandem_controller_masters", "gauge", "", "1: it has a master that is alive", _REPLICA_GROUP),
+    Metric(
+        "tandem_controller_masters", "gauge", "", "1: it has a master that is alive", _REPLICA_GROUP
+    ),
     Metric("tandem_controller_replicas", "gauge", "", "replicas that are known", _REPLICA_GROUP),
     Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
     Metric(

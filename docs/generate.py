@@ -137,8 +137,7 @@ def metrics_page() -> str:
         (f"`{m.name}`", m.kind, m.unit or "-", ", ".join(m.labels) or "-", m.help) for m in METRICS
     ]
     return (
-        GENERATED
-        + "# Metrics\n\nPath `/metrics` of the HTTP port (`httpPort`) of every process; "
+        GENERATED + "# Metrics\n\nPath `/metrics` of the HTTP port (`httpPort`) of every process; "
         "`metricsExporterType=PROM` serves them on\n"
         "`metricsPromExporterPort` (5557; a controller's is 5558), too. Names that begin with `rocketmq_` are those "
         "of RocketMQ 5\nand of its exporter, in their units. The table is `cluster/metrictable.py`; "

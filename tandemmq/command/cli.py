@@ -212,7 +212,11 @@ def _logging(parser: argparse.ArgumentParser) -> None:
         help="FILE becomes FILE.1 when it has so many, default 64 MiB",
     )  # fmt: skip
     parser.add_argument(
-        "--log-files", type=int, default=8, metavar="N", help="so many are kept beside it, default 8"
+        "--log-files",
+        type=int,
+        default=8,
+        metavar="N",
+        help="so many are kept beside it, default 8",
     )
 
 
@@ -450,7 +454,9 @@ def _rolling_restart(parser: argparse.ArgumentParser) -> None:
         help="only this group; may be repeated. Default: all",
     )  # fmt: skip
     parser.add_argument(
-        "--name-servers", action="store_true", help="name servers, too, before the brokers, one after the other"
+        "--name-servers",
+        action="store_true",
+        help="name servers, too, before the brokers, one after the other",
     )
     _rolling_limits(parser)
     reach_options(parser)
@@ -467,7 +473,11 @@ def _hand_over(parser: argparse.ArgumentParser) -> None:
 
 def _rolling_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout", type=float, default=120.0, metavar="S", help="for one server to be back, default 120"
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="for one server to be back, default 120",
     )
     parser.add_argument(
         "--drain", type=float, default=35.0, metavar="S",
@@ -478,7 +488,9 @@ def _rolling_limits(parser: argparse.ArgumentParser) -> None:
 
 def _local_rolling_restart(parser: argparse.ArgumentParser) -> None:
     _directory(parser)
-    parser.add_argument("--name-server", action="store_true", help="the name server, too, before the brokers")
+    parser.add_argument(
+        "--name-server", action="store_true", help="the name server, too, before the brokers"
+    )
     _rolling_limits(parser)
     json_option(parser)
 
@@ -741,6 +753,7 @@ COMMANDS: Final = (
         _completion,
     ),
 )
+
 
 def _run_local(parser: argparse.ArgumentParser) -> None:
     _up(parser)
