@@ -8,6 +8,7 @@ import random
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -17,10 +18,10 @@ from tandemmq.cluster.broker.standing.standing import MASTER_ID, Standing
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
 from tandemmq.cluster.logs import once_per
 from tandemmq.cluster.remoting import bodies
-from tandemmq.cluster.remoting.channel import ChannelPool, Tls
+from tandemmq.cluster.remoting.channel import Channel, ChannelPool, Tls
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.errors import RemotingError
+from tandemmq.cluster.remoting.errors import ConnectFailed, RemotingError
 from tandemmq.cluster.remoting.headers import BrokerHeader, RegisterBrokerHeader
 from tandemmq.storage import fastjson
 
@@ -31,6 +32,9 @@ RETRY_MS_MAX: Final = 3_000  # clients find no master longer than that after a n
 ANNOUNCED_MS: Final = 3_000  # how long what made a topic waits for name servers to know it
 FIRST_ROUND_MS: Final = 1_000  # how long a start waits for name servers that do not answer
 UNREGISTER_MS: Final = 1_000
+PATIENCE_MS: Final = (
+    1_000  # a name server that is silent for so long is asked on a new connection, too
+)
 
 
 class RegistrationRefused(Exception):
@@ -314,13 +318,36 @@ class Registration:
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Ask one name server, over a new connection if need be.
 
-        When that ends, the link hears of it.
+        When that ends, the link hears of it. A connection may be dead without knowing it: behind a network that was
+        cut for a while the kernel sends again after ever longer pauses, and clients would not hear of a new master
+        for as long. So who is silent is asked on a second connection beside the first, and the first answer counts.
+        The first connection ends then; a name server may take that for our end, but the link registers anew.
         """
         known = self._pool.peek(address)
         channel = await self._pool.get(address)
         if channel is not known:
             channel.on_close(lambda _: self._lost(address))
-        return await channel.request(command, timeout_ms)
+        asked = {_asking(channel, command, timeout_ms)}
+        second: Channel | None = None
+        try:
+            while True:
+                patience_s = None if second is not None else PATIENCE_MS / 1000
+                done, asked = await asyncio.wait(
+                    asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                answered = [each for each in done if each.exception() is None]
+                if answered or (done and not asked):
+                    return (answered or list(done))[0].result()
+                if second is None:
+                    with suppress(ConnectFailed):  # then the first may still be heard of
+                        second = await self._pool.renewed(address)
+                        second.on_close(lambda _: self._lost(address))
+                        asked.add(_asking(second, command, timeout_ms))
+        finally:
+            for each in asked:
+                each.cancel()
+            if second is not None:
+                channel.abort(f"silent for {PATIENCE_MS} ms")
 
     def _lost(self, address: str) -> None:
         for link in self.links:
@@ -392,3 +419,10 @@ class Registration:
         if goodbye:
             await asyncio.gather(*(link.unregister() for link in self.links if link.registered))
         await self._pool.close()
+
+
+def _asking(channel: Channel, command: Command, timeout_ms: int) -> asyncio.Task[Command]:
+    """A request under way, whose failure is nobody's when another was answered before."""
+    task = asyncio.create_task(channel.request(copy(command), timeout_ms))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

@@ -174,6 +174,13 @@ class ChannelPool:
         # shielded: one caller's cancellation must not fail the others
         return await asyncio.shield(opening)
 
+    async def renewed(self, address: str) -> Channel:
+        """A new channel to "host:port", the one that get() gives from now on. The one before is the caller's to end.
+
+        Raises ConnectFailed, ValueError.
+        """
+        return await self._open(address)
+
     async def _open(self, address: str) -> Channel:
         host, port = split_address(address)
         channel = await open_channel(

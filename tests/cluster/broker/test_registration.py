@@ -8,7 +8,7 @@ import json
 import lzma
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.broker.standing.standing import RoleChanges
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
+from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.cluster.remoting.errors import ConnectFailed
+from tandemmq.cluster.remoting.connection import Connection
+from tandemmq.cluster.remoting.errors import ConnectFailed, RequestTimedOut
+from tandemmq.cluster.remoting.server import Listen, RemotingServer
 from tandemmq.storage import fastjson
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
@@ -389,3 +392,92 @@ def test_master_is_told_nothing_of_masters(config: BrokerConfig, topics: TopicTa
     link.master = ("10.0.0.1:10911", None)
     link._on_master()
     assert standing.heard_of == []
+
+
+class Swallowing:
+    """A name server with sockets. What comes in on a connection that is `deaf` is never answered, as behind a cut."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[int] = (
+            asyncio.Queue()
+        )  # ids of connections, in the order of their requests
+        self.deaf: set[int] = set()
+        self.all_deaf = False
+
+    async def answer(self, command: Command, connection: Connection) -> Command:
+        self.asked.put_nowait(connection.id)
+        if self.all_deaf or connection.id in self.deaf:
+            await asyncio.get_running_loop().create_future()
+        return command.reply()
+
+    async def next(self) -> int:
+        async with asyncio.timeout(10):
+            return await self.asked.get()
+
+
+@pytest.fixture
+async def swallowing(
+    config: BrokerConfig, topics: TopicTable
+) -> AsyncIterator[tuple[Swallowing, RemotingServer, Registration]]:
+    """With a broker that registers with it."""
+    names = Swallowing()
+    server = RemotingServer(Listen(port=0), {RequestCode.REGISTER_BROKER: names.answer})
+    await server.start()
+    settings = {
+        **config.to_properties(), "namesrvAddr": f"127.0.0.1:{server.port}", "registerBrokerTimeoutMills": "3000",
+    }  # fmt: skip
+    changed = BrokerConfig.from_properties(settings, environment={})
+    registration = Registration(changed, topics, OfBroker(changed), random.Random(1))
+    running = asyncio.create_task(registration.run())
+    try:
+        yield names, server, registration
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registration.close(goodbye=False)
+        await server.close(drain_ms=0)
+
+
+async def test_a_dead_connection_keeps_nobody_from_hearing_of_a_new_master(
+    swallowing: tuple[Swallowing, RemotingServer, Registration],
+) -> None:
+    names, server, registration = swallowing
+    first = await names.next()
+    names.deaf.add(first)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    registration.role_changed()
+    assert await names.next() == first
+    second = await names.next()
+    assert second != first
+    assert loop.time() - began_s < 3, "not when the first is given up"
+    assert await names.next() == second, "a name server may have taken the first's end for ours"
+    async with asyncio.timeout(10):
+        while not registration.reached() or list(server.connections) != [second]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_slow_name_server_is_asked_twice_and_no_more(
+    swallowing: tuple[Swallowing, RemotingServer, Registration],
+) -> None:
+    names, _, registration = swallowing
+    first = await names.next()
+    names.all_deaf = True
+    registration.role_changed()
+    assert await names.next() == first
+    second = await names.next()
+    await asyncio.sleep(1.5)
+    assert names.asked.empty()
+    names.all_deaf = False
+    assert await names.next() == second, "its time was over, and it was tried again"
+
+
+async def test_what_fails_on_both_connections_fails(
+    swallowing: tuple[Swallowing, RemotingServer, Registration],
+) -> None:
+    names, server, registration = swallowing
+    await names.next()
+    names.all_deaf = True
+    address = f"127.0.0.1:{server.port}"
+    with pytest.raises(RequestTimedOut):
+        await registration.request(address, Command(RequestCode.REGISTER_BROKER, {}), 1_200)
