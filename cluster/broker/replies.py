@@ -43,6 +43,7 @@ CODES: Final[dict[type[Exception], ResponseCode]] = {
     storage.StoreLocked: ResponseCode.SYSTEM_ERROR,
     storage.CorruptRecord: ResponseCode.SYSTEM_ERROR,
     storage.CorruptFile: ResponseCode.SYSTEM_ERROR,
+    storage.BatchMalformed: ResponseCode.SYSTEM_ERROR,
     storage.MessageIllegal: ResponseCode.MESSAGE_ILLEGAL,
     storage.MessageTooLarge: ResponseCode.MESSAGE_ILLEGAL,
     storage.PropertiesTooLarge: ResponseCode.MESSAGE_ILLEGAL,
