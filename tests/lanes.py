@@ -193,6 +193,7 @@ def temporary_directory() -> Iterator[None]:
 
 def main(more: Sequence[str]) -> int:
     began_s = time.monotonic()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of processes start: sources are compiled once
     fetch_rocketmq()
     shared = Shared(shared_work())
     with temporary_directory(), contextlib.ExitStack() as stack:
