@@ -193,7 +193,9 @@ def temporary_directory() -> Iterator[None]:
 
 def main(more: Sequence[str]) -> int:
     began_s = time.monotonic()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of processes start: sources are compiled once
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # thousands of processes start: sources are compiled once
     fetch_rocketmq()
     shared = Shared(shared_work())
     with temporary_directory(), contextlib.ExitStack() as stack:
