@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,6 +194,8 @@ def temporary_directory() -> Iterator[None]:
 
 def main(more: Sequence[str]) -> int:
     began_s = time.monotonic()
+    # in the background of a shell Ctrl-C is ignored, and tests that press it would wait for ever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop(
         "PYTHONDONTWRITEBYTECODE", None
     )  # thousands of processes start: sources are compiled once
