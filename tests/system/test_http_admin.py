@@ -108,6 +108,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
         wait_until(sent, 30, "a message is sent")
         with member(found):
+            wait_until(
+                lambda: found.ask("consumerProgress", {"groupName": "billing"}).status == 200,
+                30, "the group has said how far it is",
+            )  # fmt: skip
             yield found
 
 
