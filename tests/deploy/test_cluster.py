@@ -95,6 +95,29 @@ def in_sync(name: str) -> list[str]:
     return [] if found is None else [each.address for each in found.in_sync]
 
 
+def brokers_of(topic: str, name_server: str) -> set[str]:
+    async def ask() -> set[str]:
+        async with Producer("looks", namesrv=name_server) as producer:
+            return {queue.broker_name for queue in await producer.queues(topic)}
+
+    try:
+        return asyncio.run(ask())
+    except ClientError:
+        return set()  # not known yet
+
+
+def make_topic(project: Project, topic: str) -> None:
+    """On both groups: a topic that its first sends make is on those brokers only that they reached within a second."""
+    words = ("updateTopic", "-c", "TandemCluster", "-t", topic)
+    assert "success" in project.compose("exec", "-T", "namesrv-a", "tandem", "admin", *words)
+    until(
+        lambda: all(
+            brokers_of(topic, each) == {"broker-a", "broker-b"} for each in FROM_HOST.split(";")
+        ),
+        PATIENCE_S, "both name servers know the topic",
+    )  # fmt: skip
+
+
 def master_of(name: str) -> str:
     """The service whose container leads."""
     found = group_of(name)
@@ -125,6 +148,7 @@ def test_starting_it_twice_changes_nothing(running: Project) -> None:
 
 
 def test_our_client_on_the_host_sends_and_consumes(running: Project) -> None:
+    make_topic(running, "FromHost")
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, FROM_HOST, "FromHost", str(COUNT)],
         capture_output=True, text=True, check=False, timeout=120,
@@ -133,6 +157,7 @@ def test_our_client_on_the_host_sends_and_consumes(running: Project) -> None:
 
 
 def test_our_client_in_a_container_sends_and_consumes(running: Project) -> None:
+    make_topic(running, "FromContainer")
     shown = in_container(running, CLIENT, FROM_CONTAINER, "FromContainer", str(COUNT))
     assert shown.split() == [str(COUNT), "2", "broker-a", "broker-b"]
 
@@ -172,19 +197,7 @@ def test_the_stock_java_client_in_a_container_sends_and_consumes(
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
     with java.Driver(java.NEWEST, "json", FROM_CONTAINER, tmp_path) as driver:
-        made = running.compose(
-            "exec",
-            "-T",
-            "namesrv-a",
-            "tandem",
-            "admin",
-            "updateTopic",
-            "-c",
-            "TandemCluster",
-            "-t",
-            "JavaInside",
-        )
-        assert "success" in made
+        make_topic(running, "JavaInside")
         driver.call("producer.start", name="p", group="JavaProducersInside")
         messages = [java.encoded(b"%d" % n) for n in range(COUNT)]
         sent = driver.call("send.sync", name="p", topic="JavaInside", messages=messages)
