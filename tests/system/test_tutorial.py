@@ -21,6 +21,7 @@ import pytest
 
 from tandemmq.admin.commands import COMMANDS, admin_parser
 from tandemmq.chaos.ports import PORTS
+from tandemmq.chaos.scenarios.command import parser as chaos_parser
 from tandemmq.chaos.servers import REPOSITORY, python_env
 from tandemmq.command.cli import command_parser
 
@@ -81,6 +82,7 @@ class Shell:
         """The document's ports are the usual ones; this machine may have them in use."""
         for usual, ours in (
             ("9876", self.namesrv_port),
+            ("9879", self.namesrv_port + 3),  # its console
             ("10911", self.broker_port),
             ("10921", self.broker_port + 10),
         ):
@@ -118,7 +120,7 @@ def steps(block: str) -> list[tuple[str, str]]:
     """(command, what it prints) of a console block."""
     found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
-        if line.startswith("$ "):
+        if line.startswith(("$ ", "# ")):  # "#": as root
             found.append((line[2:], []))
         else:
             found[-1][1].append(line)
@@ -179,6 +181,8 @@ def test_every_command_and_program_of_a_howto_is_understood(document: Path) -> N
                         named = COMMANDS.get(words[2])
                         assert named is not None or words[2].startswith("-"), command
                         admin_parser(named).parse_args(words[2:])
+                    elif words[:2] == ["tandem", "chaos"]:
+                        chaos_parser().parse_args(words[2:])
                     elif words[:1] == ["tandem"]:
                         command_parser().parse_args(words[1:])
                     found += 1
