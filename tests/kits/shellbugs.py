@@ -231,5 +231,7 @@ PLANTED = [
     PlantedBug(appends_twice_after_a_reconnect, frozenset({"DIED"}), 0, Mode.S0),
     PlantedBug(notes_an_end_before_its_message, frozenset({"LOST"}), 64),
     PlantedBug(marks_timers_before_their_copies, frozenset({"LOST", "EARLY"}), 0),
-    PlantedBug(shows_what_is_not_confirmed, frozenset({"REWRITTEN", "LOST", "STUCK"}), 139, Mode.S0),
+    PlantedBug(
+        shows_what_is_not_confirmed, frozenset({"REWRITTEN", "LOST", "STUCK"}), 139, Mode.S0
+    ),
 ]
