@@ -223,7 +223,7 @@ PLANTED = [
     PlantedBug(reports_before_it_appends, NOT_SAFE, 1),
     PlantedBug(claims_a_flush_before_it_is_made, NOT_SAFE, 0, Mode.S1),
     PlantedBug(counts_what_was_sent, NOT_SAFE, 4, Mode.S0),
-    PlantedBug(keeps_records_in_memory, NOT_WELL, 9),
+    PlantedBug(keeps_records_in_memory, NOT_WELL, 11),
     PlantedBug(believes_a_failed_sync, NOT_SAFE, 15, Mode.S1),
     PlantedBug(forgets_the_suspicion, NOT_SAFE, 59, Mode.S0),
     PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 1, Mode.S0),
