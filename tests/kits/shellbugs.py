@@ -227,7 +227,7 @@ PLANTED = [
     PlantedBug(believes_a_failed_sync, NOT_SAFE, 15, Mode.S1),
     PlantedBug(forgets_the_suspicion, NOT_SAFE, 59, Mode.S0),
     PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 1, Mode.S0),
-    PlantedBug(counts_reports_of_the_stream_before, NOT_SAFE, 20, Mode.S0),
+    PlantedBug(counts_reports_of_the_stream_before, NOT_SAFE, 108, Mode.S0),
     PlantedBug(appends_twice_after_a_reconnect, frozenset({"DIED"}), 0, Mode.S0),
     PlantedBug(notes_an_end_before_its_message, frozenset({"LOST"}), 64),
     PlantedBug(marks_timers_before_their_copies, frozenset({"LOST", "EARLY"}), 0),
