@@ -2,7 +2,8 @@
 
 Stock brokers and clients mostly wait: for their JVMs, and by RocketMQ's own pace. What only computes takes what
 the others leave of the processors, or their times would be its doing. A lane that is through with its own takes of
-what any of them can do, until nothing is left: the whole takes as long as the work, not as the longest lane.
+what any of them can do, until nothing is left: the whole takes as long as the work, not as the longest lane. The
+computing lane takes from the other end, where what computes lies: all lanes end there, on every processor.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ LONG: Final = (
     "test_hostile_peers.py",
 )  # fmt: skip
 SYSTEM_FILES_AT_ONCE: Final = 4
+#: of what only computes, the same, the longest last: it is taken from there
+LONG_COMPUTING: Final = (
+    "simulation/test_sim.py", "chaos/test_powercut.py", "simulation/test_whole.py",
+)  # fmt: skip
 #: of each lane, its own: two that look at once would find the same port free
 PORTS: Final = {
     "ours": "20000-23000", "clients": "23000-26000", "servers": "26000-29000", "computing": "29000-32000",
@@ -62,6 +67,7 @@ class Work(NamedTuple):
     what: str
     paths: tuple[str, ...]
     containers: bool = False
+    computes: bool = False
 
 
 @dataclass
@@ -83,9 +89,10 @@ class Shared:
         self._lock = threading.Lock()
         self.stopped = False
 
-    def take(self) -> Work | None:
+    def take(self, at: int) -> Work | None:
+        """at: 0 for the first, -1 for the last."""
         with self._lock:
-            return self._left.pop(0) if self._left and not self.stopped else None
+            return self._left.pop(at) if self._left and not self.stopped else None
 
 
 def own_work() -> dict[str, list[Work]]:
@@ -99,16 +106,21 @@ def own_work() -> dict[str, list[Work]]:
         "ours": [Work("units", tuple(others))],
         "clients": [Work("stock clients", tuple(clients)), Work(SPARK, (SPARK,))],
         "servers": [Work("stock servers", tuple(servers))],
-        "computing": [Work("computing", COMPUTING)],
+        "computing": [],
     }
 
 
 def shared_work() -> list[Work]:
-    """What any lane can do, the longest first."""
+    """What any lane can do, the longest first, what only computes last."""
     files = sorted(each.name for each in (TESTS / SYSTEM).glob("test_*.py"))
     long = [each for each in LONG if each in files]
     short = [each for each in files if each not in LONG]
     whole = [each for each in WHOLE if any((TESTS / each).rglob("test_*.py"))]
+    computing = [
+        f"{folder}/{each.name}"
+        for folder in COMPUTING
+        for each in sorted((TESTS / folder).glob("test_*.py"))
+    ]
     containers = [Work(CONTAINERS, (), containers=True)] if daemon_possible() else []
     return [
         *containers,
@@ -121,6 +133,8 @@ def shared_work() -> list[Work]:
                 for at in range(0, len(short), SYSTEM_FILES_AT_ONCE)
             )
         ),
+        *(Work(each, (each,), computes=True) for each in computing if each not in LONG_COMPUTING),
+        *(Work(each, (each,), computes=True) for each in LONG_COMPUTING if each in computing),
     ]
 
 
@@ -143,14 +157,15 @@ def command(lane: str, work: Work, more: Sequence[str]) -> list[str]:
     cache = ["-o", f"cache_dir={ROOT / '.pytest_cache' / lane}"]
     if work.containers:
         return [sys.executable, "tests/deploy/run.py", *cache, *more]
-    nice = ["nice", "-n", "10"] if work.paths == COMPUTING else []
+    nice = ["nice", "-n", "10"] if work.computes else []
     pytest = [sys.executable, "-m", "pytest", "-q", "--durations=10", *cache, *more]
     return [*nice, *pytest, *(f"tests/{each}" for each in work.paths)]
 
 
 def run_lane(lane: Lane, shared: Shared, more: Sequence[str], began_s: float) -> None:
     """Its own work, then what is left. What each run printed is in `lane.output`."""
-    while (work := lane.own.pop(0) if lane.own else shared.take()) is not None:
+    end = -1 if lane.name == "computing" else 0
+    while (work := lane.own.pop(0) if lane.own else shared.take(end)) is not None:
         started_s = time.monotonic()
         lane.output.write(f"======== {work.what}\n")
         lane.output.flush()
@@ -158,11 +173,14 @@ def run_lane(lane: Lane, shared: Shared, more: Sequence[str], began_s: float) ->
             command(lane.name, work, more), cwd=ROOT, stdout=lane.output, stderr=subprocess.STDOUT,
             env={**os.environ, "TANDEM_PORTS": PORTS[lane.name]},
         )  # fmt: skip
-        code = lane.process.wait()
+        # wait() would not tell what it and its children used
+        _, status, used = os.wait4(lane.process.pid, 0)
+        code = lane.process.returncode = os.waitstatus_to_exitcode(status)
         lane.codes.append((work.what, 0 if code == NO_TESTS and more else code))
         now_s = time.monotonic()
         print(
-            f"{now_s - began_s:.0f} s, {lane.name}: {work.what}: {code} after {now_s - started_s:.0f} s",
+            f"{now_s - began_s:.0f} s, {lane.name}: {work.what}: {code} after {now_s - started_s:.0f} s, "
+            f"{used.ru_utime + used.ru_stime:.0f} s of a processor",
             flush=True,
         )
         if shared.stopped:
@@ -218,8 +236,9 @@ def main(more: Sequence[str]) -> int:
         finally:
             shared.stopped = True
             for lane in lanes:
-                if lane.process is not None and lane.process.poll() is None:
-                    lane.process.terminate()
+                if lane.process is not None and lane.process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(lane.process.pid, signal.SIGTERM)  # terminate() would wait for it
             for thread in threads:
                 thread.join()
         for lane in lanes:

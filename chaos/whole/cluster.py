@@ -181,14 +181,17 @@ class WholeCluster:
         leading = self.master()
         return next((number for number, each in self.brokers().items() if each is leading), -1)
 
-    def members(self) -> list[Host]:
-        """Hosts of the sync-state-set, as the master of the latest epoch has it."""
+    def members(self, epoch: int) -> list[Host]:
+        """Hosts of the sync-state-set, as the master of the latest epoch has it.
+
+        Nobody when that is before `epoch`: whose set it was has ended, and an older master's says nothing of it.
+        """
         best: Any = None
         for broker in self.brokers().values():
             core = broker.standing.core  # type: ignore[attr-defined]
             if core.master is not None and (best is None or core.epoch > best.epoch):
                 best = core
-        if best is None:
+        if best is None or best.epoch < epoch:
             return []
         numbers = {
             broker.standing.core.replica: host  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ class Jury:
             self._place("Orders", sent.queue[0], sent.queue[1], sent.number)
         mode = self._cluster.scenario.mode
         marker = b"KEYS\x01%d\x02" % sent.number
-        for host in self._cluster.members():
+        for host in self._cluster.members(sent.epoch):
             alone = host.address == sent.broker and host.number == self._cluster.master_host
             if not (mode.waits_for_slaves or alone):
                 continue  # A0 and A1 go on without a lease: whoever answered may be deposed

@@ -226,7 +226,7 @@ def test_a_thousand_hostile_names_through_every_code_change_nothing(
             frames = [frame_with(code, name, number) for number, name in enumerate(mine)]
             exchanged(broker.address, frames)
     assert served > 40, "the broker's table was walked"
-    assert load.problem is None and max(load.seconds) < 1.5
+    assert load.problem is None and max(load.seconds) < 3
     assert topic_names(broker.address) == topics
     found = json.loads(ask(broker.address, GET_ALL_GROUPS)[2])["subscriptionGroupTable"].keys()
     assert found == groups
