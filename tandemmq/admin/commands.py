@@ -38,13 +38,13 @@ from tandemmq.admin import (
 from tandemmq.admin.absent import ABSENT
 from tandemmq.admin.shape import AdminCommand, Call, Shown
 from tandemmq.cluster.client.admin.admin import Admin
-from tandemmq.command.cli import HelpFormatter, json_option, reach_options
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.hints import check_words, did_you_mean
 from tandemmq.command.outcome import client_errors
 from tandemmq.command.output import to_json
 from tandemmq.command.reach import reach
 from tandemmq.command.screen import refresh, table
+from tandemmq.command.words.shared import HelpFormatter, json_option, reach_options
 
 SECTIONS: Final = (
     ("cluster, brokers and name servers", admin_brokers.COMMANDS),

@@ -14,12 +14,12 @@ from tandemmq import __version__
 from tandemmq.bench.endtoend import end_to_end
 from tandemmq.cluster.client import ClientConfig
 from tandemmq.cluster.client.hot import COMPILED
-from tandemmq.command.cli import HelpFormatter, json_option, reach_options
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.load import measure
 from tandemmq.command.outcome import client_errors
 from tandemmq.command.reach import reach
 from tandemmq.command.screen import table
+from tandemmq.command.words.shared import HelpFormatter, json_option, reach_options
 
 EXAMPLES: Final = """example:
   python -m tandemmq.bench -n 10.0.0.1:9876

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from tandemmq.cluster.client import Admin, ClientError
-from tandemmq.command.cli import LOCAL_DIRECTORY
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.hints import did_you_mean
 from tandemmq.command.reach import reach
+from tandemmq.command.words.shared import LOCAL_DIRECTORY
 from tandemmq.local.layout import open_layout
 
 CALL_MS: Final = 800  # somebody waits with a finger on the key

@@ -11,8 +11,8 @@ from typing import Final
 from tandemmq.cluster.client import ClientConfig, Credentials
 from tandemmq.cluster.remoting import client_context
 from tandemmq.cluster.remoting.tls import TlsUnusable
-from tandemmq.command.cli import DEFAULT_NAME_SERVER, LOCAL_DIRECTORY
 from tandemmq.command.exits import CommandFailed, ExitCode
+from tandemmq.command.words.shared import DEFAULT_NAME_SERVER, LOCAL_DIRECTORY
 from tandemmq.local.layout import open_layout
 
 CREDENTIALS_FILE: Final = (

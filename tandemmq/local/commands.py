@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tandemmq.command.cli import LOCAL_DIRECTORY
 from tandemmq.command.exits import CommandFailed, ExitCode
 from tandemmq.command.output import plain
 from tandemmq.command.screen import coloured, refresh
+from tandemmq.command.words.shared import LOCAL_DIRECTORY
 from tandemmq.local import processes
 from tandemmq.local.layout import Layout, LocalProcess, open_layout, open_or_create
 from tandemmq.local.status import Status, look, looking, to_text, to_tree

@@ -14,6 +14,8 @@ import pytest
 
 from tandemmq.command import cli
 from tandemmq.command.extras import SERVER_MODULES
+from tandemmq.command.words.local import LOCAL_ACTIONS
+from tandemmq.command.words.table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -101,8 +103,8 @@ def test_a_single_package_that_is_absent_is_named(
 
 def test_a_client_and_its_commands_import_nothing_of_the_extras() -> None:
     """What import contracts cannot see: modules that are imported by name, and compiled ones."""
-    commands = [each for each in cli.COMMANDS if not each.server and each.name != "audit"]
-    chosen = sorted({f"tandemmq.{each.module}" for each in (*commands, *cli.LOCAL_ACTIONS)})
+    commands = [each for each in COMMANDS if not each.server and each.name != "audit"]
+    chosen = sorted({f"tandemmq.{each.module}" for each in (*commands, *LOCAL_ACTIONS)})
     script = (
         "import sys, importlib\n"
         f"for name in {sorted(EXTRAS['server'] | EXTRAS['audit'])}: sys.modules[name] = None\n"
