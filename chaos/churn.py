@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from tandemmq.chaos.checking.lines import INFO, OK, Delivered, Send
 from tandemmq.chaos.groups import ReplicaGroup
-from tandemmq.chaos.journal import INFO, OK, Delivered, Journal, Send
+from tandemmq.chaos.journal import Journal
+from tandemmq.chaos.routes import topic_fields
 from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
@@ -71,12 +73,7 @@ class Churn:
 
     async def _live(self) -> None:
         self.lives += 1
-        ext = {
-            "topic": CHURN_TOPIC, "defaultTopic": "TBW102", "readQueueNums": "1",
-            "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0", "order": "false",
-        }  # fmt: skip
-        await self._asked(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        await self._asked(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(CHURN_TOPIC, 1))
         for number in range(SENDS):
             await self._traffic.attempt(CHURN_TOPIC, 0, self.lives, number, 100, TIMEOUT_MS)
 

@@ -10,7 +10,8 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from tandemmq.chaos.journal import Delivered, Journal
+from tandemmq.chaos.checking.lines import Delivered
+from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, DELAYS_S, PROBE_TOPIC, TOPIC
 from tandemmq.cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
 

@@ -1,74 +1,34 @@
-"""The history of a run on a replicated group, as a file: every send with its outcome, every message seen.
+"""The history of a run, as a file: every send with its outcome, every message seen, every fault.
 
-JSON lines, one array each: ["send", ...], ["seen", ...], ["delivered", ...], ["event", {...}]. Times are
-CLOCK_MONOTONIC ns of the one host that all clients ran on. Checkers read the file: a run without history has
-shown nothing.
+One line each, of the kinds of tandemmq.chaos.checking.lines. Checkers read the file: a run without history has shown
+nothing.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TextIO
+from typing import Any, BinaryIO, Self, TypeVar
 
+import msgspec
+
+from tandemmq.chaos.checking.lines import (
+    FAIL,
+    INFO,
+    OK,
+    Delivered,
+    Event,
+    Line,
+    Seen,
+    Send,
+    decode_line,
+    encode_line,
+)
 from tandemmq.chaos.history import HistoryMissing
 
-OK: Final = "ok"  # SEND_OK: a promise
-FAIL: Final = "fail"  # refused before the append, or never sent: it must not be there
-INFO: Final = "info"  # unknown: it may be there
-
-
-class Send(NamedTuple):
-    """One attempt to send; there are no retries of one message.
-
-    unique_id     32 hex digits (tandemmq.chaos.load): running number and the hash of the body
-    lane, sequence  a lane sends to one queue, one message after the other; sequences grow within it
-    queue_offset, offset  entry number and position in the log as acknowledged, else -1
-    epoch, copies, durable  as the acknowledgement says, -1 where it says nothing (stock brokers)
-    """
-
-    unique_id: str
-    topic: str
-    queue_id: int
-    lane: int
-    sequence: int
-    round: int
-    began_ns: int
-    ended_ns: int
-    outcome: str
-    code: int
-    broker: str
-    queue_offset: int = -1
-    offset: int = -1
-    epoch: int = -1
-    copies: int = -1
-    durable: int = -1
-    size: int = 0
-
-
-class Seen(NamedTuple):
-    """What one pull returned: unique ids of consecutive queue offsets from `first` on."""
-
-    topic: str
-    queue_id: int
-    first: int
-    unique_ids: tuple[str, ...]
-    broker: str
-    at_ns: int
-
-
-class Delivered(NamedTuple):
-    """One message as a member of a consumer group was given it."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    unique_id: str
-    member: int
-    at_ns: int
+Kind = TypeVar("Kind", bound=Line)
 
 
 class Journal:
@@ -85,7 +45,7 @@ class Journal:
         self.expected: frozenset[str] = frozenset()
         self.undelivered: set[str] = set()
         self._early: set[str] = set()  # delivered before their acknowledgement was heard
-        self._file: TextIO = path.open("x", encoding="utf-8")
+        self._file: BinaryIO = path.open("xb")
 
     def send(self, send: Send) -> None:
         self.counts[send.outcome] += 1
@@ -93,34 +53,31 @@ class Journal:
             if send.unique_id not in self._early:
                 self.undelivered.add(send.unique_id)
             self._early.discard(send.unique_id)
-        self._write(["send", *send])
+        self.line(send)
 
     def seen(self, seen: Seen) -> None:
         self.seen_count += len(seen.unique_ids)
-        self._write(["seen", *seen])
+        self.line(seen)
 
     def delivered(self, delivered: Delivered) -> None:
         if delivered.unique_id in self.undelivered:
             self.undelivered.discard(delivered.unique_id)
         else:
             self._early.add(delivered.unique_id)
-        self._write(["delivered", *delivered])
+        self.line(delivered)
 
     def event(self, what: str, **fields: object) -> None:
         """A fault, its evidence, its healing, a measurement. Flushed at once."""
-        self._write(["event", {"what": what, "at_ns": time.monotonic_ns(), **fields}])
+        self.line(Event({"what": what, "at_ns": time.monotonic_ns(), **fields}))
         self._file.flush()
 
     def flush(self) -> None:
         """Everything so far can be read."""
         self._file.flush()
 
-    def raw(self, line: str) -> None:
-        """One more line of a history, encoded (tandemmq.chaos.checking.lines)."""
-        self._file.write(line + "\n")
-
-    def _write(self, line: object) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    def line(self, line: Line) -> None:
+        """One more line of any kind, as it is."""
+        self._file.write(encode_line(line) + b"\n")
 
     def __enter__(self) -> Self:
         return self
@@ -135,8 +92,7 @@ class Journal:
 def read_sends(path: Path) -> Iterator[Send]:
     """Every send. Raises HistoryMissing when there is no file or nothing was acknowledged."""
     acknowledged = 0
-    for fields in _lines(path, "send"):
-        send = Send(*fields)
+    for send in _lines(path, Send):
         acknowledged += send.outcome == OK
         yield send
     if not acknowledged:
@@ -145,28 +101,30 @@ def read_sends(path: Path) -> Iterator[Send]:
 
 def read_seen(path: Path) -> Iterator[Seen]:
     """Everything that was read while the run went on. Raises HistoryMissing."""
-    for topic, queue_id, first, unique_ids, broker, at_ns in _lines(path, "seen"):
-        yield Seen(topic, queue_id, first, tuple(unique_ids), broker, at_ns)
+    return _lines(path, Seen)
 
 
 def read_delivered(path: Path) -> Iterator[Delivered]:
     """Everything that a consumer group was given, redeliveries too. Raises HistoryMissing."""
-    for fields in _lines(path, "delivered"):
-        yield Delivered(*fields)
+    return _lines(path, Delivered)
 
 
 def read_events(path: Path) -> Iterator[Mapping[str, Any]]:
     """Faults and measurements. Raises HistoryMissing."""
-    for (fields,) in _lines(path, "event"):
-        yield fields
+    return (event.fields for event in _lines(path, Event))
 
 
-def _lines(path: Path, wanted: str) -> Iterator[list[Any]]:
-    head = f'["{wanted}",'
+def _lines(path: Path, kind: type[Kind]) -> Iterator[Kind]:
+    """Lines of one kind; the others are not decoded."""
+    head = f'["{kind.__struct_config__.tag}"'.encode()
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                if line.startswith(head):
-                    yield json.loads(line)[1:]
+        with path.open("rb") as file:
+            for text in file:
+                if text.startswith(head):
+                    line = decode_line(text)
+                    assert isinstance(line, kind)
+                    yield line
     except FileNotFoundError:
         raise HistoryMissing(f"no history at {path}") from None
+    except msgspec.MsgspecError as problem:
+        raise HistoryMissing(f"a line of {path} cannot be read: {problem}") from None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tandemmq.chaos.journal import FAIL, OK, Delivered, Seen, Send
+from tandemmq.chaos.checking.lines import FAIL, OK, Delivered, Seen, Send
 from tandemmq.chaos.survival import WINDOW_MS, Fate, Fault, fate
 from tandemmq.replication.config import Mode
 

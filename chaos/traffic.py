@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
-from tandemmq.chaos.journal import FAIL, INFO, OK, Journal, Seen, Send
+from msgspec.structs import replace
+
+from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Seen, Send
+from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import SUBSCRIPTION_IN_PULL, body_hash
 from tandemmq.cluster.remoting import (
     ChannelPool,
@@ -337,7 +340,7 @@ class Traffic:
             send = await self._outcome(send, body, timeout_ms)
         finally:  # a cancelled attempt is in the journal too: it may be stored
             now_ns = time.monotonic_ns()
-            self.journal.send(send._replace(ended_ns=now_ns))
+            self.journal.send(replace(send, ended_ns=now_ns))
         if send.outcome != OK:
             return False
         if now_ns - self._last_ok_ns > STALL_NS:
@@ -349,7 +352,7 @@ class Traffic:
         try:
             channel = await self._pool.get(send.broker)
         except ConnectFailed:
-            return send._replace(outcome=FAIL, code=NOT_SENT)
+            return replace(send, outcome=FAIL, code=NOT_SENT)
         try:
             coming = channel.request_nowait(send_command(send, body), LATE_MS)
         except ConnectionLost:
@@ -367,7 +370,7 @@ class Traffic:
         answered = self._judged(send, coming)
         self.late += answered.outcome == OK
         if answered.outcome != INFO:
-            self.journal.send(answered._replace(ended_ns=time.monotonic_ns()))
+            self.journal.send(replace(answered, ended_ns=time.monotonic_ns()))
 
     def _judged(self, send: Send, coming: asyncio.Future[Command]) -> Send:
         try:
@@ -377,9 +380,9 @@ class Traffic:
         if answer.code == ResponseCode.SUCCESS:
             return placed(send, answer)
         if answer.code in STORED_UNKNOWN:
-            return send._replace(code=answer.code)  # stored, whatever becomes of it
+            return replace(send, code=answer.code)  # stored, whatever becomes of it
         self.unusual[f"{answer.code} {(answer.remark or '')[:80]}"] += 1
-        return send._replace(outcome=FAIL if answer.code in REFUSED else INFO, code=answer.code)
+        return replace(send, outcome=FAIL if answer.code in REFUSED else INFO, code=answer.code)
 
     # --- reading
 
@@ -433,7 +436,8 @@ async def max_offset(pool: ChannelPool, address: str, topic: str, queue_id: int)
 def placed(send: Send, answer: Command) -> Send:
     """The send with what its acknowledgement says."""
     given = answer.ext or {}
-    return send._replace(
+    return replace(
+        send,
         outcome=OK,
         code=0,
         queue_id=int(given["queueId"]),

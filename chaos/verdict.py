@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tandemmq.chaos.checking.lines import OK
 from tandemmq.chaos.churn import DELETED_EVENT, LAST_EVENT, TABLES_NS, check_last_life, check_lives
-from tandemmq.chaos.journal import OK, read_delivered, read_events, read_seen, read_sends
+from tandemmq.chaos.journal import read_delivered, read_events, read_seen, read_sends
 from tandemmq.chaos.promises import (
     Cut,
     Freeze,

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tandemmq.chaos.checking.findings import Findings
-from tandemmq.chaos.checking.lines import Commit, Delivered, Send
+from tandemmq.chaos.checking.lines import OK, Commit, Delivered, Send
 from tandemmq.chaos.checking.queues import QueueHistory, said, sorted_by_time
 from tandemmq.chaos.checking.windows import Windows
-from tandemmq.chaos.journal import OK
 
 EARLY_NS: Final = (
     50_000_000  # two clocks of one machine, wall and monotonic, were read at two moments

@@ -20,6 +20,7 @@ import msgspec
 from tandemmq.chaos.checking.consuming import judge_consuming
 from tandemmq.chaos.checking.findings import CHECKS, Findings, Judgement, judged
 from tandemmq.chaos.checking.lines import (
+    OK,
     Admin,
     Audit,
     Block,
@@ -49,7 +50,6 @@ from tandemmq.chaos.checking.whole import (
 )
 from tandemmq.chaos.checking.windows import Window, Windows
 from tandemmq.chaos.history import HistoryMissing
-from tandemmq.chaos.journal import OK
 
 BUCKETS: Final = 64
 AROUND_NS: Final = 2_000_000_000  # before a fault and behind it: its stretch for counting sends

@@ -1,8 +1,8 @@
-"""The lines of a history, as the checkers read them: JSON arrays that begin with the name of their kind.
+"""The lines of a history, as they are written and as checkers read them: JSON arrays that begin with their kind's name.
 
-tandemmq.chaos.journal writes the first four kinds during a run; the rest is written by who knows it, mostly after
-traffic has stopped. Times are CLOCK_MONOTONIC ns of one machine. Fields at the end have defaults, so that an older
-journal is a history, too.
+tandemmq.chaos.journal writes sends, readings, deliveries and events while a run goes on; the rest is written by who
+knows it, mostly after traffic has stopped. Times are CLOCK_MONOTONIC ns of one machine. Fields at the end have
+defaults, so that an older journal is a history, too.
 """
 
 from __future__ import annotations
@@ -13,16 +13,26 @@ import msgspec
 
 Queue = tuple[str, int]  # topic, queue id
 
+OK: Final = "ok"  # SEND_OK: a promise
+FAIL: Final = "fail"  # refused before the append, or never sent: it must not be there
+INFO: Final = "info"  # unknown: it may be there
 
-class _Line(msgspec.Struct, array_like=True, gc=False):
+
+class _Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One line; its class name in lower case is its first item."""
 
 
-class Send(_Line, tag="send"):
-    """One attempt, begun and ended (tandemmq.chaos.journal.Send has the words).
+class Send(_Line, tag="send", frozen=True):
+    """One attempt to send, begun and ended.
 
-    due_ns  when a delayed message may be delivered at the earliest, 0: at once
-    fate    of a transactional message: "commit" or "rollback", "" for any other
+    unique_id     32 hex digits (tandemmq.chaos.load): running number and the hash of the body
+    lane, sequence  a lane sends to one queue, one message after the other; sequences grow within it
+    outcome       OK, FAIL or INFO
+    queue_offset, offset  entry number and position in the log as acknowledged, else -1
+    epoch, copies, durable  as the acknowledgement says, -1 where it says nothing (stock brokers)
+    size          of the body, bytes
+    due_ns        when a delayed message may be delivered at the earliest, 0: at once
+    fate          of a transactional message: "commit" or "rollback", "" for any other
     """
 
     unique_id: str
@@ -46,7 +56,7 @@ class Send(_Line, tag="send"):
     fate: str = ""
 
 
-class Seen(_Line, tag="seen"):
+class Seen(_Line, tag="seen", frozen=True):
     """What one pull returned: unique ids of consecutive queue offsets. hashes: of the bodies, where they were taken."""
 
     topic: str
@@ -59,7 +69,7 @@ class Seen(_Line, tag="seen"):
     reader: int = 0
 
 
-class Delivered(_Line, tag="delivered"):
+class Delivered(_Line, tag="delivered", frozen=True):
     """One message as a member of a group was given it. attempt: 1 and up where it is given again after a failure."""
 
     topic: str
@@ -73,13 +83,13 @@ class Delivered(_Line, tag="delivered"):
     attempt: int = 0
 
 
-class Event(_Line, tag="event"):
+class Event(_Line, tag="event", frozen=True):
     """A fault's phase, a measurement, what the run is ("run"), that consumers had everything ("drained")."""
 
     fields: dict[str, Any]
 
 
-class Holding(_Line, tag="final"):
+class Holding(_Line, tag="final", frozen=True):
     """A stretch of a queue as one replica holds it when all has stopped: log offsets and body hashes beside the ids."""
 
     topic: str
@@ -91,7 +101,7 @@ class Holding(_Line, tag="final"):
     hashes: tuple[str, ...] = ()
 
 
-class Extent(_Line, tag="extent"):
+class Extent(_Line, tag="extent", frozen=True):
     """The bounds of a queue on one replica: what the final read had to read. end is exclusive."""
 
     topic: str
@@ -101,7 +111,7 @@ class Extent(_Line, tag="extent"):
     end: int
 
 
-class Commit(_Line, tag="commit"):
+class Commit(_Line, tag="commit", frozen=True):
     """A group's progress, as stored. how: "commit", or "reset" where somebody set it on purpose."""
 
     group: str
@@ -113,7 +123,7 @@ class Commit(_Line, tag="commit"):
     how: str = "commit"
 
 
-class Taken(_Line, tag="taken"):
+class Taken(_Line, tag="taken", frozen=True):
     """A member of a group begins to read a queue."""
 
     group: str
@@ -123,7 +133,7 @@ class Taken(_Line, tag="taken"):
     at_ns: int
 
 
-class Lookup(_Line, tag="lookup"):
+class Lookup(_Line, tag="lookup", frozen=True):
     """An acknowledged message was asked for by its key or its id once the index had caught up."""
 
     topic: str
@@ -134,14 +144,14 @@ class Lookup(_Line, tag="lookup"):
     broker: str
 
 
-class Declared(_Line, tag="declared"):
+class Declared(_Line, tag="declared", frozen=True):
     """Messages that may be missing by the promises of the mode. why: what took them."""
 
     unique_ids: tuple[str, ...]
     why: str
 
 
-class Admin(_Line, tag="admin"):
+class Admin(_Line, tag="admin", frozen=True):
     """One operation on a setting that all agree on. action: "write" or "read"; outcome as of a send."""
 
     key: str
@@ -153,7 +163,7 @@ class Admin(_Line, tag="admin"):
     client: int = 0
 
 
-class Route(_Line, tag="route"):
+class Route(_Line, tag="route", frozen=True):
     """What one name server said of a group. epoch: of its master."""
 
     name_server: str
@@ -162,7 +172,7 @@ class Route(_Line, tag="route"):
     at_ns: int
 
 
-class Block(_Line, tag="block"):
+class Block(_Line, tag="block", frozen=True):
     """The digest of [start, start + size) of a replica's log, below the confirm offset."""
 
     replica: str
@@ -171,14 +181,14 @@ class Block(_Line, tag="block"):
     digest: str
 
 
-class Derived(_Line, tag="derived"):
+class Derived(_Line, tag="derived", frozen=True):
     """A file of a replica that says something else than its log. problem "": all of them were compared and agree."""
 
     replica: str
     problem: str
 
 
-class Audit(_Line, tag="audit"):
+class Audit(_Line, tag="audit", frozen=True):
     """The audit's word on the replicas: whether they differ."""
 
     differ: bool

@@ -14,6 +14,9 @@ from typing import Final
 
 from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT
 from tandemmq.chaos.checking.lines import (
+    FAIL,
+    INFO,
+    OK,
     Admin,
     Audit,
     Block,
@@ -31,7 +34,6 @@ from tandemmq.chaos.checking.lines import (
     Taken,
     encode_line,
 )
-from tandemmq.chaos.journal import FAIL, INFO, OK
 
 MS: Final = 1_000_000
 STRETCH: Final = 32  # messages of one pull

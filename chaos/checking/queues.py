@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.lines import (
+    FAIL,
+    OK,
     Commit,
     Delivered,
     Extent,
@@ -23,7 +25,6 @@ from tandemmq.chaos.checking.lines import (
     Send,
     Taken,
 )
-from tandemmq.chaos.journal import FAIL, OK
 
 HASHED: Final = 16  # from here on a unique id of 32 digits is the hash of its body
 AROUND: Final = 3  # messages before and behind, in an excerpt

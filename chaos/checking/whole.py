@@ -9,10 +9,9 @@ from typing import Final
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.linear import TooManyAtOnce, linearizable
-from tandemmq.chaos.checking.lines import Admin, Audit, Block, Derived, Queue, Route, Send
+from tandemmq.chaos.checking.lines import OK, Admin, Audit, Block, Derived, Queue, Route, Send
 from tandemmq.chaos.checking.queues import said
 from tandemmq.chaos.checking.windows import Windows
-from tandemmq.chaos.journal import OK
 
 UNAVAILABLE_NS: Final = 1_000_000_000  # a hiccup of a busy machine is shorter
 SLACK_NS: Final = 500_000_000

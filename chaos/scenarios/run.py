@@ -15,10 +15,11 @@ from typing import Final
 from tandemmq.chaos.campaign import Campaign, Say
 from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, Finding, Judgement
 from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_history
+from tandemmq.chaos.checking.lines import OK
 from tandemmq.chaos.deliveries import GROUP
 from tandemmq.chaos.faults.fault import FaultStory, NoEffect, NotHealed, Unsupported
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
-from tandemmq.chaos.journal import OK, read_sends
+from tandemmq.chaos.journal import read_sends
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.breaking import Breaker, WrongStage
 from tandemmq.chaos.scenarios.gathering import gather

@@ -20,7 +20,7 @@ from typing import Final
 from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.checking.findings import UNKNOWN, Judgement
 from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_history
-from tandemmq.chaos.checking.lines import Extent, Holding, encode_line
+from tandemmq.chaos.checking.lines import Extent, Holding
 from tandemmq.chaos.deliveries import Readers
 from tandemmq.chaos.faults.fault import Fault, FaultStory, NoEffect, NotHealed, until
 from tandemmq.chaos.faults.processes import Killed, Paused, Stuttering
@@ -303,15 +303,14 @@ class TargetRun:
         pool = self._target.pool
         start = await asked_offset(pool, address, RequestCode.GET_MIN_OFFSET, topic, queue_id)
         end = await asked_offset(pool, address, RequestCode.GET_MAX_OFFSET, topic, queue_id)
-        journal.raw(encode_line(Extent(topic, queue_id, name, start, end)).decode())
+        journal.line(Extent(topic, queue_id, name, start, end))
         at = start
         while at < end:
             found = await read_from(pool, address, topic, queue_id, at)
             if not found:
                 break  # a hole: the checkers see it
             ids, offsets, hashes = (tuple(each) for each in zip(*found, strict=True))
-            holding = Holding(topic, queue_id, name, at, ids, offsets, hashes)
-            journal.raw(encode_line(holding).decode())
+            journal.line(Holding(topic, queue_id, name, at, ids, offsets, hashes))
             at += len(found)
 
 

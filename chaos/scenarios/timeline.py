@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tandemmq.chaos.checking.lines import Event, Send, decode_line
+from tandemmq.chaos.checking.lines import OK, Event, Send, decode_line
 from tandemmq.chaos.checking.windows import Window, Windows
-from tandemmq.chaos.journal import OK
 from tandemmq.chaos.promises import percentile
 
 BUCKET_NS: Final = 250_000_000

@@ -11,12 +11,22 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
 
-from tandemmq.chaos.checking.lines import Admin, Commit, Line, Lookup, Route, encode_line
+from tandemmq.chaos.checking.lines import (
+    FAIL,
+    INFO,
+    OK,
+    Admin,
+    Commit,
+    Line,
+    Lookup,
+    Route,
+)
 from tandemmq.chaos.deliveries import GROUP
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import ReplicaGroup
-from tandemmq.chaos.journal import FAIL, INFO, OK, Journal
+from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.routes import topic_fields
 from tandemmq.chaos.traffic import PROBE_TOPIC, TOPIC
 from tandemmq.chaos.traffic import Route as Routed
 from tandemmq.cluster.remoting import (
@@ -84,7 +94,7 @@ class Watchers:
 
     def line(self, line: Line) -> None:
         """One more line of the history."""
-        self._journal.raw(encode_line(line).decode())
+        self._journal.line(line)
 
     async def _sample(self) -> None:
         while True:
@@ -159,10 +169,7 @@ class Watchers:
             await asyncio.sleep(SETTING_S)
 
     async def _write(self, value: str) -> None:
-        ext = {
-            "topic": SETTING_TOPIC, "defaultTopic": "TBW102", "readQueueNums": value, "writeQueueNums": value,
-            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        }  # fmt: skip
+        ext = topic_fields(SETTING_TOPIC, value)
         began_ns = time.monotonic_ns()
         outcome, _ = await self._asked(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         self.line(Admin(SETTING_TOPIC, "write", value, began_ns, time.monotonic_ns(), outcome))

@@ -16,6 +16,8 @@ from tandemmq.chaos.checking.findings import CHECKS, INVALID, UNKNOWN, VALID, Ju
 from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.checking.linear import linearizable
 from tandemmq.chaos.checking.lines import (
+    FAIL,
+    INFO,
     Admin,
     Audit,
     Block,
@@ -35,7 +37,6 @@ from tandemmq.chaos.checking.lines import (
     encode_line,
 )
 from tandemmq.chaos.checking.made import GROUP, MASTERS, MS, TIMED, TOPIC, MadeUp, lines, unique_id
-from tandemmq.chaos.journal import FAIL, INFO
 
 MADE = MadeUp(queues=2, messages=400)
 LAST = MADE.messages - 1

@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
+from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Delivered, Send
 from tandemmq.chaos.churn import LAST_EVENT, SENDS, TABLES_NS, Churn, check_last_life, check_lives
 from tandemmq.chaos.groups import ReplicaGroup
-from tandemmq.chaos.journal import FAIL, INFO, OK, Delivered, Journal, Send, read_events
+from tandemmq.chaos.journal import Journal, read_events
 from tandemmq.chaos.traffic import CHURN_TOPIC, Traffic
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
 from tandemmq.cluster.remoting import Command, RequestCode

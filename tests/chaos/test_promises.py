@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
+from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Delivered, Seen, Send
 from tandemmq.chaos.gauges import metric_values
-from tandemmq.chaos.journal import FAIL, INFO, OK, Delivered, Seen, Send
 from tandemmq.chaos.promises import (
     Cut,
     FinalLog,
@@ -55,8 +56,8 @@ def send(number: int, at: int = -1, outcome: str = OK, **more: int | str) -> Sen
     began = 10 * number
     made = Send(unique(number), "T", 0, 1, number, 1, began, began + 5, outcome, 0, "a:1")
     if outcome == OK:
-        made = made._replace(queue_offset=at, offset=at * SIZE, epoch=1, copies=2, durable=0)
-    return made._replace(**more)  # type: ignore[arg-type]
+        made = replace(made, queue_offset=at, offset=at * SIZE, epoch=1, copies=2, durable=0)
+    return replace(made, **more)
 
 
 def kinds(problems: Sequence[str]) -> list[str]:
@@ -378,7 +379,7 @@ def test_a_power_cut_excuses_nothing_older_than_the_window_nothing_later_and_not
     later = acked(10 * SECOND_NS + 6)
     assert not within_window([later], [cut], Mode.S0)
     assert within_window([later], [cut._replace(done_ns=later.began_ns)], Mode.S0)
-    refused = acked(10 * SECOND_NS)._replace(outcome=FAIL)
+    refused = replace(acked(10 * SECOND_NS), outcome=FAIL)
     assert not within_window([refused], [cut], Mode.S0)
 
 
@@ -387,7 +388,7 @@ def test_a_power_cut_may_take_a_copy_of_a_delayed_message_that_was_just_delivere
     mode: Mode, excused: bool
 ) -> None:
     cut = PowerCut(10 * SECOND_NS, 2, True)
-    copy = given(1, 0)._replace(at_ns=10 * SECOND_NS - BEFORE_NS)
+    copy = replace(given(1, 0), at_ns=10 * SECOND_NS - BEFORE_NS)
     assert bool(within_window_again([copy], [cut], mode)) == excused
-    assert not within_window_again([copy._replace(at_ns=8 * SECOND_NS)], [cut], mode)
-    assert not within_window_again([copy._replace(at_ns=11 * SECOND_NS)], [cut], mode)
+    assert not within_window_again([replace(copy, at_ns=8 * SECOND_NS)], [cut], mode)
+    assert not within_window_again([replace(copy, at_ns=11 * SECOND_NS)], [cut], mode)

@@ -7,21 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import tandemmq.chaos.verdict as verdict_module
+from tandemmq.chaos.checking.lines import INFO, OK, Delivered, Seen, Send
 from tandemmq.chaos.churn import DELETED_EVENT
 from tandemmq.chaos.history import HistoryMissing
-from tandemmq.chaos.journal import (
-    INFO,
-    OK,
-    Delivered,
-    Journal,
-    Seen,
-    Send,
-    read_events,
-    read_seen,
-    read_sends,
-)
+from tandemmq.chaos.journal import Journal, read_events, read_seen, read_sends
 from tandemmq.chaos.load import body_hash
 from tandemmq.chaos.replicalogs import differences, read_cuts, read_log
 from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, TOPIC
@@ -41,7 +33,7 @@ def send(number: int, **fields: object) -> Send:
     made = Send(
         unique_id, TOPIC, number % 2, 1, number, 1, number * 10, number * 10 + 5, OK, 0, "a:1"
     )
-    return made._replace(size=len(body), **fields)  # type: ignore[arg-type]
+    return replace(made, size=len(body), **fields)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Send]]
                 store_host=HOST,
             )
             at = store.put(draft)
-            sends.append(what._replace(queue_offset=at.queue_offset, offset=at.offset, epoch=1))
+            sends.append(replace(what, queue_offset=at.queue_offset, offset=at.offset, epoch=1))
         store.dispatch(10_000)
     (root / "epochFileCheckpoint").write_bytes(encode_epochs(EpochHistory((Epoch(1, 0),))))
     return root, sends
@@ -227,10 +219,10 @@ def test_a_declared_loss_is_counted_in_async_mode(finished: Run) -> None:
 def overlap(run: Run, count: int) -> None:
     """The last messages of the log were acknowledged by an old master, beside what a newer one acknowledged."""
     first = run.sends[0]
-    newer = first._replace(epoch=2, broker="b:1", ended_ns=first.ended_ns)
+    newer = replace(first, epoch=2, broker="b:1", ended_ns=first.ended_ns)
     run.sends = [*run.sends, newer]
     for at in range(len(run.sends) - 1 - count):
-        run.sends[at] = run.sends[at]._replace(epoch=-1)
+        run.sends[at] = replace(run.sends[at], epoch=-1)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +339,7 @@ def test_a_message_whose_outcome_is_unknown_must_be_delivered_when_it_is_there(
     finished: Run,
 ) -> None:
     finished.delivered = [given(each) for each in finished.sends[1:]]
-    finished.sends[0] = finished.sends[0]._replace(outcome=INFO)
+    finished.sends[0] = replace(finished.sends[0], outcome=INFO)
     assert finished.kinds() == {"SKIPPED"}
 
 
@@ -396,7 +388,7 @@ def given_up(finished: Run) -> Run:
     finished.elected = False
     finished.delivered = [given(each) for each in finished.sends]
     finished.sends[-5:] = [
-        each._replace(outcome=INFO, code=11, epoch=-1) for each in finished.sends[-5:]
+        replace(each, outcome=INFO, code=11, epoch=-1) for each in finished.sends[-5:]
     ]
     finished.set_aside(finished.stores[1], 5)
     for store in finished.stores:
@@ -415,7 +407,7 @@ def test_what_a_person_gave_up_may_be_missing_where_nobody_had_acknowledged_it(
 def test_what_a_person_gave_up_and_was_acknowledged_is_lost_in_every_mode(
     given_up: Run, mode: Mode
 ) -> None:
-    given_up.sends[-1] = given_up.sends[-1]._replace(outcome=OK, code=0)
+    given_up.sends[-1] = replace(given_up.sends[-1], outcome=OK, code=0)
     assert given_up.kinds(mode=mode) - {"FILES"} == {"LOST", "VANISHED"}
 
 
@@ -425,7 +417,7 @@ def test_a_store_that_a_person_moved_away_is_what_he_gave_up(
     finished.elected = False
     finished.seen = [Seen(TOPIC, 0, COUNT // 2 - 1, (finished.sends[-2].unique_id,), "a:1", 9)]
     for at in (-1, -2):
-        finished.sends[at] = finished.sends[at]._replace(outcome=INFO, code=11, epoch=-1)
+        finished.sends[at] = replace(finished.sends[at], outcome=INFO, code=11, epoch=-1)
     for store in finished.stores:
         finished.cut(store, 2)
     finished.events = [{"how": "seeded", "since_ns": 1, "away": str(written[0])}]
@@ -436,7 +428,7 @@ def test_what_vanished_and_no_person_gave_up_is_found_in_a_classic_pair(finished
     finished.elected = False
     finished.delivered = [given(each) for each in finished.sends]
     for at in (-1, -2):
-        finished.sends[at] = finished.sends[at]._replace(outcome=INFO, code=11, epoch=-1)
+        finished.sends[at] = replace(finished.sends[at], outcome=INFO, code=11, epoch=-1)
     for store in finished.stores:
         finished.cut(store, 2)
     assert finished.kinds() - {"FILES"} == {"VANISHED"}
@@ -458,7 +450,7 @@ def test_a_deleted_topic_that_a_new_master_still_has_is_found_where_the_deletion
         for at in range(4)
     ]
     elected_ns = lives[2].ended_ns
-    finished.sends += [each._replace(epoch=1 + at // 2) for at, each in enumerate(lives)]
+    finished.sends += [replace(each, epoch=1 + at // 2) for at, each in enumerate(lives)]
     with Journal(finished.journal) as journal:
         journal.event(DELETED_EVENT, life=1, everywhere=everywhere, at_ns=elected_ns - 3)
         for each in finished.sends:
