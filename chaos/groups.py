@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Self
 from tandemmq.chaos.java import BROKER_MAIN, BROKER_SETTINGS, DIRECT_MEMORY, NAME_SERVER_MAIN
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
+from tandemmq.chaos.routes import brokers_of, topic_fields
 from tandemmq.chaos.servers import python_command, python_env, write_settings
 from tandemmq.cluster.remoting import (
     ChannelPool,
@@ -234,29 +235,14 @@ class ReplicaGroup:
 
     async def addresses(self, topic: str) -> dict[int, str] | None:
         """Broker id to address, as the name server's route of a topic says; None without one."""
-        ask = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        try:
-            answer = await self.pool.request(self.name_server_address, ask, ASK_MS)
-        except RemotingError:
-            return None
-        if answer.code != ResponseCode.SUCCESS or not answer.body:
-            return None
-        route = fastjson.loads(bytes(answer.body))
-        for broker in route.get("brokerDatas") or ():
-            if broker["brokerName"] == self.plan.name:
-                return {int(number): str(at) for number, at in broker["brokerAddrs"].items()}
-        return None
+        found = await brokers_of(self.pool, self.name_server_address, topic, ASK_MS)
+        return found.get(self.plan.name)
 
     async def create_topic(self, topic: str, queues: int) -> None:
         """Create a topic on the master. Raises RemotingError, ProcessBroken."""
         view = await self.whole()
         assert view.master is not None
-        ext = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
-            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0", "order": "false",
-        }  # fmt: skip
-        ask = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        ask = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
         answer = await self.pool.request(view.master, ask, 5 * ASK_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise ProcessBroken(f"topic {topic}: {answer.code} {answer.remark}")

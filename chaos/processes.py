@@ -28,6 +28,15 @@ class ProcessBroken(Exception):
     end of its log."""
 
 
+def state_of(pid: int) -> str:
+    """The kernel's letter for a process: R, S, D, T (stopped), Z; "" for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
 def wait_until(
     holds: Callable[[], object], within_s: float, what: str, *, every_s: float = 0.03
 ) -> None:
@@ -94,13 +103,7 @@ class Process:
     @property
     def state(self) -> str:
         """The kernel's letter: R, S, D, T (stopped), Z; "" for a process that is gone."""
-        if self._process is None:
-            return ""
-        try:
-            text = Path(f"/proc/{self._process.pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return text.rpartition(")")[2].split()[0]
+        return "" if self._process is None else state_of(self._process.pid)
 
     @property
     def paused(self) -> bool:
