@@ -18,7 +18,7 @@ import msgspec
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.promises import percentile
 from tandemmq.chaos.scenarios.catalog import SCENARIOS
-from tandemmq.chaos.scenarios.report import commit, write_report
+from tandemmq.chaos.scenarios.reports.report import commit, write_report
 from tandemmq.chaos.scenarios.run import ScenarioRun
 from tandemmq.chaos.scenarios.stages import stages_here
 

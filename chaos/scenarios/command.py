@@ -22,11 +22,11 @@ from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
-from tandemmq.chaos.scenarios.report import HTML, write_report
+from tandemmq.chaos.scenarios.reports.report import HTML, write_report
 from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.stages import stages_here
-from tandemmq.chaos.scenarios.timeline import GAP_NS
+from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
 
 OK, INVALID_CODE, UNKNOWN_CODE, USAGE, MISSING = 0, 5, 1, 2, 11
 CODES: Final = {VALID: OK, INVALID: INVALID_CODE, UNKNOWN: UNKNOWN_CODE}

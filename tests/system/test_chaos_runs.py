@@ -26,7 +26,7 @@ from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.replicalogs import read_log
 from tandemmq.chaos.scenarios import command
 from tandemmq.chaos.scenarios.gathering import gather
-from tandemmq.chaos.scenarios.report import HTML, JSON
+from tandemmq.chaos.scenarios.reports.report import HTML, JSON
 from tandemmq.chaos.scenarios.schedule import Planned, Schedule, Step
 from tandemmq.chaos.verdict import TOPICS
 from tandemmq.replication.config import Mode

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any, Final
 
 from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, VALID
-from tandemmq.chaos.scenarios.picture import COLOURS, LEGEND, picture
-from tandemmq.chaos.scenarios.timeline import GAP_NS, Timeline
+from tandemmq.chaos.scenarios.reports.picture import COLOURS, LEGEND, picture
+from tandemmq.chaos.scenarios.reports.timeline import GAP_NS, Timeline
 
 BADGES: Final = {VALID: "#1f6f54", INVALID: "#b3261e", UNKNOWN: "#b26a00"}
 MODES: Final = {

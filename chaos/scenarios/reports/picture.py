@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from tandemmq.chaos.scenarios.timeline import BUCKET_NS, Timeline
+from tandemmq.chaos.scenarios.reports.timeline import BUCKET_NS, Timeline
 
 WIDTH: Final = 1180
 LEFT: Final = 150  # names of the lanes

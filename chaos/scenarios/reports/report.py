@@ -13,9 +13,9 @@ import msgspec
 
 from tandemmq import __version__
 from tandemmq.chaos.checking.findings import CHECKS
-from tandemmq.chaos.scenarios.page import page
+from tandemmq.chaos.scenarios.reports.page import page
 from tandemmq.chaos.scenarios.run import HISTORY, Played
-from tandemmq.chaos.scenarios.timeline import FaultFigures, Timeline, timeline
+from tandemmq.chaos.scenarios.reports.timeline import FaultFigures, Timeline, timeline
 
 JSON: Final = "report.json"
 HTML: Final = "report.html"
@@ -86,7 +86,7 @@ def _fault(figures: FaultFigures) -> dict[str, Any]:
 
 def commit() -> str:
     """Of the source tree this runs from; "" where there is none."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     try:
         done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
