@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,34 +56,55 @@ def called(node: ast.Call) -> str:
     )
 
 
-@pytest.mark.parametrize("path", SERVER_SOURCES, ids=name_of)
-def test_servers_start_no_process_and_load_no_code(path: Path) -> None:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            assert not {alias.name.split(".")[0] for alias in node.names} & FORBIDDEN_IMPORTS, (
-                node.lineno
-            )
-        elif isinstance(node, ast.ImportFrom):
-            assert (node.module or "").split(".")[0] not in {*FORBIDDEN_IMPORTS, "yaml"}, (
-                node.lineno
-            )
-        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "yaml":
-            assert node.attr in SAFE_OF_YAML, node.lineno
-        elif isinstance(node, ast.Call):
+def calls_what_servers_may_not(path: Path, node: ast.AST) -> bool:
+    """Starts a process, or loads code or objects from what it is given."""
+    match node:
+        case ast.Import(names=names):
+            return bool({alias.name.split(".")[0] for alias in names} & FORBIDDEN_IMPORTS)
+        case ast.ImportFrom(module=module):
+            return (module or "").split(".")[0] in {*FORBIDDEN_IMPORTS, "yaml"}
+        case ast.Attribute(value=ast.Name(id="yaml"), attr=attr):
+            return attr not in SAFE_OF_YAML
+        case ast.Call():
             picks = path.name == "twins.py" and called(node) == "import_module"
-            assert picks or called(node) not in FORBIDDEN_CALLS, node.lineno
+            return called(node) in FORBIDDEN_CALLS and not picks
+    return False
 
 
-@pytest.mark.parametrize("path", SERVER_SOURCES, ids=name_of)
-def test_servers_never_flush_a_mapping_with_the_interpreter_lock_held(path: Path) -> None:
-    for node in ast.walk(parsed(path)):
-        if (
-            isinstance(node, ast.Call)
-            and called(node) == "flush"
-            and isinstance(node.func, ast.Attribute)
-        ):
-            receiver = ast.unparse(node.func.value)
-            assert "map" not in receiver.lower(), f"line {node.lineno}: {receiver}.flush()"
+def flushes_a_mapping(path: Path, node: ast.AST) -> bool:
+    """With the interpreter's lock held: nothing else runs until the disk has it."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "flush"
+        and "map" in ast.unparse(node.func.value).lower()
+    )
+
+
+def swallows_an_error(path: Path, node: ast.AST) -> bool:
+    """In silence, whatever it is."""
+    return (
+        isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"})
+        and all(isinstance(line, ast.Pass) for line in node.body)
+    )
+
+
+def imports_a_second_copy(path: Path, node: ast.AST) -> bool:
+    """Beside tandemmq.storage a module `storage` can be imported in a checkout: the same file, other classes."""
+    match node:
+        case ast.Import(names=aliases):
+            names = [alias.name for alias in aliases]
+        case ast.ImportFrom(module=str(module), level=0):
+            names = [module]
+        case _:
+            return False
+    return bool({name.split(".")[0] for name in names} & LINKED)
+
+
+def says_no_job(path: Path, node: ast.AST) -> bool:
+    """A module opens by saying its one job."""
+    return isinstance(node, ast.Module) and bool(node.body) and not ast.get_docstring(node)
 
 
 EVERYTHING = sorted(
@@ -90,20 +112,58 @@ EVERYTHING = sorted(
     for folder in (*PACKAGES, "bench", "docs", "release", "tests")
     for path in (ROOT / folder).rglob("*.py")
 )
+#: what a node of a source may not be -> in which sources
+RULES: dict[Callable[[Path, ast.AST], bool], Sequence[Path]] = {
+    calls_what_servers_may_not: SERVER_SOURCES,
+    flushes_a_mapping: SERVER_SOURCES,
+    swallows_an_error: SOURCES,
+    says_no_job: SOURCES,
+    imports_a_second_copy: EVERYTHING,
+}
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
-def test_packages_have_one_name_on_the_import_path(path: Path) -> None:
-    """Beside tandemmq.storage a module `storage` can be imported in a checkout: the same file, other classes."""
-    for node in ast.walk(parsed(path)):
-        names = (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom) and not node.level
-            else []
-        )
-        assert not {name.split(".")[0] for name in names} & LINKED, f"line {node.lineno}"
+@pytest.fixture(scope="module")
+def broken() -> dict[str, list[str]]:
+    """Rule -> places that break it; every source is read and walked once."""
+    found: dict[str, list[str]] = {rule.__name__: [] for rule in RULES}
+    within = {rule: set(sources) for rule, sources in RULES.items()}
+    for path in EVERYTHING:
+        rules = [rule for rule in RULES if path in within[rule]]
+        for node in ast.walk(parsed(path)):
+            for rule in rules:
+                if rule(path, node):
+                    found[rule.__name__].append(f"{name_of(path)}:{getattr(node, 'lineno', 1)}")
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_no_source(rule: Callable[[Path, ast.AST], bool], broken: dict[str, list[str]]) -> None:
+    assert len(RULES[rule]) > 100, "sources are found"
+    assert not broken[rule.__name__], rule.__doc__
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (calls_what_servers_may_not, "import subprocess"),
+        (calls_what_servers_may_not, "from pickle import loads"),
+        (calls_what_servers_may_not, "yaml.load(text)"),
+        (calls_what_servers_may_not, "importlib.import_module(name)"),
+        (flushes_a_mapping, "self._mapping.flush()"),
+        (swallows_an_error, "try:\n    f()\nexcept Exception:\n    pass"),
+        (swallows_an_error, "try:\n    f()\nexcept:\n    pass"),
+        (says_no_job, "x = 1"),
+        (imports_a_second_copy, "from storage.store import MessageStore"),
+        (imports_a_second_copy, "import chaos.journal"),
+    ],
+)
+def test_a_rule_sees_what_breaks_it(rule: Callable[[Path, ast.AST], bool], text: str) -> None:
+    assert any(rule(ROOT / "storage/x.py", node) for node in ast.walk(ast.parse(text)))
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
+    drawers = {"utils", "util", "common", "helpers", "helper", "misc"}
+    assert not [name_of(path) for path in SOURCES if path.stem in drawers]
 
 
 def test_each_folder_is_linked_into_the_package() -> None:
@@ -124,26 +184,6 @@ def test_a_wheel_holds_every_package_that_processes_need() -> None:
     }
     names = {".".join(each.parts).removeprefix("tandemmq.") for each in folders} - {"tandemmq"}
     assert installed == {"tandemmq", *(f"tandemmq.{name}" for name in names)}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_opens_by_saying_its_one_job(path: Path) -> None:
-    if path.read_text(encoding="utf-8").strip():
-        assert ast.get_docstring(parsed(path)), "no docstring"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_module_is_a_drawer_for_odds_and_ends(path: Path) -> None:
-    assert path.stem not in {"utils", "util", "common", "helpers", "helper", "misc"}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_an_error_is_never_swallowed_in_silence(path: Path) -> None:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ExceptHandler):
-            broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
-            silent = all(isinstance(line, ast.Pass) for line in node.body)
-            assert not (broad and silent), f"line {node.lineno}: broad handler that does nothing"
 
 
 #: compiled form -> the module that picks it, and its readable form
