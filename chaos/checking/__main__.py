@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.checking.findings import CHECKS, Judgement
+from tandemmq.chaos.checking.findings import CHECKS, ON_REQUEST, Judgement
 from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.checking.made import MadeUp, write
 
@@ -38,8 +38,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--check",
         action="append",
-        choices=CHECKS,
+        choices=CHECKS | ON_REQUEST,
         help="must have judged something (default: as the run asked)",
+    )
+    made.add_argument(
+        "--linearizability", action="store_true", help="ask Porcupine, too (C-21; needs Go once)"
     )
     made.add_argument("--json", action="store_true", help="the judgement as JSON")
     return made
@@ -49,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0: valid. 1: invalid or unknown. 2: wrong usage."""
     arguments = parser().parse_args(argv)
     if arguments.made is None:
-        return say(judge_history(arguments.history, arguments.check), as_json=arguments.json)
+        judgement = judge_history(
+            arguments.history, arguments.check, linearizability=arguments.linearizability
+        )
+        return say(judgement, as_json=arguments.json)
     with tempfile.TemporaryDirectory(prefix="tandem-made-") as directory:
         path = Path(directory) / "history.jsonl"
         messages = max(1, arguments.made // PER_MESSAGE // arguments.queues)
@@ -60,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             flush=True,
         )
         cpu_s = time.process_time()
-        code = say(judge_history(path, arguments.check), as_json=arguments.json)
+        judgement = judge_history(path, arguments.check, linearizability=arguments.linearizability)
+        code = say(judgement, as_json=arguments.json)
         cpu_s = time.process_time() - cpu_s
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{cpu_s:.0f} s of processor time, at most {peak_mb:.0f} MB of memory")

@@ -34,6 +34,11 @@ CHECKS: Final[dict[str, str]] = {
     "C-19": "acknowledged messages are found by key and id",
     "C-20": "the audit agrees with the comparison of bytes",
 }
+LINEARIZABILITY: Final = "C-21"
+#: those that judge only where they are asked for: they need what not every machine has
+ON_REQUEST: Final[dict[str, str]] = {
+    LINEARIZABILITY: "one order explains each queue and each setting, as Porcupine judges",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,14 @@ from typing import IO, Any, Final
 import msgspec
 
 from tandemmq.chaos.checking.consuming import judge_consuming
-from tandemmq.chaos.checking.findings import CHECKS, Findings, Judgement, judged
+from tandemmq.chaos.checking.findings import (
+    CHECKS,
+    LINEARIZABILITY,
+    ON_REQUEST,
+    Findings,
+    Judgement,
+    judged,
+)
 from tandemmq.chaos.checking.lines import (
     OK,
     Admin,
@@ -39,16 +46,20 @@ from tandemmq.chaos.checking.lines import (
     Taken,
     decode_line,
 )
+from tandemmq.chaos.checking.orders import Orders
+from tandemmq.chaos.checking.porcupine import Porcupine, find_program
 from tandemmq.chaos.checking.queues import QueueHistory, judge_queue
 from tandemmq.chaos.checking.whole import (
     Availability,
     Reigns,
     Thin,
+    by_setting,
     judge_replicas,
     judge_routes,
     judge_settings,
 )
 from tandemmq.chaos.checking.windows import Window, Windows
+from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.history import HistoryMissing
 
 BUCKETS: Final = 64
@@ -81,10 +92,13 @@ class _Global:
     broken_line: str = ""
 
 
-def judge_history(path: Path, asked: Collection[str] | None = None) -> Judgement:
+def judge_history(
+    path: Path, asked: Collection[str] | None = None, *, linearizability: bool = False
+) -> Judgement:
     """Everything that the history shows.
 
     asked  ids of checkers that must have judged something; None: those that the run's own event names, else all
+    linearizability  ask Porcupine, too (C-21, as if it were among those asked for)
     A file that is missing or has no line is UNKNOWN, and so is everything that shows too little (Judgement.doubts).
     """
     began_s = time.monotonic()
@@ -100,15 +114,30 @@ def judge_history(path: Path, asked: Collection[str] | None = None) -> Judgement
         except HistoryMissing as problem:
             return judged(findings, [str(problem)], 0, 0)
         declared = frozenset(gathered.declared)
-        for file, queues in files.items():
-            for history in _queues(file, queues):
-                if not history.extents:
-                    continue  # a doubt, if anything was sent there
-                extents.add(history.queue)
-                judge_queue(history, declared, findings)
-                judge_consuming(history, declared, gathered.windows, findings)
-    _finish(gathered, declared, findings)
-    doubts += _doubts(gathered, thin, sends_of, extents, findings, asked)
+        wanted = set(gathered.run.get("checks", ASKED) if asked is None else asked)
+        if linearizability:
+            wanted.add(LINEARIZABILITY)
+        with ExitStack() as stack:
+            orders = None
+            if LINEARIZABILITY in wanted:
+                orders = _orders(stack, findings, doubts)
+            for file, queues in files.items():
+                for history in _queues(file, queues):
+                    if not history.extents:
+                        continue  # a doubt, if anything was sent there
+                    extents.add(history.queue)
+                    judge_queue(history, declared, findings)
+                    judge_consuming(history, declared, gathered.windows, findings)
+                    if orders is not None:
+                        orders.queue(history, declared)
+            settings = by_setting(
+                gathered.admin, unconfirmed=bool(gathered.run.get("unconfirmed_settings"))
+            )
+            _finish(gathered, settings, declared, findings)
+            if orders is not None:
+                orders.settings(settings)
+                doubts += orders.doubts
+    doubts += _doubts(gathered, thin, sends_of, extents, findings, wanted)
     judgement = judged(findings, doubts, gathered.operations, gathered.acknowledged)
     judgement.seconds = round(time.monotonic() - began_s, 2)
     return judgement
@@ -230,11 +259,24 @@ def _queues(file: Path, queues: Sequence[Queue]) -> Iterator[QueueHistory]:
         yield history
 
 
-def _finish(gathered: _Global, declared: frozenset[str], findings: Findings) -> None:
+def _orders(stack: ExitStack, findings: Findings, doubts: list[str]) -> Orders | None:
+    """None, and a doubt, where this machine has no Porcupine."""
+    try:
+        return Orders(stack.enter_context(Porcupine(find_program())), findings)
+    except Unsupported as problem:
+        doubts.append(f"{LINEARIZABILITY} was asked for: {problem}")
+        return None
+
+
+def _finish(
+    gathered: _Global,
+    settings: Mapping[str, Sequence[Admin]],
+    declared: frozenset[str],
+    findings: Findings,
+) -> None:
     gathered.reigns.finish(declared, gathered.windows, findings)
     gathered.availability.finish(gathered.end_ns, gathered.windows, findings)
-    unconfirmed = bool(gathered.run.get("unconfirmed_settings"))
-    judge_settings(gathered.admin, findings, unconfirmed=unconfirmed)
+    judge_settings(settings, findings)
     judge_routes(gathered.routes, findings)
     judge_replicas(gathered.blocks, gathered.derived, gathered.audits, findings)
 
@@ -245,7 +287,7 @@ def _doubts(
     sends_of: dict[Queue, int],
     extents: set[Queue],
     findings: Findings,
-    asked: Collection[str] | None,
+    wanted: Collection[str],
 ) -> list[str]:
     """Why the run proves nothing; none where it does."""
     doubts = []
@@ -260,10 +302,10 @@ def _doubts(
         doubts.append(f"no final read of {len(unread)} queues (first {unread[:3]})")
     doubts += gathered.windows.doubts()
     doubts += _thin(gathered, thin, sends_of)
-    wanted = gathered.run.get("checks") if asked is None else asked
-    for check in sorted(ASKED if wanted is None else wanted, key=lambda each: int(each[2:])):
+    names = CHECKS | ON_REQUEST
+    for check in sorted(wanted, key=lambda each: int(each[2:])):
         if not findings.observed[check]:
-            doubts.append(f"{check} ({CHECKS[check]}) had nothing to judge")
+            doubts.append(f"{check} ({names[check]}) had nothing to judge")
     return doubts
 
 

@@ -22,14 +22,14 @@ class TooManyAtOnce(Exception):
 
 def linearizable(operations: Iterable[Admin], initial: str | None = None) -> bool:
     """Whether an order explains all. initial: the value before; None: any. Raises TooManyAtOnce."""
-    relevant = [each for each in operations if _matters(each)]
+    relevant = [each for each in operations if matters(each)]
     relevant.sort(key=lambda each: each.began_ns)
     ends = [each.ended_ns if each.outcome == "ok" else FOREVER for each in relevant]
     return _search(relevant, ends, initial)
 
 
-def _matters(operation: Admin) -> bool:
-    """Refused ones did nothing; a read without an answer says nothing."""
+def matters(operation: Admin) -> bool:
+    """Whether it says anything. Refused ones did nothing; a read without an answer says nothing."""
     return operation.outcome == "ok" or (
         operation.outcome == "info" and operation.action == "write"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -121,10 +121,10 @@ class Availability:
                 self._ended(queue, stretch.since_ns, end_ns, windows, findings)
 
 
-def judge_settings(
-    operations: Sequence[Admin], findings: Findings, *, unconfirmed: bool = False
-) -> None:
-    """C-16 per key.
+def by_setting(
+    operations: Sequence[Admin], *, unconfirmed: bool = False
+) -> Mapping[str, Sequence[Admin]]:
+    """Operations by key.
 
     unconfirmed  a master may show a change that it never confirmed, which is gone with it: reads of such values say
                  nothing
@@ -132,10 +132,13 @@ def judge_settings(
     by_key: dict[str, list[Admin]] = {}
     for each in operations:
         by_key.setdefault(each.key, []).append(each)
-    for key, history in by_key.items():
+    return {key: confirmed(each) for key, each in by_key.items()} if unconfirmed else by_key
+
+
+def judge_settings(settings: Mapping[str, Sequence[Admin]], findings: Findings) -> None:
+    """C-16 of every key."""
+    for key, history in settings.items():
         findings.saw("C-16", len(history))
-        if unconfirmed:
-            history = confirmed(history)
         try:
             good = linearizable(history)
         except TooManyAtOnce as problem:
