@@ -25,6 +25,7 @@ from tandemmq.cluster.client import (
     Message,
     Producer,
     ReceivedMessage,
+    Transaction,
     TransactionState,
 )
 
@@ -118,8 +119,17 @@ class Transactor:
             committed = self._book.decide(message.message_id, committed=False, own=False)
         return TransactionState.COMMIT if committed else TransactionState.ROLLBACK
 
+    def begin(self, producer: Producer, way: str) -> Transaction:
+        """One that is to end in this way."""
+        return producer.transaction(Message(TOPIC, way.encode()))
+
     async def run(self, producer: Producer, rate: float, stopped: Callable[[], bool]) -> None:
         """Until it is stopped; then until this process is ended."""
+        await self.send(producer, rate, stopped)
+        await asyncio.Event().wait()
+
+    async def send(self, producer: Producer, rate: float, stopped: Callable[[], bool]) -> None:
+        """Until it is stopped, and what is under way has ended."""
         under_way: set[asyncio.Task[None]] = set()
         while not stopped():
             await asyncio.sleep(self._rng.expovariate(rate))
@@ -127,14 +137,13 @@ class Transactor:
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         await asyncio.gather(*under_way)
-        await asyncio.Event().wait()
 
     async def _one(self, producer: Producer) -> None:
         (way,) = self._rng.choices(list(WAYS), list(WAYS.values()))
         committed = way.startswith("commit")
         try:
             with contextlib.suppress(TakenBack):
-                async with producer.transaction(Message(TOPIC, way.encode())) as transaction:
+                async with self.begin(producer, way) as transaction:
                     await asyncio.sleep(self._rng.uniform(0, 0.02))
                     unique_id = transaction.message_id
                     if self._book.decide(unique_id, committed=committed, own=True) != committed:

@@ -18,6 +18,7 @@ from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import HostGroup
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import AsyncProcess
+from tandemmq.chaos.scenarios.playing import WrongStage
 from tandemmq.chaos.scenarios.schedule import Planned, Value
 from tandemmq.chaos.scenarios.stages import (
     KEEPER,
@@ -43,10 +44,6 @@ LINK_SETS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class WrongStage(Exception):
-    """A schedule asks for a fault that its stage has no means for."""
-
-
 class Breaker:
     """Makes faults for one group. rng: what is drawn when a fault fires, as the shape of a partition."""
 
@@ -54,12 +51,6 @@ class Breaker:
         self._group = group
         self._journal = journal
         self._rng = rng
-
-    async def fault(self, planned: Planned) -> Fault:
-        """Raises NoEffect when nobody has the role, WrongStage."""
-        made = await self._made(planned)
-        made.log = self._journal
-        return made
 
     def happened(self, fault: Fault) -> None:
         """Into the journal, for those who judge by more than the fault itself; after it was entered."""
@@ -72,7 +63,8 @@ class Breaker:
                     hosts=[each.name for each in victims],
                 )  # fmt: skip
 
-    async def _made(self, planned: Planned) -> Fault:
+    async def fault(self, planned: Planned) -> Fault:
+        """Raises NoEffect when nobody has the role, WrongStage."""
         group, how = self._group, planned.with_
         if planned.kind == "storm":
             return RestartStorm(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.chaos.faults.grudges import SHAPES
 from tandemmq.chaos.scenarios.schedule import Planned, Role, Schedule, Step, Value
+from tandemmq.chaos.scenarios.workloads.chosen import WORKLOADS
 
 #: what a scenario is played on -> what that needs
 STAGES: Final[Mapping[str, str]] = {
@@ -26,7 +27,10 @@ Draw = Callable[[random.Random, int], tuple[Step, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """weight: how often a campaign draws it, among all. steps: of a run that is told nothing."""
+    """weight: how often a campaign draws it, among all. steps: of a run that is told nothing.
+
+    workloads  beside the traffic (tandemmq.chaos.scenarios.workloads), unless others are asked for
+    """
 
     name: str
     says: str
@@ -36,6 +40,7 @@ class Scenario:
     steps: int = 3
     replicas: int = 2
     mode: str = "S0"
+    workloads: tuple[str, ...] = ()
 
     def schedule(
         self,
@@ -43,12 +48,14 @@ class Scenario:
         steps: int | None = None,
         mode: str | None = None,
         replicas: int | None = None,
+        workloads: Sequence[str] | None = None,
     ) -> Schedule:
         """Drawn from the seed alone: the same again for the same arguments."""
         rng = random.Random(f"{self.name}/{seed}")
         drawn = self.draw(rng, self.steps if steps is None else steps)
         mode, replicas = mode or self.mode, replicas or self.replicas
-        return Schedule(self.name, seed, mode, replicas, self.stage, drawn)
+        beside = self.workloads if workloads is None else tuple(workloads)
+        return Schedule(self.name, seed, mode, replicas, self.stage, drawn, beside)
 
 
 def _step(rng: random.Random, *faults: Planned) -> Step:
@@ -195,6 +202,18 @@ def _controller(rng: random.Random, steps: int) -> tuple[Step, ...]:
     )
 
 
+def _everything(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    kinds: tuple[tuple[str, Role], ...] = (
+        ("kill", "master"),
+        ("stop", "slave"),
+        ("pause", "master"),
+    )
+    return tuple(
+        _step(rng, _fault(rng, kinds[number % 3][0], kinds[number % 3][1], (2.0, 4.0)))
+        for number in range(steps)
+    )
+
+
 def _pairs(rng: random.Random, steps: int) -> tuple[Step, ...]:
     """Two at once: the master, and what it or its heir would need."""
     firsts = ("kill", "pause")
@@ -226,6 +245,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         Scenario("pause", "the master falls silent (SIGSTOP) for 2 to 8 s, or stutters", "plain", _pauses, 4),
         Scenario("rolling", "slave, master and controller stopped in good order and started", "plain", _rolling, 2),
         Scenario("storm", "every replica killed -9 and started every 1 to 4 s", "plain", _storm, 2, steps=1),
+        Scenario(
+            "everything", "masters die and freeze beside every kind of message and consumer", "plain",
+            _everything, 2, steps=3, workloads=tuple(WORKLOADS),
+        ),
         Scenario("controller", "controller and name server killed -9 or silent", "plain", _controller, 2, steps=2),
         Scenario("partition", "links of the master swallow all, both ways or one", "links", _partitions, 4, steps=5),
         Scenario("slow-network", "latency with jitter, little bandwidth, small pieces", "links", _slow, 2, steps=3),

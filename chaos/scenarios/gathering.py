@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from tandemmq.chaos.checking.lines import (
 )
 from tandemmq.chaos.journal import read_events, read_sends
 from tandemmq.chaos.promises import PowerCut, Stored, within_window
-from tandemmq.chaos.replicalogs import blocks, read_cuts, read_log
+from tandemmq.chaos.replicalogs import ReplicaLog, blocks, read_cuts, read_log
 from tandemmq.chaos.survival import Fate, Fault, fate
 from tandemmq.chaos.traffic import DELAYED_TOPIC, DELAYS_S
 from tandemmq.chaos.verdict import ASIDE_TOPICS, POWER_EVENT, READ_TOPICS
@@ -37,14 +37,35 @@ CHUNK: Final = 1000
 SECOND_NS: Final = 1_000_000_000
 
 
-def gather(journal: Path, stores: Sequence[Path], mode: Mode, history: Path) -> None:
-    """Write `history`: all lines of the journal, then the final read of the stores. Raises OSError, HistoryMissing."""
+def gather(
+    journal: Path,
+    stores: Sequence[Path],
+    mode: Mode,
+    history: Path,
+    *,
+    more_topics: Collection[str] = (),
+    stock: bool = False,
+) -> frozenset[str]:
+    """Write `history`: all lines of the journal, then the final read of the stores. Raises OSError, HistoryMissing.
+
+    more_topics  that the run had beside the traffic's
+    stock        servers that are not ours: their small files are not looked at
+    Returns the unique ids that the longest log holds of all these topics.
+    """
+    topics = READ_TOPICS | set(more_topics)
+    logs = {f"replica {number}": read_log(store, topics) for number, store in enumerate(stores)}
     with history.open("wb") as file:
         with journal.open("rb") as lines:
             for text in lines:
                 file.write(_due(text))
-        for line in final_lines(journal, stores, mode):
+        for line in final_lines(logs, stores, stock=stock):
             file.write(encode_line(line) + b"\n")
+        declared = declared_losses(journal, stores, mode, ASIDE_TOPICS | topics)
+        if declared:
+            why = f"by the promises of {mode.value}"
+            file.write(encode_line(Declared(tuple(sorted(declared)), why)) + b"\n")
+    reference = max(logs.values(), key=lambda each: each.end)
+    return frozenset(reference.of(frozenset(topics)).places)
 
 
 def with_due(journal: Path, history: Path) -> None:
@@ -64,11 +85,10 @@ def _due(text: bytes) -> bytes:
     return encode_line(msgspec.structs.replace(send, due_ns=send.began_ns + delay_ns)) + b"\n"
 
 
-def final_lines(journal: Path, stores: Sequence[Path], mode: Mode) -> Iterator[Line]:
-    """What the stopped replicas hold, whether their bytes agree, and what may be missing."""
-    logs = {
-        f"replica {number}": read_log(store, READ_TOPICS) for number, store in enumerate(stores)
-    }
+def final_lines(
+    logs: Mapping[str, ReplicaLog], stores: Sequence[Path], *, stock: bool
+) -> Iterator[Line]:
+    """What the stopped replicas hold, and whether their bytes agree."""
     queues = sorted({queue for log in logs.values() for queue in log.queues})
     for name, log in logs.items():
         for topic, queue_id in queues:
@@ -82,13 +102,13 @@ def final_lines(journal: Path, stores: Sequence[Path], mode: Mode) -> Iterator[L
             yield Block(
                 name, offset, len(content), hashlib.blake2b(content, digest_size=16).hexdigest()
             )
+        if stock:
+            continue
         problems = inspect_store(store).problems
         for text in problems or [""]:
             yield Derived(name, text)
-    yield from _audited(stores)
-    declared = declared_losses(journal, stores, mode)
-    if declared:
-        yield Declared(tuple(sorted(declared)), f"by the promises of {mode.value}")
+    if not stock:
+        yield from _audited(stores)
 
 
 def _held(topic: str, queue_id: int, name: str, messages: Collection[Stored]) -> Iterator[Line]:
@@ -123,11 +143,13 @@ def _audited(stores: Sequence[Path]) -> Iterator[Line]:
     yield Audit(bool(rows), "; ".join(rows[:3]))
 
 
-def declared_losses(journal: Path, stores: Sequence[Path], mode: Mode) -> frozenset[str]:
+def declared_losses(
+    journal: Path, stores: Sequence[Path], mode: Mode, topics: frozenset[str]
+) -> frozenset[str]:
     """Unique ids that the mode may lose: what replicas set aside and say so, and the last moment before a power cut."""
     declared = frozenset[str]()
     if fate(mode, Fault.GONE) is Fate.LAG:
-        cuts = [cut for store in stores for cut in read_cuts(store, ASIDE_TOPICS)]
+        cuts = [cut for store in stores for cut in read_cuts(store, topics)]
         declared = declared.union(*(each.unique_ids for each in cuts))
     power = [
         PowerCut(event["at_ns"], len(event["hosts"]), event["everybody"], event["done_ns"])

@@ -7,7 +7,7 @@ import contextlib
 import platform
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,16 +17,24 @@ from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, Finding, Judgemen
 from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_history
 from tandemmq.chaos.checking.lines import OK
 from tandemmq.chaos.deliveries import GROUP
-from tandemmq.chaos.faults.fault import FaultStory, NoEffect, NotHealed, Unsupported
+from tandemmq.chaos.faults.fault import FaultStory, Unsupported
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.journal import read_sends
-from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.scenarios.breaking import Breaker, WrongStage
+from tandemmq.chaos.scenarios.breaking import Breaker
 from tandemmq.chaos.scenarios.gathering import gather
-from tandemmq.chaos.scenarios.schedule import Planned, Schedule
+from tandemmq.chaos.scenarios.playing import Player
+from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.stages import staged
 from tandemmq.chaos.scenarios.watching import SETTING_TOPIC, Watchers
+from tandemmq.chaos.scenarios.workloads.chosen import (
+    Ground,
+    Workload,
+    chosen,
+    settings_of,
+    topics_of,
+)
 from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, PROBE_TOPIC, TOPIC, TrafficPlan
+from tandemmq.cluster.client import ClientError
 from tandemmq.replication.config import Mode
 
 JOURNAL: Final = "journal.jsonl"
@@ -44,6 +52,7 @@ WORDS: Final = {
     "GHOST": "C-2", "DAMAGED": "C-13", "TWO": "C-14", "OLD": "C-14", "EPOCH": "C-14", "ENDS": "C-15",
     "DIFFER": "C-15", "HISTORIES": "C-15", "UNEQUAL": "C-15", "LOG": "C-15", "FILES": "C-15", "AUDIT": "C-20",
     "MISCOUNTED": "C-15", "HIDDEN": "C-1", "STUCK": "C-17", "STALL": "C-17", "CHANGED": "C-17", "UNDELIVERED": "C-18",
+    "TORN": "C-1", "TOGETHER": "C-8", "OVERTOOK": "C-8", "SEEN": "C-18", "ASKED": "C-18",
 }  # fmt: skip
 
 
@@ -77,21 +86,26 @@ class ScenarioRun(Campaign):
         servers: str = "tandem",
     ) -> None:
         mode = schedule.mode
+        self.kinds = chosen(schedule.workloads, mode)
         plan = GroupPlan(
             replicas=schedule.replicas,
             synchronous=mode.startswith("S"),
             sync_flush=mode.endswith("1"),
             servers="java" if servers == "java" else "tandem",
+            settings=settings_of(self.kinds),
         )
         super().__init__(plan, TrafficPlan(rate=rate), directory, schedule.seed, say)
         self.schedule = schedule
-        self.stories: list[FaultStory] = []
-        self.doubts: list[str] = []
+        self.player: Player | None = None
+        self.workloads: list[Workload] = []
         self.judgement: Judgement | None = None
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[ReplicaGroup]:
-        async with staged(self.schedule.stage, self._directory, self.plan, self.ground) as group:
+        async with (
+            staged(self.schedule.stage, self._directory, self.plan, self.ground) as group,
+            contextlib.AsyncExitStack() as self.beside,
+        ):
             yield group
 
     async def play(self) -> Played:
@@ -104,27 +118,33 @@ class ScenarioRun(Campaign):
             judgement = Judgement(
                 UNKNOWN, [], ["the run broke off: nothing was judged"], {}, {}, 0, 0
             )
-        self._merge(judgement)
+        stories = self.player.stories if self.player else []
+        doubts = self.player.doubts if self.player else []
+        outcome.problems = merge(judgement, outcome.problems, doubts)
         return Played(
-            self.schedule, LOCAL, self._directory, judgement, self.stories, outcome.seconds, outcome.problems,
+            self.schedule, LOCAL, self._directory, judgement, stories,
+            outcome.seconds, outcome.problems,
             f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         )  # fmt: skip
 
     async def faults(self) -> None:
-        await self.group.create_topic(SETTING_TOPIC, 1)
+        for topic, queues in {SETTING_TOPIC: 1, **topics_of(self.kinds)}.items():
+            await self.group.create_topic(topic, queues)
         self.journal.event(
             RUN_EVENT, mode=self.plan.mode, scenario=self.schedule.scenario, seed=self.schedule.seed,
-            left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC], checks=self._checks(), group=GROUP,
-            unconfirmed_settings=True, names={each.address: each.name for each in self.group.replicas},
+            left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC, *topics_of(self.kinds)], checks=self._checks(),
+            group=GROUP, unconfirmed_settings=True, names={each.address: each.name for each in self.group.replicas},
         )  # fmt: skip
         self.journal.event("switchover", why="members of the group find each other")
-        breaker = Breaker(self.group, self.journal, self.rng)
+        maker = Breaker(self.group, self.journal, self.rng)
+        player = self.player = Player(maker, self.journal, self.say)
         queues = self._traffic_plan.queues
+        await self._begin_workloads()
         async with Watchers(self.group, self.journal, self.traffic.route, queues):
             for number, step in enumerate(self.schedule.steps, 1):
                 await self.loaded(number, step.calm_s)
                 began = time.monotonic()
-                await asyncio.gather(*(self._one(each, breaker) for each in step.faults))
+                await player.step(step)
                 await self.group.whole(WHOLE_S)
                 self.outcome.rounds = number
                 self.say(
@@ -132,6 +152,26 @@ class ScenarioRun(Campaign):
                     f"again {time.monotonic() - began:.1f} s after it began, {self.journal.counts['ok']} acknowledged"
                 )
             await asyncio.sleep(1.0)
+        await self._each_workload(lambda each: each.quiet())
+
+    async def _begin_workloads(self) -> None:
+        tandem = self.plan.servers == "tandem"
+        for kind in self.kinds:
+            rng = random.Random(f"{kind.name}/{self._seed}")
+            ground = Ground(
+                self.group.name_server_address, self.plan.name, self.journal, rng, self._directory,
+                self.group.controller_address if tandem else "",
+                keeps_all=self.plan.mode.startswith("S"),
+            )  # fmt: skip
+            self.workloads.append(await self.beside.enter_async_context(kind(ground).running()))
+
+    async def _each_workload(self, do: Callable[[Workload], Awaitable[None]]) -> None:
+        """What one cannot do is told, and the others go on."""
+        for each in self.workloads:
+            try:
+                await do(each)
+            except ClientError as problem:
+                self.problem(f"WORKLOAD {each.name}: {type(problem).__name__} {problem}")
 
     def _checks(self) -> list[str]:
         checks = list(CHECKED)
@@ -140,26 +180,6 @@ class ScenarioRun(Campaign):
         ):  # nothing says so: no epochs in acknowledgements, other small files
             checks = [each for each in checks if each not in ("C-14", "C-20")]
         return checks
-
-    async def _one(self, planned: Planned, breaker: Breaker) -> None:
-        """One fault from its order to its healing. What shows no effect is a doubt, and the run goes on."""
-        await asyncio.sleep(planned.after_s)
-        try:
-            fault = await breaker.fault(planned)
-        except (NoEffect, WrongStage) as problem:
-            self.doubts.append(f"{planned} never happened: {problem}")
-            return
-        self.stories.append(fault.story)
-        try:
-            async with fault:
-                breaker.happened(fault)
-                self.say(f"  {fault.story.says}: {fault.story.evidence}")
-                await asyncio.sleep(planned.lasts_s)
-        except (NoEffect, NotHealed) as problem:
-            self.doubts.append(f"{fault.story.says}: {problem}")
-        except ProcessBroken as problem:
-            fault.story.problem = str(problem).splitlines()[0]
-            raise
 
     async def drained(self) -> None:
         """Everybody has read everything: say so, and look some of it up."""
@@ -170,6 +190,8 @@ class ScenarioRun(Campaign):
         async with watchers.asking() as asking:
             await asking.caught_up()
             await asking.look_up(self._wanted())
+        await self._each_workload(lambda each: each.drained())
+        await self.beside.aclose()
         if not self.journal.undelivered:
             self.journal.event(DRAINED_EVENT)
 
@@ -190,26 +212,32 @@ class ScenarioRun(Campaign):
         """By files and journal as every campaign, and by the checkers on one history."""
         super()._judge(stores)
         history = self._directory / HISTORY
-        gather(self._directory / JOURNAL, stores, Mode(self.plan.mode), history)
+        held = gather(
+            self._directory / JOURNAL, stores, Mode(self.plan.mode), history,
+            more_topics=topics_of(self.kinds), stock=self.plan.servers == "java",
+        )  # fmt: skip
+        for workload in self.workloads:
+            self.outcome.problems += workload.judged(held)
         self.judgement = judge_history(history)
 
-    def _merge(self, judgement: Judgement) -> None:
-        """What the campaign found beside the checkers: findings where it names a property, doubts else."""
-        left = []
-        for problem in self.outcome.problems:
-            check = WORDS.get(problem.split()[0])
-            if check is None:
-                left.append(problem)
-                judgement.doubts.append(problem.splitlines()[0])
-            else:
-                judgement.counts[check] = judgement.counts.get(check, 0) + 1
-                judgement.findings.append(Finding(check, problem))
-        judgement.doubts += [each for each in self.doubts if each not in judgement.doubts]
-        if judgement.counts:
-            judgement.word = INVALID
-        elif judgement.doubts:
-            judgement.word = UNKNOWN
-        self.outcome.problems = left
+
+def merge(judgement: Judgement, problems: Sequence[str], doubts: Sequence[str]) -> list[str]:
+    """What was found beside the checkers: findings where it names a property, doubts else; the latter, whole."""
+    left = []
+    for problem in problems:
+        check = WORDS.get(problem.split()[0])
+        if check is None:
+            left.append(problem)
+            judgement.doubts.append(problem.splitlines()[0])
+        else:
+            judgement.counts[check] = judgement.counts.get(check, 0) + 1
+            judgement.findings.append(Finding(check, problem))
+    judgement.doubts += [each for each in doubts if each not in judgement.doubts]
+    if judgement.counts:
+        judgement.word = INVALID
+    elif judgement.doubts:
+        judgement.word = UNKNOWN
+    return left
 
 
 __all__ = ["Played", "ScenarioRun", "Unsupported"]

@@ -41,7 +41,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """All of a run. stage: what the scenario needs of the machine (tandemmq.chaos.scenarios.catalog)."""
+    """All of a run.
+
+    stage      what the scenario needs of the machine (tandemmq.chaos.scenarios.catalog)
+    workloads  beside the traffic (tandemmq.chaos.scenarios.workloads)
+    """
 
     scenario: str
     seed: int
@@ -49,6 +53,7 @@ class Schedule(msgspec.Struct, frozen=True):
     replicas: int
     stage: str
     steps: tuple[Step, ...]
+    workloads: tuple[str, ...] = ()
 
     @property
     def faults(self) -> int:

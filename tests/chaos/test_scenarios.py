@@ -29,11 +29,11 @@ from tandemmq.chaos.faults.grudges import (
 from tandemmq.chaos.faults.toxiproxy import VARIABLE, find_server
 from tandemmq.chaos.scenarios import campaigning, command
 from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
+from tandemmq.chaos.scenarios.handles import parse_handle
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON, write_report
+from tandemmq.chaos.scenarios.reports.timeline import timeline
 from tandemmq.chaos.scenarios.run import HISTORY, WORDS, Played
 from tandemmq.chaos.scenarios.schedule import Schedule
-from tandemmq.chaos.scenarios.target import parse_handle
-from tandemmq.chaos.scenarios.reports.timeline import timeline
 
 NODES = ["names", "replica 0", "replica 1", "replica 2"]
 

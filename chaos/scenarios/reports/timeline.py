@@ -91,7 +91,7 @@ def timeline(history: Path) -> Timeline:
                 continue
             line = decode_line(text)
             if isinstance(line, Send):
-                if not line.due_ns:
+                if not (line.due_ns or line.fate):  # these end when they are due, or decided
                     sends.append((line.ended_ns, line.began_ns, line.outcome == OK))
             elif isinstance(line, Event):
                 windows.take(line.fields)

@@ -1,0 +1,209 @@
+"""Workloads of special messages: batches, messages with a time, transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Final
+
+from msgspec.structs import replace
+
+from tandemmq.chaos.checking.lines import INFO, OK, Send
+from tandemmq.chaos.scenarios.workloads.workload import (
+    RETRY_S,
+    TIMEOUT_MS,
+    Ground,
+    Inbox,
+    Outbox,
+    Workload,
+    new_body,
+)
+from tandemmq.chaos.transactor import TransactionBook, Transactor
+from tandemmq.cluster.client import Message, Producer, Transaction
+
+QUEUES: Final = 2
+PAUSE_S: Final = 0.08  # between two sends, on average
+BATCH_MAX: Final = 16
+DUE_S: Final = (0.5, 6.0)
+LATE_S: Final = 3.0
+LATE_NS: Final = 1_000_000_000  # a question may have been on its way when the end was confirmed
+SETTLED_S: Final = 45.0
+TRANSACTIONS_PER_S: Final = 12.0
+
+
+class Batches(Workload):
+    """Requests of several messages: all of one or none, one behind the other."""
+
+    name = "batch"
+    says = "requests of 2 to 16 messages, all of them or none"
+    topics: ClassVar = {"ChaosBatches": QUEUES}
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self._sent: list[list[str]] = []
+        self._inbox = Inbox(ground, "ChaosBatchReaders")
+
+    @asynccontextmanager
+    async def clients(self) -> AsyncIterator[None]:
+        config = self.ground.config("batches")
+        async with (
+            Producer("ChaosBatchers", config=config, retries=0, timeout_ms=TIMEOUT_MS) as producer,
+            self._inbox.member(0, self.topics),
+        ):
+            self._outbox = Outbox(self.ground, producer)
+            yield
+
+    async def run(self) -> None:
+        rng = self.ground.rng
+        while not self.stopping.is_set():
+            count = rng.randint(2, BATCH_MAX)
+            topic = next(iter(self.topics))
+            before = len(self._outbox.acknowledged)
+            self._sent.append(await self._outbox.send_batch(topic, rng.randrange(QUEUES), count))
+            failed = len(self._outbox.acknowledged) == before
+            await self.pause(RETRY_S if failed else rng.uniform(0, 2 * PAUSE_S))
+
+    async def drained(self) -> None:
+        await self._inbox.has(self._outbox.acknowledged)
+
+    def judged(self, held: Collection[str]) -> Sequence[str]:
+        there = set(held)
+        for ids in self._sent:
+            count = len(there.intersection(ids))
+            if count not in (0, len(ids)):
+                self.problems.append(
+                    f"TORN {count} of the {len(ids)} messages of a batch are there: {ids[0]}"
+                )
+        return self.problems
+
+
+class Timed(Workload):
+    """Messages that are due at a time, to the millisecond: never early, never lost."""
+
+    name = "timed"
+    says = "messages due after 0.5 to 6 s: not before, and all of them"
+    topics: ClassVar = {"ChaosTimed": QUEUES}
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self._inbox = Inbox(ground, "ChaosTimedReaders")
+
+    @asynccontextmanager
+    async def clients(self) -> AsyncIterator[None]:
+        config = self.ground.config("timed")
+        async with (
+            Producer("ChaosTimers", config=config, retries=0, timeout_ms=TIMEOUT_MS) as producer,
+            self._inbox.member(0, self.topics),
+        ):
+            self._outbox = Outbox(self.ground, producer)
+            yield
+
+    async def run(self) -> None:
+        rng, (topic,) = self.ground.rng, self.topics
+        while not self.stopping.is_set():
+            in_s = round(rng.uniform(*DUE_S), 3)
+            at = datetime.now(UTC) + timedelta(seconds=in_s)
+            sent = await self._outbox.send(topic, rng.randrange(QUEUES), in_s, deliver_at=at)
+            await self.pause(rng.uniform(0, 2 * PAUSE_S) if sent else RETRY_S)
+
+    async def drained(self) -> None:
+        await asyncio.sleep(DUE_S[1])
+        await self._inbox.has(self._outbox.acknowledged)
+
+
+class Recorded(Transactor):
+    """The campaign's producer of transactions, whose messages prove themselves; began: unique id -> (queue, ns)."""
+
+    def __init__(
+        self, book: TransactionBook, rng: random.Random, ground: Ground, topic: str
+    ) -> None:
+        super().__init__(book, rng)
+        self._ground = ground
+        self._topic = topic
+        self.began: dict[str, tuple[int, int, int]] = {}  # queue id, ns, size
+
+    def begin(self, producer: Producer, way: str) -> Transaction:
+        body, unique_id = new_body(self._ground.rng)
+        queue_id = self._ground.rng.randrange(QUEUES)
+        self.began[unique_id] = (queue_id, time.monotonic_ns(), len(body))
+        message = Message(self._topic, body, unique_id=unique_id, tags=way.replace(" ", "-"))
+        return producer.transaction(message, queue=self._ground.queue(self._topic, queue_id))
+
+
+class Transactions(Workload):
+    """Transactions that are committed, rolled back, or left to the broker's question."""
+
+    name = "transactions"
+    says = "transactions committed, rolled back, or left to the broker's question"
+    topics: ClassVar = {"ChaosTransactions": QUEUES}
+    settings: ClassVar = {
+        "transactionTimeOut": 1_500,
+        "transactionCheckInterval": 1_000,
+        "transactionCheckMax": 100,
+    }
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self._inbox = Inbox(ground, "ChaosTransactionReaders")
+        self._book = TransactionBook(ground.directory / "transactions.sqlite")
+        self._transactor = Recorded(self._book, ground.rng, ground, next(iter(self.topics)))
+
+    @asynccontextmanager
+    async def clients(self) -> AsyncIterator[None]:
+        try:
+            async with (
+                Producer(
+                    "ChaosTransactors", config=self.ground.config("transactions"), retries=0,
+                    timeout_ms=TIMEOUT_MS, check_transaction=self._transactor.check,
+                ) as self._producer,
+                self._inbox.member(0, self.topics),
+            ):  # fmt: skip
+                yield
+        finally:
+            self._book.close()
+
+    async def run(self) -> None:
+        await self._transactor.send(self._producer, TRANSACTIONS_PER_S, self.stopping.is_set)
+
+    async def drained(self) -> None:
+        """Until every committed one has come, and for as long as a question may take; then each is written down."""
+        deadline = time.monotonic() + SETTLED_S
+        while time.monotonic() < deadline:
+            committed = [each for each, how in self._book.decisions().items() if how]
+            if self._inbox.given.issuperset(committed):
+                break
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(LATE_S)
+        self._write_down()
+        ended = dict(self._book.ends())
+        for unique_id, at_ns in self._book.questions():
+            end_ns = ended.get(unique_id)
+            if end_ns is not None and at_ns > end_ns + LATE_NS:
+                self.problems.append(
+                    f"ASKED {unique_id} {(at_ns - end_ns) / 1e9:.1f} s after its end was confirmed"
+                )
+
+    def _write_down(self) -> None:
+        """Each ends when its fate is certain, which is now. Of one that never came to a decision nothing is promised
+        but that nobody sees it: it has no fate, and to the checkers it is as good as never due."""
+        decisions, now_ns = self._book.decisions(), time.monotonic_ns()
+        (topic,) = self.topics
+        for sequence, (unique_id, (queue_id, began_ns, size)) in enumerate(
+            self._transactor.began.items()
+        ):
+            line = Send(
+                unique_id, topic, queue_id, 0, sequence, 0, began_ns, now_ns, INFO, 0, "", size=size, due_ns=began_ns
+            )  # fmt: skip
+            decided = decisions.get(unique_id)
+            if decided is not None:
+                fate = "commit" if decided else "rollback"
+                line = replace(line, outcome=OK, due_ns=0, fate=fate)
+            elif unique_id in self._inbox.given:
+                self.problems.append(
+                    f"SEEN {unique_id} was given to a group, and nobody committed it"
+                )
+            self.ground.journal.line(line)
