@@ -14,7 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from tandemmq.chaos.java import BROKER_MAIN, BROKER_SETTINGS, DIRECT_MEMORY, NAME_SERVER_MAIN
+from tandemmq.chaos.java import (
+    BROKER_MAIN,
+    BROKER_SETTINGS,
+    DIRECT_MEMORY,
+    NAME_SERVER_MAIN,
+    WITHOUT_TLS,
+)
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.routes import brokers_of, topic_fields
@@ -329,6 +335,6 @@ def _java(home: Path, main: str, conf: Path, heap_mb: int) -> tuple[list[str], d
     if missing := java_missing():
         raise ProcessBroken(missing)
     command = java_command(
-        NEWEST, main, home, "-c", str(conf), heap_mb=heap_mb, options=[DIRECT_MEMORY]
+        NEWEST, main, home, "-c", str(conf), heap_mb=heap_mb, options=[DIRECT_MEMORY, WITHOUT_TLS]
     )
     return command, java_env(home)

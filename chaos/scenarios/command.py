@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import random
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,9 @@ from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
-from tandemmq.chaos.scenarios.reports.report import HTML, write_report
+from tandemmq.chaos.scenarios.comparing import DEFAULT as COMPARED
+from tandemmq.chaos.scenarios.comparing import run_comparison
+from tandemmq.chaos.scenarios.reports.report import HTML, clean, write_report
 from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
 from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
@@ -40,6 +41,7 @@ EXAMPLES: Final = """examples:
   tandem chaos run kill --workload transactions --workload orderly
   tandem chaos run pause --target 127.0.0.1:9876 --handle 127.0.0.1:10911=pid:4711
   tandem chaos campaign --hours 8 --state campaign.jsonl
+  tandem chaos compare --scenario kill --runs 3    the same faults on RocketMQ's servers: one table
   tandem chaos sim --seeds 2000 --jobs 2           whole clusters in simulated time
   tandem chaos judge report/history.jsonl --linearizability
 
@@ -71,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one action; returns its exit code."""
     arguments = parser().parse_args(argv)
+    arguments.command_line = list(sys.argv[1:] if argv is None else argv)
     logging.getLogger("tandemmq.cluster.client").setLevel(logging.ERROR)  # it meets every fault
     function: Callable[[argparse.Namespace], int] = arguments.function
     try:
@@ -132,6 +135,13 @@ def _add_rate(made: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_workload(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--workload", action="append", choices=list(WORKLOADS), metavar="NAME",
+        help=f"beside the traffic, instead of the scenario's own: {', '.join(WORKLOADS)}; may be repeated",
+    )  # fmt: skip
+
+
 def _run_arguments(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "scenario",
@@ -163,10 +173,7 @@ def _run_arguments(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument("--replicas", type=int, choices=(2, 3), help="default: the scenario's own")
     _add_rate(made)
-    made.add_argument(
-        "--workload", action="append", choices=list(WORKLOADS), metavar="NAME",
-        help=f"beside the traffic, instead of the scenario's own: {', '.join(WORKLOADS)}; may be repeated",
-    )  # fmt: skip
+    _add_workload(made)
     made.add_argument(
         "--report",
         type=Path,
@@ -236,15 +243,6 @@ def report_directory(given: Path | None, schedule: Schedule) -> Path | None:
         return None
     given.mkdir(parents=True, exist_ok=True)
     return given.resolve()
-
-
-def clean(directory: Path) -> None:
-    """Leave the report and what it was made from; stores and the proxy's log go."""
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.suffix in (".img", ".boot_id", ".log") or path.name == "journal.jsonl":
-            path.unlink()
 
 
 def finish(played: Played, told: Mapping[str, Any], *, as_json: bool) -> None:
@@ -371,6 +369,55 @@ def _campaign(arguments: argparse.Namespace) -> int:
     return run_campaign(arguments, say)
 
 
+# --- compare
+
+
+def _compare_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--servers", choices=("java", "tandem"), default="java",
+        help="java: RocketMQ's, in controller mode, by a JDK and Maven; tandem: ours again, which shows how much is "
+        "chance (%(default)s)",
+    )  # fmt: skip
+    made.add_argument(
+        "--scenario", action="append", choices=list(SCENARIOS), metavar="SCENARIO",
+        help=f"may be repeated; default: {', '.join(COMPARED)}",
+    )  # fmt: skip
+    made.add_argument("--seed", type=int, default=1, help="of the schedules (%(default)s)")
+    made.add_argument("--runs", type=int, default=1, help="seeds per scenario (%(default)s)")
+    made.add_argument("--steps", type=int, help="default: the scenario's own")
+    made.add_argument(
+        "--mode", choices=("A0", "A1", "S0", "S1"), help="default: the scenario's own"
+    )
+    _add_workload(made)
+    _add_rate(made)
+    made.add_argument(
+        "--report", type=Path, metavar="DIR", help="a report of every run; default: a temporary directory"
+    )  # fmt: skip
+    made.add_argument(
+        "--document", type=Path, metavar="FILE",
+        help="put the table there, with command, commit and date: docs/chaos-results.md",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="output for programs")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    if arguments.runs < 1:
+        say("tandem chaos compare: --runs must be at least 1")
+        return USAGE
+    if (
+        arguments.report is not None
+        and arguments.report.exists()
+        and any(arguments.report.iterdir())
+    ):
+        say(f"tandem chaos compare: {arguments.report} is not empty: name another directory")
+        return USAGE
+    try:
+        return run_comparison(arguments, say)
+    except Unfit as problem:
+        say(f"tandem chaos compare: {problem}")
+        return USAGE
+
+
 Arguments = Callable[[argparse.ArgumentParser], None]
 _ACTIONS: Final[dict[str, tuple[str, str, Arguments, Callable[[argparse.Namespace], int]]]] = {
     "list": ("scenarios, and what they need of this machine", "tandem chaos list", _list_arguments, _list),
@@ -378,6 +425,10 @@ _ACTIONS: Final[dict[str, tuple[str, str, Arguments, Callable[[argparse.Namespac
     "campaign": (
         "scenarios by weight for hours; goes on where it was ended", "tandem chaos campaign --hours 8",
         _campaign_arguments, _campaign,
+    ),
+    "compare": (
+        "the same faults on RocketMQ's servers, in one table", "tandem chaos compare --servers java --scenario kill",
+        _compare_arguments, _compare,
     ),
     "sim": ("whole clusters in simulated time", "tandem chaos sim --seeds 2000 --jobs 2", _sim_arguments, _sim),
     "judge": ("judge the history of a run again", "tandem chaos judge report/history.jsonl", _judge_arguments, _judge),

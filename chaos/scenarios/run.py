@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.campaign import Campaign, Say
+from tandemmq.chaos.campaign import JAVA_TABLES_S, Campaign, Say
 from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, Finding, Judgement
 from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_history
 from tandemmq.chaos.checking.lines import OK
@@ -130,6 +130,8 @@ class ScenarioRun(Campaign):
     async def faults(self) -> None:
         for topic, queues in {SETTING_TOPIC: 1, **topics_of(self.kinds)}.items():
             await self.group.create_topic(topic, queues)
+        if self.plan.servers == "java":
+            await asyncio.sleep(JAVA_TABLES_S)
         self.journal.event(
             RUN_EVENT, mode=self.plan.mode, scenario=self.schedule.scenario, seed=self.schedule.seed,
             left_out=[CHURN_TOPIC], delayed=[DELAYED_TOPIC, *topics_of(self.kinds)], checks=self._checks(),

@@ -117,10 +117,11 @@ class SpacedGroup(ReplicaGroup):
         self.spaces = spaces
         super().__init__(directory, plan)
         self.name_server.prefix = spaces.prefix(KEEPER)
-        self.name_server.command.append("--insecure")
+        insecure = ["--insecure"] if plan.servers == "tandem" else []
+        self.name_server.command += insecure
         for replica in self.replicas:
             replica.prefix = spaces.prefix(replica.name)
-            replica.command.append("--insecure")
+            replica.command += insecure
             replica.metrics_port = 0  # it listens in there
         spaces.ports = {
             KEEPER: int(self.name_server_address.rpartition(":")[2]),

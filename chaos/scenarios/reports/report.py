@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -42,6 +43,8 @@ def told_of(played: Played, found: Timeline) -> dict[str, Any]:
         "mode": played.schedule.mode,
         "replicas": played.schedule.replicas,
         "target": played.target,
+        "group": found.run.get("group", ""),
+        "workloads": list(played.schedule.workloads),
         "version": __version__,
         "commit": commit(),
         "machine": played.machine,
@@ -65,6 +68,15 @@ def told_of(played: Played, found: Timeline) -> dict[str, Any]:
         "doubts": judgement.doubts,
         "schedule": schedule,
     }
+
+
+def clean(directory: Path) -> None:
+    """Leave the report and what it was made from; stores and the proxy's log go."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.suffix in (".img", ".boot_id", ".log") or path.name == "journal.jsonl":
+            path.unlink()
 
 
 def _fault(figures: FaultFigures) -> dict[str, Any]:

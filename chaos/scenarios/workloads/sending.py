@@ -87,6 +87,7 @@ class Timed(Workload):
     name = "timed"
     says = "messages due after 0.5 to 6 s: not before, and all of them"
     topics: ClassVar = {"ChaosTimed": QUEUES}
+    settings: ClassVar = {"timerWheelEnable": "true"}
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
