@@ -167,13 +167,19 @@ async def _metrics(request: web.Request) -> web.Response:
 # --- who comes in ---
 
 
+def _names_us(request: web.Request) -> bool:
+    """Whether a request calls us by a name of ours. One of HTTP/1.0 may name nobody: no browser sent it, and
+    request.host would ask a resolver what this machine is called, while the loop waits."""
+    return "Host" not in request.headers or request.app[DOOR].knows(request.host)
+
+
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     app, path = request.app, request.path
     said = shown(request)
     process = app[PROCESS]
     anybody = path == "/metrics" and app[_CONFIG].metrics_open
-    if said is not Shown.RIGHT and not anybody and not app[DOOR].knows(request.host):
+    if said is not Shown.RIGHT and not anybody and not _names_us(request):
         return refusal(
             request, 403, f"no {process.role} is called {request.host[:100]!r} here",
             "httpServerNames may name it",
@@ -192,6 +198,9 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             return unauthorized(request)
         if app[_CONNECTIONS]() > CONNECTIONS_MAX:
             return busy(request)
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        # a few bytes that become millions, unpacked on the loop
+        return refusal(request, 415, "a body is taken as it is", "send it without Content-Encoding")
     try:
         return await handler(request)
     except web.HTTPException as problem:

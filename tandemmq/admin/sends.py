@@ -19,6 +19,7 @@ from tandemmq.cluster.client import Message, MessageQueue, Producer, SendResult
 from tandemmq.command.output import plain
 
 GROUP: Final = "TANDEM_ADMIN"
+SIZE_BYTES_MAX: Final = 64 << 20  # brokers take 4 MiB, or what their maxMessageSize says
 
 
 def _send_options(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +111,8 @@ async def send_status(call: Call) -> Shown:
 async def _timed(call: Call, name: str) -> Shown:
     if call.arguments.amount < 1 or call.arguments.size < 1:
         raise usage("the number of messages and their size must be at least 1")
+    if call.arguments.size > SIZE_BYTES_MAX:
+        raise usage(f"a message has at most {SIZE_BYTES_MAX} bytes")
     message = Message(name, b"x" * call.arguments.size)
     sends: list[dict[str, Any]] = []
     async with Producer(GROUP, config=call.config) as producer:

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,7 @@ FRAGMENT: Final = "X-Console-Fragment"
 THEME: Final = "tandem_theme"
 FORM: Final = "application/x-www-form-urlencoded"
 FORM_BYTES_MAX: Final = 64 << 10  # two hundred letters' places have a quarter of it
+FORM_S: Final = 10.0  # for a form to be here: who sends it a byte at a time holds nothing for long
 STREAMS_MAX: Final = 64
 STILL_HERE_S: Final = 15.0
 TOGETHER_S: Final = 0.5  # changes within this time are one event
@@ -213,9 +214,8 @@ class Console:
                 )
             if refused := self._unread(request):
                 return refused
-            form = await request.post()
-            word = form.get("word", "")
-            if not isinstance(word, str) or not carries(session, word):
+            word = (await _form(request)).get("word", "")
+            if not carries(session, word):
                 log.warning("a form without its word peer=%s path=%s", request.remote, request.path)
                 return self._shown(
                     request, others.problem("Not done", "This form is of no page of this session: load it again."), 403
@@ -338,13 +338,13 @@ class Console:
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         if refused := self._unread(request):
             return refused
-        form = await request.post()
-        shown, then = str(form.get("token", "")), _inside(str(form.get("next", "")))
-        now_s = time.monotonic()
-        if wait_s := self._sessions.must_wait_s(now_s):
+        form = await _form(request)
+        shown, then = form.get("token", ""), _inside(form.get("next", ""))
+        now_s, peer = time.monotonic(), request.remote or ""
+        if wait_s := self._sessions.must_wait_s(peer, now_s):
             text = f"Too many wrong tokens: try again in {wait_s:.0f} s."
             return self._shown(request, others.enter(then, text, self._hint), 429)
-        session = self._sessions.enter(shown, now_s)
+        session = self._sessions.enter(peer, shown, now_s)
         if session is None:
             log.warning("wrong token at the console peer=%s", request.remote)
             return self._shown(
@@ -362,6 +362,18 @@ class Console:
         answer = _redirect("/console/")
         answer.del_cookie(COOKIE, path="/console")
         return answer
+
+
+async def _form(request: web.Request) -> Mapping[str, str]:
+    """The fields, by name. Raises HTTPRequestTimeout, HTTPBadRequest (what is no text in its own charset)."""
+    try:
+        async with asyncio.timeout(FORM_S):
+            fields = await request.post()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="the form did not come\n", headers=HEADERS) from None
+    except (LookupError, UnicodeError, ValueError):
+        raise web.HTTPBadRequest(text="the form cannot be read\n", headers=HEADERS) from None
+    return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 
 def _html(text: Html, status: int, headers: dict[str, str]) -> web.Response:

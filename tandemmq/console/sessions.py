@@ -15,7 +15,8 @@ from typing import Final
 COOKIE: Final = "tandem_console"
 SESSIONS_MAX: Final = 256  # further ones push out the oldest
 LASTS_S: Final = 12 * 3600.0
-GUESSES_MAX: Final = 10  # wrong tokens in a row, of everybody together, before they must wait
+GUESSES_MAX: Final = 10  # wrong tokens in a row, of one peer, before it must wait
+PEERS_MAX: Final = 1_024  # whose guesses are counted; further ones push out the oldest
 PAUSE_S: Final = 5.0
 
 
@@ -39,32 +40,30 @@ class Sessions:
         self._token = token.encode()
         self._draw = draw
         self._known: dict[str, Session] = {}
-        self._wrong = 0
-        self._wrong_s = 0.0
+        self._wrong: dict[str, tuple[int, float]] = {}  # by peer: how many, and when the last one
 
     @property
     def can_enter(self) -> bool:
         """Whether there is a token at all."""
         return bool(self._token)
 
-    def must_wait_s(self, now_s: float) -> float:
-        """How long nobody may try: after several wrong tokens guessing is slow."""
-        if self._wrong < GUESSES_MAX:
-            return 0.0
-        return max(0.0, self._wrong_s + PAUSE_S - now_s)
+    def must_wait_s(self, peer: str, now_s: float) -> float:
+        """How long this peer may not try: after several wrong tokens guessing is slow. Others do not wait for it."""
+        wrong, last_s = self._wrong.get(peer, (0, 0.0))
+        return max(0.0, last_s + PAUSE_S - now_s) if wrong >= GUESSES_MAX else 0.0
 
-    def enter(self, shown: str, now_s: float) -> Session | None:
+    def enter(self, peer: str, shown: str, now_s: float) -> Session | None:
         """A new session for who shows the token, None for who does not."""
         given = shown.strip().encode("utf-8", "surrogateescape")
-        if self.must_wait_s(now_s):
-            return (
-                None  # and the wait does not begin anew: else one who guesses keeps everybody out
-            )
+        if self.must_wait_s(peer, now_s):
+            return None  # and the wait does not begin anew: else who guesses is never let in again
         if not self._token or not hmac.compare_digest(given, self._token):
-            self._wrong += 1
-            self._wrong_s = now_s
+            wrong, _ = self._wrong.pop(peer, (0, 0.0))
+            while len(self._wrong) >= PEERS_MAX:
+                del self._wrong[next(iter(self._wrong))]
+            self._wrong[peer] = wrong + 1, now_s
             return None
-        self._wrong = 0
+        self._wrong.pop(peer, None)
         while len(self._known) >= SESSIONS_MAX:
             del self._known[next(iter(self._known))]
         session = Session(self._draw(), self._draw(), now_s + LASTS_S)

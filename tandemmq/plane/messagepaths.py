@@ -104,7 +104,9 @@ def _send() -> Schema:
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             },
         },
-        "responses": _responses(schema_of(Stored), "all are stored", (*_ERRORS, "413")),
+        "responses": _responses(
+            schema_of(Stored), "all are stored", (*_ERRORS, "408", "413", "415")
+        ),
     }
 
 

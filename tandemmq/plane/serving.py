@@ -15,6 +15,7 @@ from tandemmq.cluster.httpport import Handler, refusal
 from tandemmq.plane.problems import ApiProblem, problem_of
 
 JSON_BYTES_MAX: Final = 1 << 20  # of a JSON body that is no message
+BODY_S: Final = 30.0  # for a body to be here
 
 
 def api(handler: Handler) -> Handler:
@@ -75,16 +76,20 @@ async def object_of(request: web.Request) -> dict[str, Any]:
 
 
 async def body_of(request: web.Request, bytes_max: int) -> bytes:
-    """The body as it is. Raises ApiProblem (413) as soon as it is known to be too long."""
+    """The body as it is. Raises ApiProblem: 413 as soon as it is known to be too long, 408 when it does not come."""
     too_long = ApiProblem(413, f"the body may have {bytes_max} bytes")
     if (request.content_length or 0) > bytes_max:
         raise too_long
     parts, size = [], 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > bytes_max:
-            raise too_long
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.content.iter_any():
+                size += len(part)
+                if size > bytes_max:
+                    raise too_long
+                parts.append(part)
+    except TimeoutError:
+        raise ApiProblem(408, f"the body was not here within {BODY_S:g} s") from None
     return b"".join(parts)
 
 

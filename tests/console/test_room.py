@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,55 @@ async def test_uploads_and_large_forms_are_not_even_read() -> None:
                 f"{address}/console/enter", data=data, headers=headers
             ) as answer:
                 assert (answer.status, "no files" in await answer.text()) == (413, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"token=a", "; charset=nonsense"),
+        (b"token=a", "; charset=utf-16"),
+        (b"token=\xed\xb2\x80", ""),
+    ],
+)
+async def test_a_form_that_is_no_text_is_refused_by_a_word(body: bytes, kind: str) -> None:
+    form = {"Content-Type": room.FORM + kind}
+    async with (
+        console(seen()) as (client, _, address),
+        client.post(f"{address}/console/enter", data=body, headers=form) as answer,
+    ):
+        assert (answer.status, await answer.text()) == (400, "the form cannot be read\n")
+
+
+async def test_a_form_that_never_comes_holds_nothing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "FORM_S", 0.05)
+    async with console(seen()) as (_, _, address):
+        host = address.removeprefix("http://")
+        name, port = host.split(":")
+        reader, writer = await asyncio.open_connection(name, int(port))
+        writer.write(
+            f"POST /console/enter HTTP/1.1\r\nHost: {host}\r\nContent-Type: {room.FORM}\r\n"
+            "Content-Length: 1000\r\n\r\ntoken=".encode()
+        )
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).split()[1] == b"408"
+        writer.close()
+
+
+async def test_a_request_that_names_no_host_asks_no_resolver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("a resolver was asked, while the loop waits")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    async with console(seen()) as (_, _, address):
+        name, port = address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(name, int(port))
+        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
 
 
 async def test_the_cookie_is_for_this_site_and_no_script() -> None:

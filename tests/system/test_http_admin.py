@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -298,6 +299,20 @@ def test_what_cannot_be_asked_says_why(
 def test_body_that_is_no_order_says_why(live: Live, body: bytes, status: int, error: str) -> None:
     answer = live.port.ask("/api/admin/updateTopic", method="POST", body=body)
     assert (answer.status, error in answer.json["error"]) == (status, True), answer.body[:300]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "x"])
+def test_body_that_would_have_to_be_unpacked_is_refused_unread(live: Live, encoding: str) -> None:
+    packed = gzip.compress(b"[" * (16 << 20))
+    answer = live.port.ask(
+        "/api/admin/topicList", method="POST", body=packed, headers={"Content-Encoding": encoding}
+    )
+    assert (answer.status, answer.json["hint"]) == (415, "send it without Content-Encoding")
+
+
+def test_message_larger_than_any_broker_takes_is_refused_before_it_is_made(live: Live) -> None:
+    refused = live.order("clusterRT", 400, size=1 << 70)
+    assert refused["error"] == "a message has at most 67108864 bytes"
 
 
 def test_parameter_given_twice_is_refused(live: Live) -> None:
