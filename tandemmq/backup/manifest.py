@@ -10,6 +10,7 @@ one was exchanged, does not fit together.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from tandemmq.replication.epochs import Epoch, EpochHistory
 
 FORMAT: Final = 1
 TAIL_BYTES: Final = 64 << 10
+_NAME: Final = re.compile(r"(?!\.\.?$)[^/\x00-\x1f\x7f]{1,255}").fullmatch
 
 
 class Piece(msgspec.Struct, frozen=True, rename="camel"):
@@ -128,9 +130,32 @@ def decode(data: bytes, where: str) -> Manifest:
     if seal.sha256 != digest(line):
         raise BackupDamaged(f"{where} is damaged: its checksum is wrong")
     try:
-        return msgspec.json.decode(line, type=Manifest)
-    except msgspec.DecodeError as problem:
+        manifest = msgspec.json.decode(line, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise BackupDamaged(f"{where} is damaged: {problem}") from problem
+    if wrong := _wrong(manifest):
+        raise BackupDamaged(f"{where} is no manifest of ours: {wrong}")
+    return manifest
+
+
+def _wrong(manifest: Manifest) -> str:
+    """What no backup of ours says. A checksum is no signature: a name that leads out of its place, or a line of
+    settings in a name, is in a file that somebody else made."""
+    names = [manifest.group, manifest.cluster, manifest.chain, manifest.directory]
+    names += [each.file for each in manifest.pieces]
+    names += [each.file for each in manifest.tables]
+    for name in names:
+        if not _NAME(name):
+            return f"{name!r} is no name"
+    layout = manifest.layout
+    sizes = layout.segment_bytes, layout.queue_file_bytes, layout.index_slots, layout.index_entries
+    if min(sizes) < 0 or not layout.segment_bytes or not layout.delay_levels.isprintable():
+        return f"no store has the layout {layout}"
+    for piece in manifest.pieces:
+        segment = piece.start // layout.segment_bytes
+        if not 0 <= piece.start < piece.end <= (segment + 1) * layout.segment_bytes:
+            return f"[{piece.start}, {piece.end}) is in no single segment"
+    return ""
 
 
 def seal_of(manifest: Manifest) -> str:

@@ -116,6 +116,30 @@ def test_a_torn_manifest_and_one_of_a_later_release_are_told() -> None:
         decode(data.replace(b'"format":1', b'"format":2'), "m")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"directory": "../../etc"},
+        {"directory": ".."},
+        {"group": "a/../../b"},
+        {"group": "a\naclEnable=false"},
+        {"chain": ""},
+        {"pieces": (Piece(0, 100, "../../../etc/passwd", "x"),)},
+        {"tables": (SavedTable("topics.json", "/etc/passwd", 1, "x"),)},
+        {"layout": Layout(0)},
+        {"layout": Layout(-1)},
+        {"layout": Layout(1_000, delay_levels="1s\nbrokerRole=SLAVE")},
+        {"pieces": (Piece(-100, 100, "f", "x"),)},
+        {"pieces": (Piece(0, 1_001, "f", "x"),)},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_a_manifest_that_somebody_else_made_leads_nowhere(more: dict[str, object]) -> None:
+    assert decode(encode(made()), "where") == made()
+    with pytest.raises(BackupDamaged, match="no manifest of ours"):
+        decode(encode(made(**more)), "where")
+
+
 def test_a_chain_without_one_of_its_increments_is_told_with_what_is_left() -> None:
     chain = chained((0, 100), (100, 150), (150, 150), (150, 300))
     found = [(f"{each.number}.json", each) for each in chain]
