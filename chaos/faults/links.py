@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, until
-from tandemmq.chaos.faults.flows import FlowMeter
+from tandemmq.chaos.faults.flows import FlowMeter, Passed
 from tandemmq.chaos.faults.processes import listens
 from tandemmq.chaos.faults.toxiproxy import Stream, Toxiproxy
 from tandemmq.chaos.processes import ProcessBroken
@@ -25,8 +25,10 @@ HEALED_S: Final = 20.0
 SILENCE_S: Final = 0.3  # bytes come in for so long and none go on
 LATE_SHARE: Final = 0.5  # of the delay that was ordered: what is seen is a sample
 RATE_SLACK: Final = 1.5
+METER_S: Final = 0.05  # between two looks
 UP: Final[Stream] = "upstream"
 DOWN: Final[Stream] = "downstream"
+Shown = Callable[[Passed], str | None]
 Way = Literal["both", "up", "down"]
 _WAYS: Final[Mapping[Way, tuple[Stream, ...]]] = {"both": (UP, DOWN), "up": (UP,), "down": (DOWN,)}
 
@@ -111,6 +113,24 @@ class LinkFault(Fault):
 
     async def one_way(self, meter: FlowMeter, up: bool) -> str:
         """Wait for the effect in one direction; what shows it. Raises NoEffect."""
+        begin = await meter.look()
+        look = self.shown(begin, up)
+        while True:
+            now = await meter.look()
+            if evidence := look(now):
+                return evidence
+            if now.at_s - begin.at_s > EFFECT_S:
+                came, went, segments = (
+                    after - before
+                    for after, before in zip(now.side(up), begin.side(up), strict=True)
+                )
+                raise NoEffect(
+                    f"{self.story.victim}: {came} bytes came in and {went} went on, in {segments} packets"
+                )
+            await asyncio.sleep(METER_S)
+
+    def shown(self, begin: Passed, up: bool) -> Shown:
+        """What tells, of each look at the bytes of one direction, whether it shows the effect, and how."""
         raise NotImplementedError
 
 
@@ -151,12 +171,12 @@ class Silenced(LinkFault):
         what = "partition" if self.way == "both" else "one-way loss"
         return f"{what}: everything is swallowed on {self.where}"
 
-    async def one_way(self, meter: FlowMeter, up: bool) -> str:
-        deadline = time.monotonic() + EFFECT_S
-        came, went, _ = (await meter.look()).side(up)
+    def shown(self, begin: Passed, up: bool) -> Shown:
+        came, went, _ = begin.side(up)
         since_s = 0.0
-        while True:
-            now = await meter.look()
+
+        def look(now: Passed) -> str | None:
+            nonlocal came, went, since_s
             now_in, now_out, _ = now.side(up)
             if now_out != went:  # what was under way
                 came, went, since_s = now_in, now_out, 0.0
@@ -164,11 +184,9 @@ class Silenced(LinkFault):
                 since_s = now.at_s
             elif since_s and now.at_s - since_s > SILENCE_S:
                 return f"{now_in - came} bytes came in, none went on{'' if up else ' to who asked'}"
-            if now.at_s > deadline:
-                raise NoEffect(
-                    f"{self.story.victim}: {now_in - came} bytes in, {now_out - went} out"
-                )
-            await asyncio.sleep(0.03)
+            return None
+
+        return look
 
 
 class Late(LinkFault):
@@ -209,24 +227,20 @@ class Narrow(LinkFault):
     def describe(self) -> str:
         return f"bandwidth of {self.rate_kb} kB/s on {self.where}"
 
-    async def one_way(self, meter: FlowMeter, up: bool) -> str:
+    def shown(self, begin: Passed, up: bool) -> Shown:
         """More comes in than goes out, and what goes out is no more than the limit."""
-        begin = await meter.look()
-        deadline = begin.at_s + EFFECT_S
         _, went_before, _ = begin.side(up)
-        while True:
-            now = await meter.look()
+
+        def look(now: Passed) -> str | None:
             came, went, _ = now.side(up)
             took_s = now.at_s - begin.at_s
             rate_kb = (went - went_before) / 1000 / max(took_s, 0.001)
             waiting = came - went
             if took_s > 1.0 and waiting > 0 and 1 <= rate_kb <= RATE_SLACK * self.rate_kb:
                 return f"{rate_kb:.0f} kB/s went on, {waiting} bytes wait in the proxy"
-            if now.at_s > deadline:
-                raise NoEffect(
-                    f"{self.story.victim}: {rate_kb:.0f} kB/s went on, {waiting} bytes wait"
-                )
-            await asyncio.sleep(0.1)
+            return None
+
+        return look
 
 
 class Sliced(LinkFault):
@@ -246,20 +260,18 @@ class Sliced(LinkFault):
     def describe(self) -> str:
         return f"slicing into pieces of about {self.piece_bytes} bytes on {self.where}"
 
-    async def one_way(self, meter: FlowMeter, up: bool) -> str:
-        begin = await meter.look()
+    def shown(self, begin: Passed, up: bool) -> Shown:
+        _, went_before, segments_before = begin.side(up)
 
-        async def sliced() -> str | None:
-            _, went, segments = (await meter.look()).side(up)
-            _, went_before, segments_before = begin.side(up)
+        def look(now: Passed) -> str | None:
+            _, went, segments = now.side(up)
             count = segments - segments_before
             size = (went - went_before) / count if count else 0
             if count > 20 and size < 4 * self.piece_bytes:
                 return f"{count} packets of {size:.0f} bytes on average went on"
             return None
 
-        none = NoEffect(f"{self.story.victim}: what goes on is not in small pieces")
-        return await until(sliced, EFFECT_S, none)
+        return look
 
 
 class Reset(LinkFault):

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tandemmq.chaos.faults.clocks import ClockJump
+from tandemmq.chaos.faults.clocks import ClockDrift, ClockJump
 from tandemmq.chaos.faults.disks import DiskFull, FailingCalls, PowerLoss
 from tandemmq.chaos.faults.fault import Fault, NoEffect
 from tandemmq.chaos.faults.grudges import drawn, one_way
 from tandemmq.chaos.faults.links import Late, Link, Narrow, Refused, Reset, Silenced, Sliced
+from tandemmq.chaos.faults.memory import MIB, MemoryPressure
 from tandemmq.chaos.faults.namespaces import PacketLoss
 from tandemmq.chaos.faults.processes import Killed, Paused, RestartStorm, Stopped, Stuttering
+from tandemmq.chaos.faults.rot import BitRot
+from tandemmq.chaos.faults.thin import ThinDiskFull
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import HostGroup
 from tandemmq.chaos.journal import Journal
@@ -26,6 +29,7 @@ from tandemmq.chaos.scenarios.stages import (
     ShimmedGroup,
     SmallGroup,
     SpacedGroup,
+    ThinGroup,
     direct_address,
     disk_of,
 )
@@ -81,12 +85,23 @@ class Breaker:
         replica = await self._replica(planned)
         if planned.kind == "packets" and isinstance(group, SpacedGroup):
             return self._of_packets(planned, group, replica)
+        address = direct_address(replica, group)
+        if planned.kind == "memory":
+            return MemoryPressure(replica, address, int(how["limit_mib"]) * MIB)
+        if planned.kind == "rot":
+            part: Any = how["part"]
+            return BitRot(replica, address, part, self._rng)
+        if planned.kind == "thin-disk" and isinstance(group, ThinGroup):
+            return ThinDiskFull(replica, address, group.disks[replica.number])
         if planned.kind == "disk-full" and isinstance(group, SmallGroup):
             return DiskFull(replica.name, disk_of(group.directory, replica.number))
         if isinstance(group, ShimmedGroup):
             if planned.kind == "clock":
                 clock = group.clocks[replica.number]
                 return ClockJump(replica.name, clock, float(how["jump_s"]), replica.metrics_port)
+            if planned.kind == "drift":
+                clock = group.clocks[replica.number]
+                return ClockDrift(replica.name, clock, int(how["ppm"]))
             if planned.kind == "calls":
                 return FailingCalls(
                     replica, replica.address, group.failing[replica.number], str(how["call"]),

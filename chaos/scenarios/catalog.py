@@ -9,19 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.chaos.faults.grudges import SHAPES
+from tandemmq.chaos.faults.rot import PARTS
 from tandemmq.chaos.scenarios.schedule import Planned, Role, Schedule, Step, Value
 from tandemmq.chaos.scenarios.workloads.chosen import WORKLOADS
 
-#: what a scenario is played on -> what that needs
-STAGES: Final[Mapping[str, str]] = {
-    "plain": "processes on loopback",
-    "links": "a Toxiproxy server in front of every link (Go builds it, or TOXIPROXY_SERVER names one)",
-    "shims": "a C compiler, for shims around system calls and the clock",
-    "spaces": "root and iptables: each node in a network namespace of its own",
-    "hosts": "root and loop devices: each store on a file system whose power can be cut",
-    "small": "root: each store on a small file system that can be filled",
-}
 JUMPS_S: Final = (-3600, -60, 60, 3600)
+DRIFTS_PPM: Final = (-50_000, -20_000, 20_000, 50_000)
 Draw = Callable[[random.Random, int], tuple[Step, ...]]
 
 
@@ -194,6 +187,57 @@ def _clock(rng: random.Random, steps: int) -> tuple[Step, ...]:
     )  # fmt: skip
 
 
+def _drift(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    return tuple(
+        _step(
+            rng,
+            _fault(
+                rng,
+                "drift",
+                ("master", "slave")[number % 2],
+                (4.0, 7.0),
+                ppm=rng.choice(DRIFTS_PPM),
+            ),
+        )
+        for number in range(steps)
+    )
+
+
+def _thin(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    victims: tuple[Role, ...] = ("master", "slave")
+    return tuple(
+        _step(rng, _fault(rng, "thin-disk", victims[number % 2], (1.0, 3.0)))
+        for number in range(steps)
+    )
+
+
+def _rot(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    """The log in every other step, of the others each part once before one comes again."""
+    others = rng.sample([each for each in PARTS if each != "log"], len(PARTS) - 1)
+    victims: tuple[Role, ...] = ("slave", "master", "slave")
+    return tuple(
+        _step(
+            rng,
+            _fault(
+                rng, "rot", victims[number % 3], (1.0, 2.0),
+                part=others[number // 2 % len(others)] if number % 2 else "log",
+            ),
+        )
+        for number in range(steps)
+    )  # fmt: skip
+
+
+def _memory(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    victims: tuple[Role, ...] = ("master", "slave")
+    return tuple(
+        _step(
+            rng,
+            _fault(rng, "memory", victims[number % 2], (4.0, 8.0), limit_mib=rng.choice((8, 12, 16))),
+        )
+        for number in range(steps)
+    )  # fmt: skip
+
+
 def _controller(rng: random.Random, steps: int) -> tuple[Step, ...]:
     kinds = ("kill", "pause")
     return tuple(
@@ -261,6 +305,10 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         Scenario("power", "power cut of the master's host, of all hosts, of a slave's", "hosts", _power, 3, mode="S1"),
         Scenario("disk-full", "the disk of a master, of a slave, is full for a while", "small", _full, 2, steps=2),
         Scenario("failing-disk", "slow flushes, an I/O error, a stalled disk", "shims", _failing, 2, mode="S1"),
+        Scenario("thin-disk", "write-back fails where room was promised", "thin", _thin, 2, steps=2, mode="S1"),
+        Scenario("bit-rot", "one bit of a file of a store is another one after a crash", "plain", _rot, 2, steps=4),
+        Scenario("memory", "a broker gets hardly any new pages", "memory", _memory, 2, steps=2),
+        Scenario("drift", "all clocks of a broker run fast or slow by some per cent", "shims", _drift, 2, steps=2),
         Scenario("clock", "the wall clock of a broker jumps by minutes or an hour", "shims", _clock, 2, steps=2),
     )
 }  # fmt: skip

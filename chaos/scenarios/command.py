@@ -20,14 +20,14 @@ from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, VALID
 from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
+from tandemmq.chaos.scenarios.catalog import SCENARIOS
 from tandemmq.chaos.scenarios.comparing import DEFAULT as COMPARED
 from tandemmq.chaos.scenarios.comparing import run_comparison
 from tandemmq.chaos.scenarios.reports.report import HTML, clean, write_report
 from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
 from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
-from tandemmq.chaos.scenarios.stages import stages_here
+from tandemmq.chaos.scenarios.stages import STAGES, stages_here
 from tandemmq.chaos.scenarios.target import TargetRun
 from tandemmq.chaos.scenarios.workloads.chosen import WORKLOADS, Unfit
 

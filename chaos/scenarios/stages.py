@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +12,30 @@ from tandemmq.chaos.faults.disks import SmallDisk
 from tandemmq.chaos.faults.failing_disk import FailingDisk, compiler
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.faults.links import Link
+from tandemmq.chaos.faults.memory import unsupported as no_memory
 from tandemmq.chaos.faults.namespaces import Namespaces
 from tandemmq.chaos.faults.namespaces import unsupported as no_spaces
+from tandemmq.chaos.faults.thin import ThinDisk
+from tandemmq.chaos.faults.thin import unsupported as no_thin
 from tandemmq.chaos.faults.toxiproxy import Toxiproxy, find_server
 from tandemmq.chaos.groups import NAME_SERVER, GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import Disks, HostGroup, unsupported
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 
+#: what a scenario is played on -> what that needs
+STAGES: Final[Mapping[str, str]] = {
+    "plain": "processes on loopback",
+    "links": "a Toxiproxy server in front of every link (Go builds it, or TOXIPROXY_SERVER names one)",
+    "shims": "a C compiler, for shims around system calls and the clock",
+    "spaces": "root and iptables: each node in a network namespace of its own",
+    "hosts": "root and loop devices: each store on a file system whose power can be cut",
+    "small": "root: each store on a small file system that can be filled",
+    "thin": "root and loop devices: each store on a file system that promises more room than there is",
+    "memory": "root and control groups: a process can be short of memory",
+}
 PROXIED: Final = "127.0.0.2"  # what brokers advertise: all of 127/8 is loopback on Linux
 SMALL_MIB: Final = 192
+THIN_MIB: Final = 256
 KEEPER: Final = "names"  # the node of name server and controller
 LINKS: Final = ("clients", "stream", "controller", "names")
 
@@ -91,23 +106,38 @@ class ShimmedGroup(ReplicaGroup):
             replica.env |= {**disk.env, **clock.env, "LD_PRELOAD": preloads}
 
 
-class SmallGroup(ReplicaGroup):
+class OwnDiskGroup(ReplicaGroup):
+    """Every store on a file system of its own, which is mounted before."""
+
+    def settings_of(self, number: int) -> dict[str, object]:
+        store = disk_of(self.directory, number) / "store"
+        return super().settings_of(number) | {
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "storePathEpochFile": store / "epochFileCheckpoint",
+        }
+
+
+class SmallGroup(OwnDiskGroup):
     """Every store on a small file system."""
 
     def settings_of(self, number: int) -> dict[str, object]:
-        settings = super().settings_of(number)
-        store = disk_of(self.directory, number) / "store"
         return (
-            settings
+            super().settings_of(number)
             | {
                 "cleanResourceInterval": 300,
                 "cleanFileForciblyEnable": "false",  # else a full disk makes room by deleting old messages: its policy
                 "diskMaxUsedSpaceRatio": 99,
-                "storePathRootDir": store,
-                "storePathCommitLog": store / "commitlog",
-                "storePathEpochFile": store / "epochFileCheckpoint",
             }
         )
+
+
+class ThinGroup(OwnDiskGroup):
+    """Every store on a thin disk."""
+
+    def __init__(self, directory: Path, plan: GroupPlan, disks: Sequence[ThinDisk]) -> None:
+        self.disks = disks
+        super().__init__(directory, plan)
 
 
 class SpacedGroup(ReplicaGroup):
@@ -168,6 +198,16 @@ async def staged(
                 for number in range(plan.replicas):
                     ground.enter_context(SmallDisk(disk_of(directory, number), SMALL_MIB))
                 group = SmallGroup(directory, plan)
+            case "thin":
+                thin = [
+                    ground.enter_context(ThinDisk(disk_of(directory, number), THIN_MIB))
+                    for number in range(plan.replicas)
+                ]
+                group = ThinGroup(directory, plan, thin)
+            case "memory":
+                if missing := no_memory():
+                    raise Unsupported(missing)
+                group = ReplicaGroup(directory, plan)
             case _:
                 group = ReplicaGroup(directory, plan)
         await stack.enter_async_context(group)
@@ -185,7 +225,7 @@ def direct_address(replica: ReplicaProcess, group: ReplicaGroup) -> str:
 def stages_here() -> Mapping[str, str]:
     """stage -> why it is not to be had here, "" where it is. Nothing is built for it."""
 
-    missing = dict.fromkeys(("plain", "links", "shims", "spaces", "hosts", "small"), "")
+    missing = dict.fromkeys(STAGES, "")
     try:
         find_server(build=False)
     except Unsupported as problem:
@@ -194,5 +234,7 @@ def stages_here() -> Mapping[str, str]:
         missing["shims"] = "needs a C compiler (Debian: gcc)"
     missing["spaces"] = no_spaces()
     missing["hosts"] = unsupported("ext4")
+    missing["thin"] = no_thin()
+    missing["memory"] = no_memory()
     missing["small"] = "" if not no_spaces().startswith("needs root") else "needs root"
     return missing

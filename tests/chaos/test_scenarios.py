@@ -28,12 +28,13 @@ from tandemmq.chaos.faults.grudges import (
 )
 from tandemmq.chaos.faults.toxiproxy import VARIABLE, find_server
 from tandemmq.chaos.scenarios import campaigning, command
-from tandemmq.chaos.scenarios.catalog import SCENARIOS, STAGES
+from tandemmq.chaos.scenarios.catalog import SCENARIOS
 from tandemmq.chaos.scenarios.handles import parse_handle
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON, write_report
 from tandemmq.chaos.scenarios.reports.timeline import timeline
 from tandemmq.chaos.scenarios.run import HISTORY, WORDS, Played
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.scenarios.stages import STAGES, stages_here
 
 NODES = ["names", "replica 0", "replica 1", "replica 2"]
 
@@ -113,6 +114,11 @@ def test_a_schedule_is_drawn_from_its_seed_and_can_be_read_again(name: str, tmp_
     schedule.write(tmp_path / "schedule.json")
     assert Schedule.read(tmp_path / "schedule.json") == schedule
     assert "{" not in str(schedule.steps[0])
+
+
+def test_what_every_stage_needs_is_known_and_looked_for() -> None:
+    assert stages_here().keys() == STAGES.keys()
+    assert {each.stage for each in SCENARIOS.values()} == set(STAGES)
 
 
 def test_another_seed_draws_another_schedule() -> None:
