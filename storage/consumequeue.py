@@ -112,19 +112,29 @@ class ConsumeQueue:
             entry = QUEUE_ENTRY.unpack_from(self._cache.view(file), position)
         return entry
 
-    def chunk(self, queue_offset: int, count_max: int) -> memoryview:
-        """A copy of the entries from queue_offset on, at most count_max and not beyond that file's
-        end.
+    def window(self, queue_offset: int, count_max: int) -> tuple[memoryview, int, int]:
+        """(file, start, stop): file[start:stop] are the entries from queue_offset on, at most count_max and not
+        beyond that file's end.
 
-        Empty outside [first entry in the files, max_offset). Raises OSError.
+        Nothing of it may be kept: the file may be unmapped when another queue is read. Empty outside
+        [first entry in the files, max_offset). Raises OSError.
         """
         at = queue_offset * QUEUE_ENTRY_BYTES
-        if not self._files or at < self._files[0].start or queue_offset >= self.end.next_offset:
-            return memoryview(b"")
-        file = self._files[(at - self._files[0].start) // self._file_bytes]
-        count = min(count_max, self.end.next_offset - queue_offset)
-        stop = min(at + count * QUEUE_ENTRY_BYTES, file.end)
-        return memoryview(bytes(self._cache.view(file)[at - file.start : stop - file.start]))
+        count = self.end.next_offset - queue_offset
+        files = self._files
+        if not files or count <= 0 or at < files[0].start:
+            return memoryview(b""), 0, 0
+        file = files[(at - files[0].start) // self._file_bytes]
+        at -= file.start
+        if count > count_max:
+            count = count_max
+        stop = at + count * QUEUE_ENTRY_BYTES
+        return self._cache.view(file), at, stop if stop < file.size else file.size
+
+    def chunk(self, queue_offset: int, count_max: int) -> memoryview:
+        """A copy of the entries that window() tells of. Raises OSError."""
+        view, start, stop = self.window(queue_offset, count_max)
+        return memoryview(bytes(view[start:stop]))
 
     def record_sizes(self, queue_offset: int, count_max: int) -> list[int]:
         """Bytes of the records that chunk() would give the entries of, without blank ones. Raises OSError."""

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tandemmq.storage.clock import Clock
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import QUEUE_ENTRY_BYTES, StorageConfig
 from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import QUEUE_ENTRY
+from tandemmq.storage.gathering import Records, gather, signed_int
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from tandemmq.storage.residency import Residency
+from tandemmq.storage.segment import Segment
 from tandemmq.storage.twins import compiled
 
-#: the front of _collect's walk, compiled; without it the loop there does it all
-gather: Callable[..., tuple[int, int, int, bool]] | None = None
 compiled(globals(), "tandemmq.storage._reading")
 
 PULL_BYTES_MIN: Final = 100
@@ -28,6 +30,7 @@ PULL_BYTES_MAX: Final = 128 << 20
 #: see Selector
 JUDGED_BYTES_MAX: Final = 1 << 20
 
+_PHYSICAL: Final = struct.Struct(">q")
 _SIZE_MAGIC: Final = struct.Struct(">ii")
 _MAGIC_SYS_FLAG: Final = struct.Struct(">4xi28xi")
 _INT: Final = struct.Struct(">i")
@@ -51,20 +54,24 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """Records are slices of the log: copy them before the event loop runs anything else."""
+    """Records are views of the log: copy them before the event loop runs anything else."""
 
     status: GetStatus
     next_offset: int
     min_offset: int = 0
     max_offset: int = 0
-    records: list[memoryview] = field(default_factory=list)
-    bytes: int = 0
+    records: Records = field(default_factory=Records)
     suggest_slave: bool = False  # RocketMQ's estimate: the records are probably not in memory
     last_physical: int = -1  # log offset of the last record looked at, -1 for none
 
     @property
     def count(self) -> int:
         return len(self.records)
+
+    @property
+    def bytes(self) -> int:
+        """Of the records."""
+        return self.records.bytes
 
 
 def hot_bytes(config: StorageConfig) -> int:
@@ -98,21 +105,26 @@ EVERYTHING: Final = Selector()
 
 
 class Reader:
-    """Answers pulls. hot_bytes: older records are read from the file, not through the mapping.
+    """Answers pulls. hot_bytes: of older records the kernel is asked whether they are in memory, a piece at a time;
+    where they are not, or it does not tell, they are read from the file, not through the mapping.
 
     A page fault stops every thread, and a bad block under a mapping kills the process; a read does
     neither.
     """
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, config: StorageConfig, hot_bytes: int
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        config: StorageConfig,
+        hot_bytes: int,
+        clock: Clock,
     ) -> None:
         self._log = log
         self._queues = queues
         self._hot_bytes = hot_bytes
-        self._filter_bytes_max = config.filter_bytes_max
-        self._hot_limits = (config.transfer_bytes_max_hot, config.transfer_count_max_hot)
-        self._cold_limits = (config.transfer_bytes_max_cold, config.transfer_count_max_cold)
+        self._config = config
+        self.residency = Residency(clock)
 
     def get(
         self,
@@ -129,7 +141,7 @@ class Reader:
         Source: RocketMQ's DefaultMessageStore.getMessage.
         """
         queue = self._queues.get(topic, queue_id)
-        max_offset = queue.max_offset if queue is not None else 0
+        max_offset = queue.end.next_offset if queue is not None else 0
         if queue is None or max_offset == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
         min_offset = queue.min_offset
@@ -139,7 +151,7 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
         if offset > max_offset:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
-        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset, Records())
         self._collect(queue, result, count_max, bytes_max, selector)
         return result
 
@@ -151,40 +163,97 @@ class Reader:
         bytes_max: int,
         selector: Selector,
     ) -> None:
-        tag_codes, matches = selector.tag_codes, selector.matches
+        """Walk the entries: by gather() in windows as far as it goes, then one by one."""
+        tag_codes = selector.tag_codes
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        filter_bytes_max = max(self._filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
+        filter_bytes_max = max(self._config.filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
         offset = result.next_offset
         entries_max = min(-(-filter_bytes_max // QUEUE_ENTRY_BYTES), selector.judged_max)
-        chunk = queue.chunk(offset, entries_max)
-        if not chunk:
+        entries, at, stop = queue.window(offset, entries_max)
+        if at == stop:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.next_file_offset(offset)
             return
-        hot_from = self._log.end - self._hot_bytes
-        find = self._log.run.find
         records = result.records
-        total = examined = last_physical = skip_below = segment_start = segment_end = judged = 0
-        view = memoryview(b"")
-        bytes_limit, count_limit = self._limits(True, count_max, bytes_max)
-        cold_limits = self._limits(False, count_max, bytes_max)
-        was_hot = True
-        removed = False
-        if gather is not None and matches is None:
-            segment = find(QUEUE_ENTRY.unpack_from(chunk)[0])
-            if segment is not None:
-                examined, total, last_physical, full = gather(
-                    chunk, segment.view, segment.start, segment.start + segment.wrote,
-                    hot_from, bytes_limit, count_limit, tag_codes, records,
+        begin, last_physical, full, removed = at, 0, False, False
+        log_end = self._log.end
+        hot_from = log_end - self._hot_bytes
+        if selector.matches is None:
+            config = self._config
+            while at < stop and not full:
+                physical = _PHYSICAL.unpack_from(entries, at)[0]
+                segment = self._log.run.find(physical)
+                if segment is None:
+                    break
+                if physical >= hot_from:
+                    end = segment.start + segment.wrote
+                    most = config.transfer_bytes_max_hot
+                    count = config.transfer_count_max_hot
+                elif (
+                    self._hot_bytes
+                ):  # RocketMQ's portions go by its estimate, wherever the bytes are
+                    end = min(self.residency.end(segment, physical), hot_from)
+                    most = config.transfer_bytes_max_cold
+                    count = config.transfer_count_max_cold
+                else:
+                    break
+                came = at
+                at, last, full = gather(
+                    entries, at, stop, segment.view, segment.start, physical, end,
+                    most if most < bytes_max else bytes_max,
+                    count if count < count_max else count_max,
+                    tag_codes, records,
                 )  # fmt: skip
-                chunk = chunk[:0] if full else chunk[examined * QUEUE_ENTRY_BYTES :]
+                if at == came:
+                    break
+                last_physical = last
+        if at < stop and not full:
+            chunk = memoryview(bytes(entries[at:stop]))
+            examined, last, removed = self._one_by_one(
+                chunk, hot_from, records, count_max, bytes_max, selector
+            )
+            at += examined * QUEUE_ENTRY_BYTES
+            last_physical = last if examined else last_physical
+        result.next_offset = offset + (at - begin) // QUEUE_ENTRY_BYTES
+        if records:
+            result.status = GetStatus.FOUND
+        elif removed:
+            result.status = GetStatus.MESSAGE_WAS_REMOVING
+        result.suggest_slave = log_end - last_physical > self._hot_bytes
+        result.last_physical = last_physical
+
+    def _one_by_one(
+        self,
+        chunk: memoryview,
+        hot_from: int,
+        records: Records,
+        count_max: int,
+        bytes_max: int,
+        selector: Selector,
+    ) -> tuple[int, int, bool]:
+        """The walk over what gather() leaves: records that are not in memory, that a filter judges, or that are gone.
+
+        Returns (entries examined, log offset that the last one names, whether records before the first found are gone).
+        """
+        tag_codes, matches = selector.tag_codes, selector.matches
+        find = self._log.run.find
+        examined = last_physical = skip_below = segment_start = segment_end = judged = 0
+        segment: Segment | None = None
+        view = memoryview(b"")
+        config = self._config
+        hot_limits = (
+            min(config.transfer_bytes_max_hot, bytes_max),
+            min(config.transfer_count_max_hot, count_max),
+        )
+        cold_limits = (
+            min(config.transfer_bytes_max_cold, bytes_max),
+            min(config.transfer_count_max_cold, count_max),
+        )
+        removed = False
         for physical, size, tags_code in QUEUE_ENTRY.iter_unpack(chunk):
-            if was_hot != (physical >= hot_from):
-                was_hot = not was_hot
-                bytes_limit, count_limit = (
-                    self._limits(True, count_max, bytes_max) if was_hot else cold_limits
-                )
-            if records and (len(records) >= count_limit or total + size > bytes_limit):
+            hot = physical >= hot_from
+            bytes_limit, count_limit = hot_limits if hot else cold_limits
+            if records and (len(records) >= count_limit or records.bytes + size > bytes_limit):
                 break
             if judged > selector.judged_bytes_max:
                 break
@@ -192,7 +261,7 @@ class Reader:
             last_physical = physical
             if physical < skip_below:
                 continue
-            if tag_codes is not None and _signed_int(tags_code) not in tag_codes:
+            if tag_codes is not None and signed_int(tags_code) not in tag_codes:
                 continue
             if not segment_start <= physical < segment_end:
                 segment = find(physical)
@@ -202,7 +271,7 @@ class Reader:
             record: memoryview | None = None
             position = physical - segment_start
             if position >= 0 and size >= RECORD_BYTES_MIN and physical + size <= segment_end:
-                if not was_hot and segment is not None:
+                if not hot and segment is not None:
                     record = memoryview(segment.pread(position, size))
                 else:
                     record = view[position : position + size]
@@ -218,30 +287,12 @@ class Reader:
                 continue
             if matches is not None:
                 properties = _properties(record)
-                judged += len(properties) if was_hot else size
+                judged += len(properties) if hot else size
                 if not matches(properties):
                     continue
-            records.append(record)
-            total += size
+            records.add(record)
             skip_below = 0
-        result.next_offset = offset + examined
-        result.bytes = total
-        if records:
-            result.status = GetStatus.FOUND
-        elif removed:
-            result.status = GetStatus.MESSAGE_WAS_REMOVING
-        result.suggest_slave = self._log.end - last_physical > self._hot_bytes
-        result.last_physical = last_physical
-
-    def _limits(self, hot: bool, count_max: int, bytes_max: int) -> tuple[int, int]:
-        limits = self._hot_limits if hot else self._cold_limits
-        return min(limits[0], bytes_max), min(limits[1], count_max)
-
-
-def _signed_int(code: int) -> int:
-    """Java's (int) cast; delivery times in the delay topic are longer than 32 bits."""
-    code &= 0xFFFFFFFF
-    return code - (1 << 32) if code & 0x80000000 else code
+        return examined, last_physical, removed
 
 
 def _properties(record: memoryview) -> bytes:

@@ -75,7 +75,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(
             self.log, self.queues, self.index, self.flags, self.delay_ms_by_level
         )
-        self.reader = Reader(self.log, self.queues, config, hot_bytes(config))
+        self.reader = Reader(self.log, self.queues, config, hot_bytes(config), clock)
         self.retention = Retention(config, self.log, self.flags, clock)
         self.durability = Durability(
             root, mark, self.flags, self.log, self.queues, self.index, self.dispatcher

@@ -22,6 +22,7 @@ from tandemmq.storage import (
     open_store,
     tags_code,
 )
+from tandemmq.storage.residency import PIECE_BYTES, Residency
 
 ENTRIES_PER_FILE = 50
 
@@ -105,17 +106,69 @@ def test_byte_limits_hold_but_the_first_message_always_comes(opened: Any) -> Non
     assert offsets(store.get("big", 0, 0, 32)) == [0]
 
 
-def test_old_messages_come_in_smaller_portions_and_suggest_the_slave(opened: Any) -> None:
+class Kernel:
+    """Says what a PageCache would: the part of a range of a file that is in memory, None when it does not tell."""
+
+    def __init__(self, part: float | None) -> None:
+        self.part = part
+        self.asked: list[tuple[int, int]] = []
+
+    def resident(self, path: Path, start: int, size: int) -> float | None:
+        self.asked.append((start, size))
+        return self.part
+
+
+@pytest.mark.parametrize("part", [1.0, 0.99, 0.0, None])
+def test_old_messages_come_in_smaller_portions_and_suggest_the_slave(
+    opened: Any, part: float | None
+) -> None:
     store = opened(transfer_count_max_cold=3)
     fill(store, 20, bytes(100))
     store.reader._hot_bytes = 1000
+    store.reader.residency = Residency(store.clock, Kernel(part))
     cold = store.get("T", 0, 0, 32)
     assert cold.suggest_slave
-    assert isinstance(cold.records[0].obj, bytes), "read from the file, not through the mapping"
+    from_file = isinstance(cold.records[0].obj, bytes)
+    assert from_file == (part != 1.0), "only what is in memory may be touched through the mapping"
     assert offsets(cold) == [0, 1, 2]
     hot = store.get("T", 0, 17, 32)
     assert not hot.suggest_slave
     assert offsets(hot) == [17, 18, 19]
+
+
+def test_the_kernel_is_asked_once_a_second_and_piece_and_not_at_all_with_a_ratio_of_zero(
+    opened: Any,
+) -> None:
+    store = opened(segment_bytes=3 * PIECE_BYTES)
+    fill(store, 10, bytes(1 << 20))
+    kernel, clock = Kernel(1.0), ManualClock()
+    store.reader.residency = Residency(clock, kernel)
+    store.reader._hot_bytes = 0
+    assert len(store.get("T", 0, 0, 1).records) == 1
+    assert not kernel.asked
+    store.reader._hot_bytes = 100
+    for _ in range(5):
+        got = store.get("T", 0, 3, 1, selector=Selector())  # crosses into the second piece
+        assert not isinstance(got.records[0].obj, bytes)
+        assert offsets(got) == [3]
+    assert kernel.asked == [(0, PIECE_BYTES), (PIECE_BYTES, PIECE_BYTES)]
+    clock.monotonic += 1_000
+    kernel.part = 0.5
+    assert isinstance(store.get("T", 0, 3, 1).records[0].obj, bytes)
+    assert len(kernel.asked) == 3
+    kernel.part = 1.0
+    store.reader.residency.forget(store.log.run.segments[0], 17)
+    assert not isinstance(store.get("T", 0, 3, 1).records[0].obj, bytes)
+
+
+class ManualClock:
+    monotonic = 5_000
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic
+
+    def now_ms(self) -> int:
+        raise AssertionError("durations are monotonic")
 
 
 def test_tags_are_compared_by_hash(opened: Any) -> None:

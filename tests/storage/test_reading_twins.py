@@ -14,10 +14,22 @@ from tandemmq.storage import (
     MessageStore,
     Selector,
     StorageConfig,
+    gathering,
     java_hash,
     open_store,
     reading,
+    residency,
 )
+
+try:
+    from tandemmq.storage import _reading
+except ImportError:  # built without a compiler
+    _reading = None
+
+COMPILED = reading.gather is not gathering.gather
+FORMS: list[Any] = [gathering]
+if COMPILED:
+    FORMS.append(_reading)
 
 TAGS = ["", "a", "b", "payment"]
 
@@ -63,14 +75,25 @@ def found(store: MessageStore, *arguments: Any) -> tuple[Any, ...]:
     )
 
 
+class Sieve:
+    """A kernel with every other piece in memory, and nobody else's pages."""
+
+    def resident(self, path: Path, start: int, size: int) -> float | None:
+        return 1.0 if start // PIECE % 2 else 0.0
+
+
+PIECE = 1 << 12
+
+
 @pytest.mark.parametrize("hot_bytes", [1 << 40, 300_000, 0])
-def test_the_compiled_front_changes_nothing(
+def test_both_forms_find_the_same(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, hot_bytes: int
 ) -> None:
-    if reading.gather is None:
+    if not COMPILED:
         pytest.skip("built without a compiler")
-    compiled = reading.gather
     monkeypatch.setattr(store.reader, "_hot_bytes", hot_bytes)
+    monkeypatch.setattr(residency, "PIECE_BYTES", PIECE)
+    store.reader.residency = residency.Residency(store.clock, Sieve())  # type: ignore[arg-type]
     rng = random.Random(4)
     statuses = set()
     for _ in range(600):
@@ -84,21 +107,25 @@ def test_the_compiled_front_changes_nothing(
             rng.choice([100, 5_000, 1 << 20]),
             Selector(codes),
         )
-        monkeypatch.setattr(reading, "gather", None)
+        monkeypatch.setattr(reading, "gather", gathering.gather)
+        monkeypatch.setattr(reading, "Records", gathering.Records)
         expected = found(store, *arguments)
-        monkeypatch.setattr(reading, "gather", compiled)
+        monkeypatch.setattr(reading, "gather", _reading.gather)
+        monkeypatch.setattr(reading, "Records", _reading.Records)
         assert found(store, *arguments) == expected
         statuses.add(expected[0].name)
     assert {"FOUND", "NO_MATCHED_MESSAGE", "OFFSET_OVERFLOW_ONE"} <= statuses
 
 
-def test_an_entry_that_points_at_no_record_is_left_to_the_loop(store: MessageStore) -> None:
-    if reading.gather is None:
-        pytest.skip("built without a compiler")
+@pytest.mark.parametrize("form", FORMS)
+def test_an_entry_that_points_at_no_record_is_left_to_the_caller(
+    store: MessageStore, form: Any
+) -> None:
     segment = store.log.run.segments[-1]
     start, end = segment.start, segment.start + segment.wrote
     size = int.from_bytes(segment.view[0:4], "big")
     sound = reading.QUEUE_ENTRY.pack(start, size, 0)
+    view = segment.view
     for odd in (
         reading.QUEUE_ENTRY.pack(start + 1, size, 0),  # no record begins there
         reading.QUEUE_ENTRY.pack(start, size + 1, 0),  # not its size
@@ -108,17 +135,61 @@ def test_an_entry_that_points_at_no_record_is_left_to_the_loop(store: MessageSto
         reading.QUEUE_ENTRY.pack((1 << 63) - 1, size, 0),
         reading.QUEUE_ENTRY.pack(-(1 << 63), size, 0),
     ):
-        records: list[memoryview] = []
-        view = segment.view
-        assert reading.gather(
-            memoryview(sound + odd + sound), view, start, end, 0, 1 << 20, 32, None, records
-        ) == (1, size, start, False)
-        assert [bytes(record) for record in records] == [bytes(view[:size])]
-        records.clear()
+        records = form.Records()
+        entries = memoryview(odd + sound + odd + sound)
+        assert form.gather(
+            entries, 20, 80, view, start, start, end, 1 << 20, 32, None, records
+        ) == (40, start, False)
+        assert list(records) == [view[:size]]
+        assert (len(records), records.bytes) == (1, size)
+        assert form.gather(
+            entries, 40, 80, view, start, start, end, 1 << 20, 32, None, records
+        ) == (40, -1, False)
+        assert list(records) == [view[:size]]
 
 
-def test_a_segment_shorter_than_what_it_should_hold_is_refused(store: MessageStore) -> None:
-    if reading.gather is None:
-        pytest.skip("built without a compiler")
-    with pytest.raises(ValueError, match="segment"):
-        reading.gather(memoryview(b""), memoryview(b"abc"), 0, 4, 0, 1, 1, None, [])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_shorter_than_it_should_be_is_refused(form: Any) -> None:
+    entry = bytes(20)
+    for entries, at, stop, view, start, first, end in (
+        (entry, 0, 20, b"abc", 0, 0, 4),
+        (entry, 0, 40, b"abc", 0, 0, 3),
+        (entry, -20, 20, b"abc", 0, 0, 3),
+        (entry, 0, 20, b"abc", 8, 5, 8),
+    ):
+        with pytest.raises(ValueError, match="segment"):
+            form.gather(
+                memoryview(entries), at, stop, memoryview(view), start, first, end, 1, 1, None,
+                form.Records(),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_are_copied_behind_a_head_in_their_order(form: Any) -> None:
+    records = form.Records()
+    assert not records
+    assert records.after(b"head") == b"head"
+    parts = [random.Random(each).randbytes(each % 40) for each in range(100)]
+    for part in parts:
+        records.add(memoryview(part))
+    assert records.after(b"head") == b"head" + b"".join(parts)
+    assert [bytes(each) for each in records] == parts
+    assert bytes(records[-1]) == parts[-1]
+    assert records.bytes == sum(map(len, parts))
+    with pytest.raises(IndexError):
+        records[100]
+    records.clear()
+    assert (len(records), records.bytes, list(records)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_hold_what_they_show_and_nothing_of_the_caller(
+    store: MessageStore, form: Any
+) -> None:
+    view = memoryview(bytearray(b"abcdef"))
+    records = form.Records()
+    records.add(view[2:4])
+    shown = memoryview(view)
+    records.add(shown)
+    view.release()
+    assert records.after(b"") == b"cdabcdef"
