@@ -190,7 +190,7 @@ def test_a_wheel_holds_every_package_that_processes_need() -> None:
 TWINS = {
     "tandemmq.storage._record": ("storage.codec", "storage.record", "storage.tail"),
     "tandemmq.storage._derive": ("storage.derivation", "storage.derive"),
-    "tandemmq.storage._reading": ("storage.reading", "storage.reading"),
+    "tandemmq.storage._reading": ("storage.reading", "storage.gathering"),
     "tandemmq.cluster.broker.sending._sendpath": (
         "cluster.broker.sending.fastpath", "cluster.broker.sending.sendpath",
     ),
