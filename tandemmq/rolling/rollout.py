@@ -27,6 +27,7 @@ from tandemmq.rolling.order import (
 )
 
 LOOK_S: Final = 0.2  # between two looks whether somebody is back
+WIPE_S: Final = 2.0  # so often name servers are told again to keep producers away
 ASK_MS: Final = 2_000
 
 Restarter = Callable[[Server], Awaitable[None]]
@@ -169,16 +170,29 @@ class Rollout:
                 )
                 await self._restarted(server)
                 continue
-            began = time.monotonic()
-            await self._admin.wipe_write_perm(name)
             try:
-                await asyncio.sleep(self._limits.drain_s)
-                self._step(f"{name}: producers are kept away", began)
+                await self._kept_away(name)
                 await self._restarted(server)
-            finally:
+            except BaseException:
+                # It may run on as it was. Not after a restart: then it has registered what its topics allow, and this
+                # would make those writable that are not.
                 await self._admin.add_write_perm(name)
+                raise
             if slaves:
                 await self._caught_up(server.address, slaves)
+
+    async def _kept_away(self, name: str) -> None:
+        """Producers, until those have asked for routes again who knew the former ones."""
+        began = time.monotonic()
+        left_s = self._limits.drain_s
+        while True:
+            # again and again: a topic that is made or changed meanwhile is registered, and can be written
+            await self._admin.wipe_write_perm(name)
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(left_s, WIPE_S))
+            left_s = self._limits.drain_s - (time.monotonic() - began)
+        self._step(f"{name}: producers are kept away", began)
 
     async def _caught_up(self, master: str, slaves: int) -> None:
         await self._until(f"slaves of {master}", lambda: self._slaves_behind(master, slaves))

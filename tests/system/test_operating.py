@@ -27,6 +27,7 @@ pytestmark = pytest.mark.system
 
 BACK_S = 60
 TOPIC = "Restarted"
+READ_ONLY = "ReadOnly"
 LANES = 4
 FIVE_PORTS = [at + step for step in (0, 10, 20, 30) for at in (-2, 0, 1, 2)]
 
@@ -293,6 +294,8 @@ def test_masters_without_slaves_are_restarted_while_others_take_their_messages(
 ) -> None:
     with up(tmp_path / "data") as cluster:
         before = cluster.pids()
+        at = "-n", cluster.name_server
+        run("admin", "updateTopic", "-c", "TandemCluster", "-t", READ_ONLY, "-p", "4", *at)
         command = (
             "local",
             "rolling-restart",
@@ -311,5 +314,6 @@ def test_masters_without_slaves_are_restarted_while_others_take_their_messages(
         assert changed == {"broker-a", "broker-b"}
         got = asyncio.run(_everything(cluster.name_server, len(sends.acknowledged)))
         assert set(sends.acknowledged) - set(got) == set()
-        routes = run("admin", "topicRoute", "-t", TOPIC, "--json", "-n", cluster.name_server).out
-        assert '"perm": 4' not in routes, "both take messages again"
+        for topic, perm in ((TOPIC, 6), (READ_ONLY, 4)):
+            queues = run("admin", "topicRoute", "-t", topic, "--json", *at).json["queueDatas"]
+            assert [each["perm"] for each in queues] == [perm, perm], topic

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tandemmq.cluster.client import ReplicaSet
 from tandemmq.cluster.client.admin.values import Replica
 from tandemmq.command.exits import CommandFailed, ExitCode
+from tandemmq.rolling import rollout
 from tandemmq.rolling.commands import by_command, filled, split
 from tandemmq.rolling.order import (
     HandOver,
@@ -139,3 +141,26 @@ def test_a_command_that_fails_hangs_or_is_not_there_is_told(tmp_path: Path) -> N
     with pytest.raises(CommandFailed, match="No such file") as refused:
         restarted("/nobody/restarts {name}")
     assert refused.value.code is ExitCode.MISSING
+
+
+class _Told:
+    """What name servers are told of a broker's write permission."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    async def wipe_write_perm(self, name: str) -> None:
+        self.said.append(f"wipe {name}")
+
+
+async def test_a_topic_that_changes_meanwhile_does_not_bring_producers_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollout, "WIPE_S", 0.01)
+    told: Any = _Told()
+    nobody: Any = None
+    limits = rollout.Limits(drain_s=0.05)
+    steps = rollout.Rollout(told, nobody, nobody, limits, lambda line: None)
+    await steps._kept_away("broker-a")
+    assert len(told.said) >= 3 and set(told.said) == {"wipe broker-a"}
+    assert steps.done[0].seconds >= 0.05
