@@ -228,6 +228,11 @@ class Traffic:
             if isinstance(result, Exception):
                 raise result
 
+    @property
+    def last_acknowledged_ns(self) -> int:
+        """When a send was acknowledged last; before the first of them, when this was made."""
+        return self._last_ok_ns
+
     def check(self) -> None:
         """Raise what ended a task that should still run."""
         for task in (*self._sending, *self._jobs):

@@ -27,6 +27,7 @@ from tandemmq.chaos.scenarios.reports.report import HTML, clean, write_report
 from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
 from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.scenarios.served import PortTaken, serving
 from tandemmq.chaos.scenarios.stages import STAGES, stages_here
 from tandemmq.chaos.scenarios.target import TargetRun
 from tandemmq.chaos.scenarios.workloads.chosen import WORKLOADS, Unfit
@@ -183,6 +184,11 @@ def _run_arguments(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--keep", action="store_true", help="keep stores and server logs of a valid run, too"
     )
+    made.add_argument(
+        "--metrics-port", type=int, metavar="PORT",
+        help="serve what the run does for Prometheus while it goes on, on loopback: /metrics, and /targets for "
+        "http_sd_configs; 0: any port, which is printed",
+    )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print report.json")
 
 
@@ -211,12 +217,27 @@ def _run(arguments: argparse.Namespace) -> int:
     except (ValueError, Unfit) as problem:
         say(f"tandem chaos run: {problem}")
         return USAGE
-    played = asyncio.run(run.play())
+    try:
+        played = asyncio.run(play(run, arguments.metrics_port))
+    except PortTaken as problem:
+        say(f"tandem chaos run: --metrics-port: {problem}")
+        return USAGE
     told = write_report(played)
     if played.judgement.good and not arguments.keep:
         clean(directory)
     finish(played, told, as_json=arguments.json)
     return CODES[played.judgement.word]
+
+
+async def play(run: ScenarioRun | TargetRun, metrics_port: int | None) -> Played:
+    """The run, and its metrics beside it. Raises PortTaken."""
+    if metrics_port is None:
+        return await run.play()
+    async with serving(run.progress, metrics_port) as address:
+        say(
+            f"metrics: http://{address}/metrics, exporters of its brokers: http://{address}/targets"
+        )
+        return await run.play()
 
 
 def schedule_of(arguments: argparse.Namespace) -> Schedule | None:

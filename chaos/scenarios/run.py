@@ -20,10 +20,12 @@ from tandemmq.chaos.deliveries import GROUP
 from tandemmq.chaos.faults.fault import FaultStory, Unsupported
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.journal import read_sends
+from tandemmq.chaos.ports import LOOPBACK
 from tandemmq.chaos.scenarios.breaking import Breaker
 from tandemmq.chaos.scenarios.gathering import gather
 from tandemmq.chaos.scenarios.playing import Player
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.scenarios.served import Progress
 from tandemmq.chaos.scenarios.stages import staged
 from tandemmq.chaos.scenarios.watching import SETTING_TOPIC, Watchers
 from tandemmq.chaos.scenarios.workloads.chosen import (
@@ -96,7 +98,7 @@ class ScenarioRun(Campaign):
         )
         super().__init__(plan, TrafficPlan(rate=rate), directory, schedule.seed, say)
         self.schedule = schedule
-        self.player: Player | None = None
+        self.progress = Progress(schedule, LOCAL)
         self.workloads: list[Workload] = []
         self.judgement: Judgement | None = None
 
@@ -106,6 +108,12 @@ class ScenarioRun(Campaign):
             staged(self.schedule.stage, self._directory, self.plan, self.ground) as group,
             contextlib.AsyncExitStack() as self.beside,
         ):
+            self.progress.journal = self.journal
+            self.progress.exporters = {
+                each.name: f"{LOOPBACK}:{each.metrics_port}"
+                for each in group.replicas
+                if each.metrics_port
+            }
             yield group
 
     async def play(self) -> Played:
@@ -118,8 +126,8 @@ class ScenarioRun(Campaign):
             judgement = Judgement(
                 UNKNOWN, [], ["the run broke off: nothing was judged"], {}, {}, 0, 0
             )
-        stories = self.player.stories if self.player else []
-        doubts = self.player.doubts if self.player else []
+        player = self.progress.player
+        stories, doubts = (player.stories, player.doubts) if player is not None else ([], [])
         outcome.problems = merge(judgement, outcome.problems, doubts)
         return Played(
             self.schedule, LOCAL, self._directory, judgement, stories,
@@ -139,7 +147,8 @@ class ScenarioRun(Campaign):
         )  # fmt: skip
         self.journal.event("switchover", why="members of the group find each other")
         maker = Breaker(self.group, self.journal, self.rng)
-        player = self.player = Player(maker, self.journal, self.say)
+        player = self.progress.player = Player(maker, self.journal, self.say)
+        self.progress.traffic = self.traffic
         queues = self._traffic_plan.queues
         await self._begin_workloads()
         async with Watchers(self.group, self.journal, self.traffic.route, queues):
@@ -148,7 +157,7 @@ class ScenarioRun(Campaign):
                 began = time.monotonic()
                 await player.step(step)
                 await self.group.whole(WHOLE_S)
-                self.outcome.rounds = number
+                self.outcome.rounds = self.progress.steps_done = number
                 self.say(
                     f"step {number}/{len(self.schedule.steps)} {', '.join(map(str, step.faults)) or 'calm'}: whole "
                     f"again {time.monotonic() - began:.1f} s after it began, {self.journal.counts['ok']} acknowledged"

@@ -30,6 +30,7 @@ from tandemmq.chaos.scenarios.handles import Handles
 from tandemmq.chaos.scenarios.playing import Player
 from tandemmq.chaos.scenarios.run import HISTORY, JOURNAL, SCHEDULE, Played, merge
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.scenarios.served import Progress
 from tandemmq.chaos.scenarios.workloads.chosen import Ground, Workload, chosen, topics_of
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
 from tandemmq.cluster.client import Admin, ClientError
@@ -81,7 +82,7 @@ class TargetRun:
         self.handles = Handles(handles, directory, self._rng)
         self.handles.check(schedule)
         self.schedule = schedule
-        self.player: Player | None = None
+        self.progress = Progress(schedule, name_server)
         self.kinds = chosen(schedule.workloads, "")
         self._topics = TOPICS | topics_of(self.kinds)
         self._problems: list[str] = []
@@ -97,17 +98,19 @@ class TargetRun:
         journal_path, history = self._directory / JOURNAL, self._directory / HISTORY
         try:
             with Journal(journal_path) as journal:
-                self.player = Player(self.handles, journal, self._say)
-                await self._loaded(journal, self.player)
+                self.progress.journal = journal
+                player = self.progress.player = Player(self.handles, journal, self._say)
+                await self._loaded(journal, player)
             with_due(journal_path, history)
             judgement = judge_history(history)
         except (ClientError, RemotingError, TimeoutError) as problem:
             broke_off = f"the run broke off: {type(problem).__name__} {problem}"
             judgement = Judgement(UNKNOWN, [], [broke_off], {}, {}, 0, 0)
-        merge(judgement, self._problems, self.player.doubts if self.player else [])
+        done = self.progress.player
+        merge(judgement, self._problems, done.doubts if done else [])
         return Played(
             self.schedule, self._target.name_server_address, self._directory, judgement,
-            self.player.stories if self.player else [], round(time.monotonic() - began_s, 1),
+            done.stories if done else [], round(time.monotonic() - began_s, 1),
         )  # fmt: skip
 
     async def _loaded(self, journal: Journal, player: Player) -> None:
@@ -122,6 +125,7 @@ class TargetRun:
                     contextlib.AsyncExitStack() as beside,
                 ):
                     self.handles.route = traffic.route
+                    self.progress.traffic = traffic
                     journal.event(
                         RUN_EVENT, mode="", delayed=[DELAYED_TOPIC, *topics_of(self.kinds)], checks=CHECKED,
                         group=group,
@@ -138,6 +142,7 @@ class TargetRun:
                         traffic.check()
                         await player.step(step)
                         await traffic.writable(time.monotonic_ns(), ROUTED_S)
+                        self.progress.steps_done += 1
                         self._say(f"{step}: {journal.counts['ok']} acknowledged")
                     for workload in workloads:
                         await workload.quiet()

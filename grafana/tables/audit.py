@@ -106,5 +106,24 @@ DASHBOARD: Final = Dashboard(
             "Full disks, failed flushes, queues that cannot be written, by broker.",
             (Query(f"tandem_store_problem{{{HERE}}}", "{{problem}} {{instance}}"),),
         ),
+        Panel(
+            "Faults of a chaos run",
+            "What tandem chaos run --metrics-port is doing to a cluster now, by kind and victim.",
+            (Query("tandem_chaos_fault_active or vector(0)", "{{kind}} {{victim}}"),),
+        ),
+        Panel(
+            "Sends of a chaos run",
+            "Acknowledged, refused and unknown ones per second, as the run's own clients were told.",
+            (Query(f"sum by (outcome) (rate(tandem_chaos_sends_total{RATE})) or vector(0)", "{{outcome}}"),),
+            "cps",
+        ),
+        Panel(
+            "Silence of a chaos run",
+            "Seconds since its last acknowledgement, and acknowledged messages that its consumers do not have yet.",
+            (
+                Query("tandem_chaos_silence_seconds or vector(0)", "silence"),
+                Query("tandem_chaos_undelivered_messages or vector(0)", "undelivered"),
+            ),
+        ),
     ),
 )

@@ -15,6 +15,7 @@ import yaml
 
 from grafana import generate
 from grafana.tables import DASHBOARDS
+from tandemmq.chaos.scenarios import served
 from tandemmq.cluster.metrictable import METRICS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -87,7 +88,7 @@ def test_every_panel_says_what_it_shows_and_lies_beside_the_others() -> None:
 
 
 def test_queries_name_metrics_that_there_are() -> None:
-    known = {metric.name for metric in METRICS} | audit_metrics()
+    known = {metric.name for metric in METRICS} | audit_metrics() | served.METRICS.keys()
     histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
     for where, expr in queries():
         for name in NAMES.findall(re.sub(r"tandem:\w+:?\w*", "", expr)):
