@@ -8,11 +8,13 @@ from pathlib import Path
 from random import Random as Chance  # as it was before calls.py replaced it
 from typing import Any, Final
 
+from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.whole import calls, servers
 from tandemmq.chaos.whole.faults import Faults
 from tandemmq.chaos.whole.judge import Jury, Promise
 from tandemmq.chaos.whole.load import ClientLoad
 from tandemmq.chaos.whole.plan import drawn
+from tandemmq.chaos.whole.scheduled import ScheduledFaults, scenario_of
 from tandemmq.chaos.whole.stage import Finding, Host, Life, Stage
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.client import ClientError
@@ -36,11 +38,14 @@ class WholeCluster:
         *,
         mode: Mode | None = None,
         left_out: frozenset[int] = frozenset(),
+        schedule: Schedule | None = None,
     ) -> None:
-        """left_out: faults that do not happen, by their number in the seed."""
+        """left_out: faults that do not happen, by their number in the seed. schedule: its faults, and no others."""
         self.left_out = left_out
+        self.held: set[int] = set()  # hosts that stay down, whoever starts them
         self.stage = Stage(seed, root)
-        self.scenario = scenario = drawn(self.stage.chance, mode, Chance(seed))
+        scenario = drawn(self.stage.chance, mode, Chance(seed))
+        self.scenario = scenario = scenario_of(schedule, scenario) if schedule else scenario
         stage = self.stage
         calls.install(stage)
         stage.wires.delay_us = scenario.delay_us
@@ -82,13 +87,13 @@ class WholeCluster:
                 host.listen_to_disk()
         for host in stage.hosts[:-1]:
             stage.after(1000 * host.number + 1, self.start, host)
-        self.faults = Faults(self)
+        self.faults = ScheduledFaults(self, schedule) if schedule else Faults(self)
 
     # --- processes ---
 
     def start(self, host: Host) -> None:
         """What runs on this host, unless it does."""
-        if host.life is None and host.powered:
+        if host.life is None and host.powered and host.number not in self.held:
             name, main = self.mains[host.number]
             self.stage.note("starts", name)
             Life(host, name, main, self._ended)
@@ -110,6 +115,8 @@ class WholeCluster:
             self.stage.after(self.stage.draw(*RESTART_US), self.start, host)
 
     def _boot(self, host: Host) -> None:
+        if host.number in self.held:
+            return
         if not host.powered:
             host.boot()
         self.start(host)
@@ -203,9 +210,13 @@ class WholeCluster:
     # --- a run ---
 
     def run(self, events: int) -> None:
-        """Faults for so many turns, then heal, and on until all is quiet. Raises Finding."""
+        """Faults for so many turns, or those of the schedule, then heal, and on until all is quiet. Raises Finding."""
         stage = self.stage
-        stage.run_until(events)
+        if isinstance(self.faults, ScheduledFaults):
+            while not self.faults.done:
+                stage.run_until(stage.events + LOOK_EVENTS)
+        else:
+            stage.run_until(events)
         self.faulty = False
         stage.note("heal")
         self.healed_us = stage.now_us
@@ -223,16 +234,19 @@ class WholeCluster:
         if stage.finding is not None:
             raise stage.finding
 
-    def _quiet(self) -> bool:
-        """One master, everybody in its set with the same log, and everything acknowledged was delivered."""
-        brokers = self.brokers()
-        if len(brokers) != len(self.replica_hosts):
-            return False
-        master = self.master()
-        if master is None:
+    @property
+    def whole(self) -> bool:
+        """Everybody runs, and is in the set of the one master."""
+        brokers, master = self.brokers(), self.master()
+        if len(brokers) != len(self.replica_hosts) or master is None:
             return False
         core: Any = master.standing.core  # type: ignore[attr-defined]
-        if len(core.master.granted) != len(brokers):
+        return len(core.master.granted) == len(brokers)
+
+    def _quiet(self) -> bool:
+        """One master, everybody in its set with the same log, and everything acknowledged was delivered."""
+        brokers, master = self.brokers(), self.master()
+        if not self.whole or master is None:
             return False
         if self.load.book.acked_us <= self.healed_us:
             return False

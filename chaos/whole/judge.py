@@ -155,19 +155,20 @@ class Jury:
                 Promise.LOST,
                 f"{[each.number for each in missing]}\n{self._cluster.describe()}",
             )
-        logs = {host.number: log_bytes(host) for host in self._cluster.replica_hosts}
-        end = min(map(len, logs.values()))
-        first, *others = logs.values()
+        logs = [log_bytes(host) for host in self._cluster.replica_hosts]
+        begin = max(start for start, _ in logs)  # each deletes its head by itself
+        end = min(start + len(content) for start, content in logs)
+        first, *others = (content[begin - start : end - start] for start, content in logs)
         for other in others:
-            if first[:end] != other[:end]:
-                at = next(i for i in range(end) if first[i] != other[i])
+            if first != other:
+                at = next(begin + i for i, byte in enumerate(first) if byte != other[i])
                 self.fail(Promise.DIVERGED, f"at {at} of {end}\n{self._cluster.describe()}")
 
 
-def log_bytes(host: Host) -> bytes:
-    """The files of a replica's log, one after the other, without the blank end."""
+def log_bytes(host: Host) -> tuple[int, bytes]:
+    """The files of a replica's log, one after the other, without the blank end; where they begin."""
     parts = sorted((host.root / "store" / "commitlog").iterdir())
-    return b"".join(each.read_bytes() for each in parts).rstrip(b"\0")
+    return int(parts[0].name), b"".join(each.read_bytes() for each in parts).rstrip(b"\0")
 
 
 def holds(host: Host, offset: int, marker: bytes, *, durable: bool = False) -> bool:

@@ -15,14 +15,16 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
 import msgspec
 
+from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.whole.cluster import WholeCluster
+from tandemmq.chaos.whole.scheduled import ScheduledFaults
 from tandemmq.chaos.whole.stage import Finding
 from tandemmq.cluster.config import keys_of
 from tandemmq.cluster.remoting.errors import HeaderProblem
@@ -39,7 +41,11 @@ Plant = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class SeedRun:
-    """What to run. left_out: faults that do not happen, by their number in the seed."""
+    """What to run.
+
+    left_out  faults that do not happen, by their number in the seed
+    schedule  faults that happen instead of the seed's own
+    """
 
     seed: int
     events: int = EVENTS
@@ -47,11 +53,16 @@ class SeedRun:
     left_out: frozenset[int] = frozenset()
     plant: Plant | None = None
     trace: bool = False
+    schedule: Schedule | None = None
 
 
 @dataclass(slots=True)
 class SeedOutcome:
-    """What one seed was. promise: which did not hold, "" when all did; finding: what is wrong."""
+    """What one seed was.
+
+    promise  which did not hold, "" when all did; finding: what is wrong
+    doubts   faults of a schedule that were not played
+    """
 
     seed: int
     mode: str = ""
@@ -65,6 +76,7 @@ class SeedOutcome:
     promise: str = ""
     finding: str = ""
     marks: dict[str, int] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
 
 
 def run_seed(run: SeedRun) -> SeedOutcome:
@@ -156,7 +168,9 @@ def _play_whole(run: SeedRun, root: Path, found: SeedOutcome) -> None:
 
 
 def _play(run: SeedRun, root: Path, found: SeedOutcome) -> None:
-    cluster = WholeCluster(run.seed, root, mode=run.mode, left_out=run.left_out)
+    cluster = WholeCluster(
+        run.seed, root, mode=run.mode, left_out=run.left_out, schedule=run.schedule
+    )
     stage = cluster.stage
     if run.trace:
         stage.trace = print
@@ -171,6 +185,8 @@ def _play(run: SeedRun, root: Path, found: SeedOutcome) -> None:
     found.mode, found.marks = cluster.scenario.mode.value, stage.marks
     found.events, found.digest = stage.events, stage.digest
     found.faults, found.simulated_s = cluster.faults.count, stage.now_us / 1e6
+    if isinstance(cluster.faults, ScheduledFaults):
+        found.doubts = cluster.faults.doubts
     found.acked = len(cluster.load.book.acked)
     found.delivered = cluster.load.book.deliveries
 
@@ -203,4 +219,4 @@ def shrunk(run: SeedRun) -> tuple[SeedRun, SeedOutcome]:
 
 
 def _without(run: SeedRun, left_out: frozenset[int]) -> SeedRun:
-    return SeedRun(run.seed, run.events, run.mode, left_out, run.plant, run.trace)
+    return replace(run, left_out=left_out)

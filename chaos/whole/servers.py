@@ -104,6 +104,7 @@ def broker_main(
         "maxHashSlotNum": 50,
         "maxIndexNum": 100,
         "fileReservedTime": 87_600,
+        "cleanFileForciblyEnable": "true" if scenario.makes_room else "false",
         "slaveTimeout": 800,
         "haMaxTimeSlaveNotCatchup": 500,
         "flushConsumerOffsetInterval": 300,
