@@ -25,7 +25,7 @@ from tandemmq.chaos.scenarios.comparing import DEFAULT as COMPARED
 from tandemmq.chaos.scenarios.comparing import run_comparison
 from tandemmq.chaos.scenarios.reports.report import HTML, clean, write_report
 from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
-from tandemmq.chaos.scenarios.run import LOCAL, Played, ScenarioRun
+from tandemmq.chaos.scenarios.run import LOCAL, SCHEDULE, Played, ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.served import PortTaken, serving
 from tandemmq.chaos.scenarios.stages import STAGES, stages_here
@@ -44,13 +44,14 @@ EXAMPLES: Final = """examples:
   tandem chaos campaign --hours 8 --state campaign.jsonl
   tandem chaos compare --scenario kill --runs 3    the same faults on RocketMQ's servers: one table
   tandem chaos sim --seeds 2000 --jobs 2           whole clusters in simulated time
+  tandem chaos sim --seeds 5 --replay report       what real processes lived through, in simulated time
   tandem chaos judge report/history.jsonl --linearizability
 
 exit codes:
     0  valid: everything that was checked held
     1  unknown: the run proves nothing, and says why
     2  wrong usage
-    5  invalid: a promise was broken
+    5  invalid: a promise was broken (sim --replay: or the two verdicts differ)
    11  this machine lacks something that the scenario needs"""
 
 
@@ -320,6 +321,11 @@ def _sim_arguments(made: argparse.ArgumentParser) -> None:
         "--world", choices=("cores", "whole"), default="cores",
         help="cores: replication's decisions over simulated disks. whole: servers and clients that ship (%(default)s)",
     )  # fmt: skip
+    made.add_argument(
+        "--replay", type=Path, metavar="DIR",
+        help="the schedule of a report instead of a seed's own faults, and whether it ends in the verdict of the report "
+        "(with servers and clients that ship, for every seed)",
+    )  # fmt: skip
 
 
 def _sim(arguments: argparse.Namespace) -> int:
@@ -328,6 +334,8 @@ def _sim(arguments: argparse.Namespace) -> int:
         return USAGE
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     logging.getLogger("tandemmq.cluster").setLevel(logging.CRITICAL)
+    if arguments.replay is not None:
+        return _compare(arguments.replay, seeds, arguments.jobs)
     if arguments.world == "whole":
         from tandemmq.chaos.whole.__main__ import campaign as whole_campaign
         from tandemmq.chaos.whole.seeds import EVENTS, SeedRun
@@ -342,6 +350,28 @@ def _sim(arguments: argparse.Namespace) -> int:
     for seed, problem in found.failures:
         print(f"FAILED seed {seed}: {problem.splitlines()[0]}")
     return INVALID_CODE if found.failures else OK
+
+
+def _compare(directory: Path, seeds: Sequence[int], jobs: int) -> int:
+    """What real processes lived through, in the simulator."""
+    from tandemmq.chaos.whole.replay import agree, on_real_processes, simulated
+
+    try:
+        real = on_real_processes(directory)
+        schedule = Schedule.read(directory / SCHEDULE)
+    except (OSError, ValueError, msgspec.MsgspecError) as problem:
+        say(f"tandem chaos sim: {directory} is no report of a run: {problem}")
+        return USAGE
+    found = simulated(schedule, seeds, jobs)
+    print(f"real processes   {real}")
+    print(f"{f'{len(seeds)} simulated':16} {found}")
+    for finding in found.findings[:3]:
+        print(f"FINDING {finding}")
+    for doubt in (real.doubts + found.doubts)[:10]:
+        print(f"UNKNOWN {doubt}")
+    same = agree(real, found)
+    print("the same verdict" if same else "NOT THE SAME VERDICT")
+    return CODES[real.word] if same else INVALID_CODE
 
 
 # --- campaign

@@ -30,6 +30,7 @@ class AdminChanges(Workload):
     """A consumer group written and read by turns, another's progress set to and fro, and switchovers."""
 
     name = "admin"
+    does = ("change of a group", "reset of progress")
     says = "a group's settings changed and read, progress reset, masters handed over"
 
     def __init__(self, ground: Ground) -> None:
@@ -44,6 +45,11 @@ class AdminChanges(Workload):
 
     async def run(self) -> None:
         rng = self.ground.rng
+        while not self.stopping.is_set():  # a group that nobody made has no progress
+            outcome, _ = await asked(lambda: self._admin.put_group(GroupSettings(RESET_GROUP)))
+            if outcome == OK:
+                break
+            await self.pause(PAUSE_S[0])
         while not self.stopping.is_set():
             await self._change_group()
             await self._reset()
@@ -65,6 +71,7 @@ class AdminChanges(Workload):
         began_ns = time.monotonic_ns()
         outcome, _ = await asked(lambda: self._admin.put_group(settings, master))
         self._line("write", value, began_ns, outcome)
+        self.done["change of a group"] += outcome == OK
         began_ns = time.monotonic_ns()
         outcome, found = await asked(lambda: self._admin.group_settings(GROUP, master))
         if outcome == OK and found is not None:
@@ -86,6 +93,7 @@ class AdminChanges(Workload):
         outcome, _ = await asked(lambda: self._admin.commit(RESET_GROUP, queue, wanted))
         if outcome == OK:
             self._progress(wanted, "reset")
+            self.done["reset of progress"] += 1
         outcome, found = await asked(lambda: self._admin.committed(RESET_GROUP, queue))
         if outcome == OK and found is not None:
             self._progress(found, "commit")

@@ -67,6 +67,7 @@ class Orderly(Workload):
     """A group that consumes the traffic's topic in order while its members come and go."""
 
     name = "orderly"
+    does = ("message in order",)
     says = "a group that consumes in order, its members joining and leaving: nothing overtakes, no queue in two hands"
 
     def __init__(self, ground: Ground) -> None:
@@ -101,6 +102,7 @@ class Orderly(Workload):
                 break
             await asyncio.sleep(LOOK_S)
         self.problems += self._judge.problems
+        self.done["message in order"] = self._judge.handled
 
     def _left(self, ends: Mapping[int, int]) -> list[int]:
         highs = self._judge.highs()
@@ -111,6 +113,7 @@ class Pull(Workload):
     """A consumer that polls all queues of the traffic's topic, from their first message on."""
 
     name = "pull"
+    does = ("message by pull",)
     says = "a pull consumer on every queue: one message behind the other, none twice"
 
     def __init__(self, ground: Ground) -> None:
@@ -157,6 +160,7 @@ class Pull(Workload):
         ):  # moved back to where a loss cut the log: it begins anew
             self._readers[queue_id] = self._readers.get(queue_id, READER) + 1
         self._next[queue_id] = first + len(stretch)
+        self.done["message by pull"] += len(stretch)
         self.ground.journal.line(
             Seen(
                 TOPIC, queue_id, first, tuple(each.message_id for each in stretch), stretch[0].store_host,
@@ -186,6 +190,7 @@ class Broadcast(Workload):
 
     name = "broadcast"
     says = "a broadcasting group: every member is given every message"
+    does = ("message to every member",)
     topics: ClassVar = {"ChaosBroadcast": 2}
 
     def __init__(self, ground: Ground) -> None:
@@ -223,6 +228,8 @@ class Broadcast(Workload):
         (topic,) = self.topics
         for inbox in self._inboxes:
             await inbox.has(self._outbox.acknowledged)
+        everybody = set.intersection(*(inbox.given for inbox in self._inboxes))
+        self.done["message to every member"] = len(everybody)
         for queue, end in (await Ends(self.ground).of(topic)).items():
             for inbox in self._inboxes:
                 self.ground.journal.line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -41,6 +42,7 @@ class Batches(Workload):
     name = "batch"
     says = "requests of 2 to 16 messages, all of them or none"
     topics: ClassVar = {"ChaosBatches": QUEUES}
+    does: ClassVar = ("batch",)
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
@@ -78,7 +80,8 @@ class Batches(Workload):
                 self.problems.append(
                     f"TORN {count} of the {len(ids)} messages of a batch are there: {ids[0]}"
                 )
-        return self.problems
+        self.done["batch"] = len(there.intersection(itertools.chain.from_iterable(self._sent)))
+        return super().judged(held)
 
 
 class Timed(Workload):
@@ -87,6 +90,7 @@ class Timed(Workload):
     name = "timed"
     says = "messages due after 0.5 to 6 s: not before, and all of them"
     topics: ClassVar = {"ChaosTimed": QUEUES}
+    does: ClassVar = ("message in time",)
     settings: ClassVar = {"timerWheelEnable": "true"}
 
     def __init__(self, ground: Ground) -> None:
@@ -114,6 +118,7 @@ class Timed(Workload):
     async def drained(self) -> None:
         await asyncio.sleep(DUE_S[1])
         await self._inbox.has(self._outbox.acknowledged)
+        self.done["message in time"] = len(self._inbox.given)
 
 
 class Recorded(Transactor):
@@ -141,6 +146,7 @@ class Transactions(Workload):
     name = "transactions"
     says = "transactions committed, rolled back, or left to the broker's question"
     topics: ClassVar = {"ChaosTransactions": QUEUES}
+    does: ClassVar = ("commit", "rollback")
     settings: ClassVar = {
         "transactionTimeOut": 1_500,
         "transactionCheckInterval": 1_000,
@@ -202,6 +208,7 @@ class Transactions(Workload):
             decided = decisions.get(unique_id)
             if decided is not None:
                 fate = "commit" if decided else "rollback"
+                self.done[fate] += 1
                 line = replace(line, outcome=OK, due_ns=0, fate=fate)
             elif unique_id in self._inbox.given:
                 self.problems.append(

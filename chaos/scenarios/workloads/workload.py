@@ -11,6 +11,7 @@ import itertools
 import random
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Workload(ABC):
     name: ClassVar[str]
     says: ClassVar[str]
     topics: ClassVar[Mapping[str, int]] = {}
+    #: what it must have done, or it has shown nothing
+    does: ClassVar[tuple[str, ...]] = ()
     #: what brokers need for it beyond RocketMQ's defaults
     settings: ClassVar[Mapping[str, object]] = {}
 
@@ -90,6 +93,7 @@ class Workload(ABC):
         self.problems: list[
             str
         ] = []  # each begins with a word of tandemmq.chaos.scenarios.run.WORDS
+        self.done: Counter[str] = Counter()
         self.stopping = asyncio.Event()
         self._job: asyncio.Task[None] | None = None
 
@@ -125,7 +129,10 @@ class Workload(ABC):
 
     def judged(self, held: Collection[str]) -> Sequence[str]:
         """Sentences about what no checker knows. held: unique ids of this workload's topics in the final log."""
-        return self.problems
+        idle = [
+            f"IDLE workload {self.name}: no {what}" for what in self.does if not self.done[what]
+        ]
+        return [*self.problems, *idle]
 
     async def pause(self, seconds: float) -> None:
         """Sleep, no longer than until `stopping`."""
