@@ -328,13 +328,18 @@ class Refused(Fault):
 
 
 async def longest_late_s(meter: FlowMeter, up: bool, enough_s: float, within_s: float) -> float:
-    """The longest that bytes were seen to wait between coming in and going out, until it is enough. The meter was
-    made when nothing was waiting."""
+    """The longest that bytes were seen to wait between coming in and going out, until it is enough.
+
+    What waited when the meter was made went out uncounted on its way in: the least that was seen to wait is nothing.
+    """
     waiting: deque[tuple[float, int]] = deque()  # (seen to have come in at, how much by then)
     longest_s, deadline = 0.0, time.monotonic() + within_s
+    ahead = 0  # bytes that went out and had come in before
     while longest_s < enough_s and time.monotonic() < deadline:
         now = await meter.look()
         came, went, _ = now.side(up)
+        ahead = max(ahead, went - came)
+        went -= ahead
         while waiting and waiting[0][1] <= went:
             waiting.popleft()
         if came > went and (not waiting or waiting[-1][1] < came):

@@ -214,6 +214,14 @@ async def _timed(asker: Asker) -> None:
     wrong = base64.urlsafe_b64encode(b"v0").decode()
     await asker.ask(R.RECALL_MESSAGE, {**recall, "recallHandle": wrong}, case="by no handle")
     await asker.ask(R.GET_TIMER_CHECK_POINT)
+    # one that nobody recalls, or what is counted depends on how far the recall has come
+    stays = _properties(TIMER_DELAY_SEC=3_600, UNIQ_KEY="7F0000010000000000000000000000C2")
+    await asker.quietly(R.SEND_MESSAGE_V2, send_v2(TOPIC, stays), b"later")
+    await asker.until(
+        lambda a: a.code == 0 and b'"timingCount":{}' not in bytes(a.body or b""),
+        R.GET_TIMER_METRICS,
+        {},
+    )
     await asker.ask(R.GET_TIMER_METRICS)
 
 
