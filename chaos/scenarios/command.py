@@ -323,8 +323,8 @@ def _sim_arguments(made: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     made.add_argument(
         "--replay", type=Path, metavar="DIR",
-        help="the schedule of a report instead of a seed's own faults, and whether it ends in the verdict of the report "
-        "(with servers and clients that ship, for every seed)",
+        help="the schedule of a report instead of a seed's own faults, with servers and clients that ship: whether it "
+        "ends in the verdict of the report",
     )  # fmt: skip
 
 
