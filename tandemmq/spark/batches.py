@@ -10,6 +10,8 @@ from typing import Any, Final
 import pyarrow
 
 from tandemmq.cluster.client import ReceivedMessage
+from tandemmq.cluster.client.runs import RecordRun
+from tandemmq.spark import columns
 from tandemmq.spark.errors import BodyNotText
 
 BATCH_ROWS: Final = 10_000
@@ -90,13 +92,20 @@ _MAKERS: Final[dict[str, tuple[Any, Callable[[Messages, Epochs], Any]]]] = {
 }
 
 
+def bytes_of(messages: Messages) -> int:
+    """About how much of a batch these are."""
+    if isinstance(messages, RecordRun):
+        return len(messages.records)
+    return sum(len(each.body) for each in messages)
+
+
 class Batches:
     """Makes batches of some columns. text: bodies as text."""
 
-    def __init__(self, columns: Sequence[str], *, text: bool) -> None:
+    def __init__(self, names: Sequence[str], *, text: bool) -> None:
         makers = {**_MAKERS, **({"body": (pyarrow.string(), _text_bodies)} if text else {})}
-        self._makers = [makers[name][1] for name in columns]
-        self.schema = pyarrow.schema([pyarrow.field(name, makers[name][0]) for name in columns])
+        self._makers = [makers[name][1] for name in names]
+        self.schema = pyarrow.schema([pyarrow.field(name, makers[name][0]) for name in names])
 
     def make(self, messages: Messages, epochs: Epochs = ()) -> Any:
         """One batch. Raises BodyNotText."""
@@ -104,14 +113,30 @@ class Batches:
         return pyarrow.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def of(self, found: Iterator[Messages], epochs: Epochs = ()) -> Iterator[Any]:
-        """Batches of as many messages as go together well."""
-        gathered: list[ReceivedMessage] = []
-        size = 0
+        """Batches of as many messages as go together well. Raises BodyNotText, BrokerAnswerBroken."""
+        gathered: list[Messages] = []
+        rows = size = 0
         for messages in found:
-            gathered += messages
-            size += sum(len(each.body) for each in messages)
-            if len(gathered) >= BATCH_ROWS or size >= BATCH_BYTES:
-                yield self.make(gathered, epochs)
-                gathered, size = [], 0
+            gathered.append(messages)
+            rows += len(messages)
+            size += bytes_of(messages)
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield self._together(gathered, epochs)
+                gathered, rows, size = [], 0, 0
         if gathered:
-            yield self.make(gathered, epochs)
+            yield self._together(gathered, epochs)
+
+    def _together(self, gathered: Sequence[Messages], epochs: Epochs) -> Any:
+        runs = [each for each in gathered if isinstance(each, RecordRun)]
+        if len(runs) == len(gathered):
+            batch = columns.batch_of(runs, self.schema, epochs)
+            if batch is not None:
+                return batch
+        return self.make(
+            list(
+                chain.from_iterable(
+                    each.decoded() if isinstance(each, RecordRun) else each for each in gathered
+                )
+            ),
+            epochs,
+        )

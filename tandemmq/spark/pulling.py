@@ -10,7 +10,7 @@ from tandemmq.cluster.client import ReceivedMessage, Sql92
 from tandemmq.cluster.client.consuming.ranges import MessagesGone, QueueRangeReader
 from tandemmq.cluster.client.consuming.subscriptions import Subscription, parse_subscription
 from tandemmq.cluster.client.reaching import instance as instances
-from tandemmq.spark.batches import BATCH_BYTES, BATCH_ROWS
+from tandemmq.spark.batches import BATCH_BYTES, BATCH_ROWS, bytes_of
 from tandemmq.spark.cluster import client_config, queue_of
 from tandemmq.spark.options import ReadOptions
 from tandemmq.spark.planning import QueueRange, lost
@@ -25,12 +25,15 @@ def subscription_of(options: ReadOptions, topic: str) -> Subscription:
     return parse_subscription(topic, wanted, 0)
 
 
-def pulled(options: ReadOptions, piece: QueueRange) -> Iterator[Sequence[ReceivedMessage]]:
-    """The wanted messages of one range, in order.
+def pulled(
+    options: ReadOptions, piece: QueueRange, *, decoded: bool = True
+) -> Iterator[Sequence[ReceivedMessage]]:
+    """The wanted messages of one range, in order. decoded=False: as the records that they are, where that is possible.
 
     Raises DataLost, ClientError when the queue's brokers stay away for retryTimeoutMs.
     """
     queue = queue_of(piece.queue)
+    subscription = subscription_of(options, queue.topic)
     config = client_config(options.cluster)
     with asyncio.Runner() as runner:
         instance = runner.run(instances.lease(config))
@@ -41,20 +44,21 @@ def pulled(options: ReadOptions, piece: QueueRange) -> Iterator[Sequence[Receive
                 queue,
                 piece.start,
                 piece.end,
-                subscription_of(options, queue.topic),
+                subscription,
                 options.cluster.retry_timeout_ms,
+                decoded=decoded,
             )
             while found := runner.run(_some(reader, options.fails_on_loss)):
-                yield found
+                yield from found
         finally:
             runner.run(instances.release(instance))
 
 
-async def _some(reader: QueueRangeReader, fails_on_loss: bool) -> list[ReceivedMessage]:
-    """As many as make a batch; none when the range is read whole."""
-    found: list[ReceivedMessage] = []
-    size = 0
-    while len(found) < BATCH_ROWS and size < BATCH_BYTES:
+async def _some(reader: QueueRangeReader, fails_on_loss: bool) -> list[Sequence[ReceivedMessage]]:
+    """About as many as make a batch; none when the range is read whole."""
+    found: list[Sequence[ReceivedMessage]] = []
+    rows = size = 0
+    while rows < BATCH_ROWS and size < BATCH_BYTES:
         try:
             messages = await reader.read()
         except MessagesGone as problem:
@@ -66,6 +70,8 @@ async def _some(reader: QueueRangeReader, fails_on_loss: bool) -> list[ReceivedM
             continue
         if not messages:
             break
-        found += messages
-        size += sum(len(each.body) for each in messages)
+        found.append(messages)
+        rows += len(messages)
+        size += bytes_of(messages)
+    await reader.rest()  # the loop stands still while Spark takes the batch
     return found

@@ -151,5 +151,5 @@ def read_task(options: ReadOptions, task: Task) -> Iterator[Any]:
     if isinstance(task.piece, LogPiece):
         found = read_log(options, task.piece)
     else:
-        found = pulled(options, task.piece)
+        found = pulled(options, task.piece, decoded=options.filtered)
     yield from batches.of(found, task.epochs)

@@ -198,6 +198,7 @@ TWINS = {
     "tandemmq.replication.audit._kernel": (
         "replication.audit.kernels", "replication.audit.kernel", "replication.audit.ledger",
     ),
+    "tandemmq.spark._columns": ("spark.columns", "spark.columns"),
 }  # fmt: skip
 NO_TWIN = {"check_layout", "QueueSpan"}  # what only a compiled form needs
 

@@ -15,6 +15,7 @@ from tandemmq.cluster.client.hot import read_records
 from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage, SendResult
 from tandemmq.cluster.client.reaching.answers import Answers
 from tandemmq.cluster.client.reaching.calls import Caller, call, number
+from tandemmq.cluster.client.runs import RecordRun
 from tandemmq.cluster.remoting import Channel, Command, RequestCode, ResponseCode
 
 COMMIT_FLAG: Final = 1
@@ -58,6 +59,7 @@ class PullRequest:
     """commit_offset: position to commit with this pull, or None. suspend_ms 0: answer at once.
 
     lite: of a pull consumer, which is RocketMQ's lite pull; code: as the broker's version takes it.
+    decoded: False for messages that are decoded when they are looked at.
     """
 
     group: str
@@ -69,6 +71,7 @@ class PullRequest:
     commit_offset: int | None = None
     lite: bool = False
     code: RequestCode = RequestCode.PULL_MESSAGE
+    decoded: bool = True
 
     @property
     def flags(self) -> int:
@@ -175,10 +178,10 @@ class PullFuture(asyncio.Future[PullAnswer]):
         return self.request.queue.topic
 
 
-async def pull_through(
+def begin_pull(
     answers: Answers, channel: Channel, head: PullHead, request: PullRequest, opaque: int
-) -> PullAnswer:
-    """As pull(), straight through an open channel."""
+) -> PullFuture:
+    """Send a pull straight through an open channel. Whoever waits no more says so to end_pull()."""
     loop = asyncio.get_running_loop()
     future = PullFuture(loop=loop)
     future.request, future.opaque, future.channel = request, opaque, channel
@@ -188,6 +191,21 @@ async def pull_through(
     answers.watch(channel)
     answers.expect(opaque, future)
     channel.write(head.frame(request, opaque))
+    return future
+
+
+def end_pull(answers: Answers, future: PullFuture) -> None:
+    """Nobody waits any more, whether it was answered or not."""
+    answers.waiting.pop(future.opaque, None)
+    if not future.cancel() and not future.cancelled():
+        future.exception()  # looked at: asyncio complains of errors that nobody saw
+
+
+async def pull_through(
+    answers: Answers, channel: Channel, head: PullHead, request: PullRequest, opaque: int
+) -> PullAnswer:
+    """As pull(), straight through an open channel."""
+    future = begin_pull(answers, channel, head, request, opaque)
     try:
         return await future
     finally:
@@ -211,9 +229,8 @@ def pull_answer(answer: Command, request: PullRequest, address: str) -> PullAnsw
     if status is None:
         raise BrokerRefused(answer.code, answer.remark, address, request.queue.topic)
     max_offset = number(answer, "maxOffset", address)
-    messages = (
-        read_records(answer.body, request.queue.broker_name, max_offset) if answer.body else []
-    )
+    read = read_records if request.decoded else RecordRun.of
+    messages = read(answer.body, request.queue.broker_name, max_offset) if answer.body else []
     return PullAnswer(
         status=status,
         next_offset=number(answer, "nextBeginOffset", address),
@@ -225,7 +242,7 @@ def pull_answer(answer: Command, request: PullRequest, address: str) -> PullAnsw
 
 
 def _wanted(
-    messages: list[ReceivedMessage], subscription: Subscription
+    messages: Sequence[ReceivedMessage], subscription: Subscription
 ) -> Sequence[ReceivedMessage]:
     if not subscription.tags:
         return messages

@@ -10,13 +10,16 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from tandemmq.cluster.client.consuming.ahead import PullsAhead
 from tandemmq.cluster.client.consuming.pulls import (
     PullAnswer,
+    PullFuture,
     PullHead,
     PullRequest,
     PullStatus,
+    begin_pull,
+    end_pull,
     pull,
-    pull_through,
 )
 from tandemmq.cluster.client.consuming.subscriptions import Subscription
 from tandemmq.cluster.client.errors import (
@@ -70,6 +73,7 @@ class QueueRangeReader:
 
     subscription  what is wanted of the topic
     patience_ms   how long one read() tries again while the brokers of the queue are away, or lack what it wants
+    decoded       False: messages are decoded when they are looked at (RecordRun)
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class QueueRangeReader:
         end: int,
         subscription: Subscription,
         patience_ms: int,
+        *,
+        decoded: bool = True,
     ) -> None:
         self.at = start
         self.end = end
@@ -91,7 +97,9 @@ class QueueRangeReader:
         self._everything = subscription.expression == "*"
         self._patience_s = patience_ms / 1000
         self._suggested_id = MASTER_ID
+        self._decoded = decoded
         self._head: PullHead | None = None
+        self._ahead = PullsAhead(self._begin, self._forget)
 
     async def read(self) -> Sequence[ReceivedMessage]:
         """The next messages, in order; empty when the range is read whole.
@@ -106,6 +114,7 @@ class QueueRangeReader:
             try:
                 found = await self._step(loop.time() >= deadline_s)
             except ClientError as problem:
+                self._ahead.drop()
                 if not passes(problem) or loop.time() >= deadline_s:
                     raise
                 log.info("read again queue=%s offset=%d why=%s", self._queue, self.at, problem)
@@ -114,9 +123,18 @@ class QueueRangeReader:
             if found:
                 return found
             if found is None:
+                self._ahead.drop()
                 await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
         return ()
+
+    async def rest(self) -> None:
+        """Call before the loop stands still for a while: no answer is left waiting for it."""
+        await self._ahead.arrived(min(ANSWER_S, self._patience_s))
+
+    def close(self) -> None:
+        """What was asked ahead is not wanted any more."""
+        self._ahead.drop()
 
     def skip_to(self, offset: int) -> None:
         """Go on at a later queue offset: what lies between is known to be gone."""
@@ -129,12 +147,9 @@ class QueueRangeReader:
         address, broker_id = await self._instance.reader_address(
             queue.broker_name, queue.topic, self._suggested_id
         )
-        request = PullRequest(
-            self._group, queue, self.at, self._subscription, PULL_COUNT, suspend_ms=0
-        )
         try:
             async with asyncio.timeout(min(ANSWER_S, self._patience_s)):
-                answer = await self._pull(address, request)
+                answer = await self._pull(address)
         except TimeoutError:
             self._suggested_id = MASTER_ID
             self._instance.no_answer(address)
@@ -189,16 +204,39 @@ class QueueRangeReader:
             messages = [each for each in messages if each.queue_offset < self.end]
         return messages
 
-    async def _pull(self, address: str, request: PullRequest) -> PullAnswer:
+    def _request(self, offset: int) -> PullRequest:
+        return PullRequest(
+            self._group,
+            self._queue,
+            offset,
+            self._subscription,
+            PULL_COUNT,
+            suspend_ms=0,
+            decoded=self._decoded,
+        )
+
+    async def _pull(self, address: str) -> PullAnswer:
         instance = self._instance
         wire = instance.connections.peek(address)
         if instance.config.credentials is not None or not isinstance(wire, Channel):
-            return await pull(instance.connections, address, request)
+            return await pull(instance.connections, address, self._request(self.at))
+        end = self.end if self._everything else self.at  # filters: the next pull begins anywhere
+        future = self._ahead.take(wire, self.at, end)
+        try:
+            answer = await future
+        finally:
+            self._forget(future)
+        self._ahead.learn(len(answer.messages))
+        return answer
+
+    def _begin(self, channel: Channel, offset: int) -> PullFuture:
+        instance, request = self._instance, self._request(offset)
         if self._head is None:
             self._head = PullHead(request)
-        return await pull_through(
-            instance.answers, wire, self._head, request, instance.next_opaque()
-        )
+        return begin_pull(instance.answers, channel, self._head, request, instance.next_opaque())
+
+    def _forget(self, future: PullFuture) -> None:
+        end_pull(self._instance.answers, future)
 
     async def _look_again(self) -> None:
         try:

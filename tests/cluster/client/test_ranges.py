@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from clientkit import NAME_SERVER, FakeBroker, FakeCluster
@@ -49,7 +50,13 @@ def group(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gro
 
 
 def with_reader(
-    group: Group, start: int, end: int, reads: Reads, tags: str = "*", patience_ms: int = 5_000
+    group: Group,
+    start: int,
+    end: int,
+    reads: Reads,
+    tags: str = "*",
+    patience_ms: int = 5_000,
+    decoded: bool = True,
 ) -> None:
     async def main() -> None:
         await group.master.fill("T", 0, BODIES, TAGS="even")
@@ -57,7 +64,10 @@ def with_reader(
         leased = await instance.lease(ClientConfig(NAME_SERVER))
         try:
             wanted = parse_subscription("T", tags, 0)
-            await reads(QueueRangeReader(leased, "G", QUEUE, start, end, wanted, patience_ms))
+            reader = QueueRangeReader(
+                leased, "G", QUEUE, start, end, wanted, patience_ms, decoded=decoded
+            )
+            await reads(reader)
         finally:
             await instance.release(leased)
 
@@ -242,6 +252,69 @@ def test_what_comes_late_is_waited_for(group: Group) -> None:
         return await rest(reader)
 
     with_reader(group, 100, 101, reads)
+
+
+def limited(sizes: Callable[[int], int]) -> Callable[[Command], None]:
+    """A broker that ends the answer to a pull of an offset after so many messages."""
+
+    def trouble(command: Command) -> None:
+        if command.code == PULL and command.ext is not None:
+            command.ext["maxMsgNums"] = str(sizes(int(command.ext["queueOffset"])))
+
+    return trouble
+
+
+@pytest.mark.parametrize("decoded", [True, False])
+def test_pulls_go_ahead_while_answers_are_of_one_length(group: Group, decoded: bool) -> None:
+    async def reads(reader: QueueRangeReader) -> None:
+        group.master.trouble = limited(lambda offset: 5)
+        assert await rest(reader) == BODIES
+        assert pulls(group.master) == list(range(0, 100, 5))  # each once
+        if group.channels:
+            assert ahead > 4
+
+    ahead = 0
+
+    async def watched(reader: QueueRangeReader) -> None:
+        nonlocal ahead
+        take = reader._ahead.take
+
+        def taken(channel: Any, offset: int, end: int) -> Any:
+            nonlocal ahead
+            found = take(channel, offset, end)
+            ahead = max(ahead, len(reader._ahead._under_way))
+            return found
+
+        reader._ahead.take = taken  # type: ignore[method-assign]
+        await reads(reader)
+
+    with_reader(group, 0, 100, watched, decoded=decoded)
+
+
+@pytest.mark.parametrize("sizes", [lambda n: 5 if n < 50 else 3, lambda n: 1 + n * 7 % 5])
+def test_wrong_guesses_ahead_change_nothing(group: Group, sizes: Callable[[int], int]) -> None:
+    async def reads(reader: QueueRangeReader) -> None:
+        group.master.trouble = limited(sizes)
+        assert await rest(reader) == BODIES
+
+    with_reader(group, 0, 100, reads)
+
+
+def test_pulls_ahead_of_a_master_that_goes_away_are_asked_again(group: Group) -> None:
+    failures = iter(range(4))
+
+    def trouble(command: Command) -> Command | None:
+        limited(lambda offset: 5)(command)
+        late = command.code == PULL and int((command.ext or {})["queueOffset"]) >= 40
+        if late and next(failures, None) is not None:
+            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "not the master any more")
+        return None
+
+    async def reads(reader: QueueRangeReader) -> None:
+        group.master.trouble = trouble
+        assert await rest(reader) == BODIES
+
+    with_reader(group, 0, 100, reads)
 
 
 def stored(group: Group, body: bytes) -> bytes:
