@@ -335,7 +335,7 @@ def _sim(arguments: argparse.Namespace) -> int:
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     logging.getLogger("tandemmq.cluster").setLevel(logging.CRITICAL)
     if arguments.replay is not None:
-        return _compare(arguments.replay, seeds, arguments.jobs)
+        return _simulated_again(arguments.replay, seeds, arguments.jobs)
     if arguments.world == "whole":
         from tandemmq.chaos.whole.__main__ import campaign as whole_campaign
         from tandemmq.chaos.whole.seeds import EVENTS, SeedRun
@@ -352,7 +352,7 @@ def _sim(arguments: argparse.Namespace) -> int:
     return INVALID_CODE if found.failures else OK
 
 
-def _compare(directory: Path, seeds: Sequence[int], jobs: int) -> int:
+def _simulated_again(directory: Path, seeds: Sequence[int], jobs: int) -> int:
     """What real processes lived through, in the simulator."""
     from tandemmq.chaos.whole.replay import agree, on_real_processes, simulated
 
