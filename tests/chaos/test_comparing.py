@@ -52,7 +52,7 @@ def test_deliveries_beyond_the_first_are_counted_of_one_group(tmp_path: Path) ->
 
 
 def test_a_document_keeps_all_but_the_table_before(tmp_path: Path) -> None:
-    document = tmp_path / "results.md"
+    document = tmp_path / "chaos-results.md"
     document.write_text("# Results\n\nOf campaigns.\n")
     for number in ("1", "2"):
         put_section(document, comparing.section(f"| {number} |\n", ["compare", "--seed", number]))
