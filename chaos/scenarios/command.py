@@ -23,6 +23,7 @@ from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.catalog import SCENARIOS
 from tandemmq.chaos.scenarios.comparing import DEFAULT as COMPARED
 from tandemmq.chaos.scenarios.comparing import run_comparison
+from tandemmq.chaos.scenarios.containers import COMPOSE, composed
 from tandemmq.chaos.scenarios.reports.report import HTML, clean, write_report
 from tandemmq.chaos.scenarios.reports.timeline import GAP_NS
 from tandemmq.chaos.scenarios.run import LOCAL, SCHEDULE, Played, ScenarioRun
@@ -41,6 +42,7 @@ EXAMPLES: Final = """examples:
   tandem chaos run --replay report/schedule.json   the same faults again
   tandem chaos run kill --workload transactions --workload orderly
   tandem chaos run pause --target 127.0.0.1:9876 --handle 127.0.0.1:10911=pid:4711
+  tandem chaos run kill --target compose           containers of deploy/compose.yaml
   tandem chaos campaign --hours 8 --state campaign.jsonl
   tandem chaos compare --scenario kill --runs 3    the same faults on RocketMQ's servers: one table
   tandem chaos sim --seeds 2000 --jobs 2           whole clusters in simulated time
@@ -159,12 +161,12 @@ def _run_arguments(made: argparse.ArgumentParser) -> None:
         help="a schedule.json instead of a scenario and a seed",
     )
     made.add_argument(
-        "--target", default=LOCAL, metavar="local|HOST:PORT",
-        help="a cluster that is started for it, or the name server of one that runs, Apache RocketMQ's as well "
-        "(%(default)s)",
+        "--target", default=LOCAL, metavar="local|compose|HOST:PORT",
+        help="a cluster that is started for it; the containers of deploy/compose.yaml that run here; or the name "
+        "server of a cluster that runs, Apache RocketMQ's as well (%(default)s)",
     )  # fmt: skip
     made.add_argument(
-        "--handle", action="append", default=[], metavar="ADDRESS=pid:PID[,start:COMMAND]",
+        "--handle", action="append", default=[], metavar="ADDRESS=pid:PID[,start:COMMAND]|container:NAME",
         help="with a name server as target: what may be broken, by the address of a broker; may be repeated. Nothing "
         "else is touched",
     )  # fmt: skip
@@ -212,9 +214,11 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.target == LOCAL:
             run = ScenarioRun(schedule, directory, say, rate=arguments.rate)
         else:
-            run = TargetRun(
-                schedule, arguments.target, arguments.handle, directory, say, rate=arguments.rate
-            )
+            name_server, handles = arguments.target, arguments.handle
+            if name_server == COMPOSE:
+                found = composed()
+                name_server, handles = found.name_server, [*found.handles, *handles]
+            run = TargetRun(schedule, name_server, handles, directory, say, rate=arguments.rate)
     except (ValueError, Unfit) as problem:
         say(f"tandem chaos run: {problem}")
         return USAGE

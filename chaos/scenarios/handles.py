@@ -1,7 +1,7 @@
 """Handles of processes that somebody else started: what of a running cluster may be broken, and nothing else.
 
 A handle names a broker by the address that it is registered with: `127.0.0.1:10911=pid:4711` can be frozen; with
-`,start:COMMAND` it can be killed as well, and COMMAND starts it again.
+`,start:COMMAND` it can be killed as well, and COMMAND starts it again. `=container:NAME` is a container of docker's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from tandemmq.chaos.faults.fault import Fault, NoEffect
 from tandemmq.chaos.faults.processes import Killed, Paused, Stuttering
 from tandemmq.chaos.processes import AsyncProcess, state_of
+from tandemmq.chaos.scenarios.containers import ContainerProcess
 from tandemmq.chaos.scenarios.schedule import Planned, Schedule
 from tandemmq.chaos.traffic import Route
 
@@ -58,14 +59,17 @@ class ForeignProcess(AsyncProcess):
         """It is not ours to end."""
 
 
-def parse_handle(text: str, directory: Path) -> tuple[str, ForeignProcess]:
-    """(address, process). Raises ValueError."""
+def parse_handle(text: str, directory: Path) -> tuple[str, AsyncProcess]:
+    """(address, process). Raises ValueError, Unsupported for a container that does not run here."""
     address, _, rest = text.partition("=")
     kind, _, value = rest.partition(":")
+    if kind == "container" and value and ":" in address:
+        return address, ContainerProcess(value)
     pid, _, start = value.partition(",start:")
     if kind != "pid" or not pid.isdecimal() or ":" not in address:
         raise ValueError(
-            f"--handle {text}: it is HOST:PORT=pid:PID, with ,start:COMMAND where it may be killed"
+            f"--handle {text}: it is HOST:PORT=pid:PID, with ,start:COMMAND where it may be killed, or "
+            "HOST:PORT=container:NAME"
         )
     if not Path(f"/proc/{pid}").exists():
         raise ValueError(f"--handle {text}: there is no process {pid}")
