@@ -23,6 +23,10 @@ from tandemmq.console.room import room
 
 def run_console(arguments: argparse.Namespace) -> ExitCode:
     """Serve pages until SIGTERM or SIGINT."""
+    if not 0 < arguments.port < 65_536:
+        raise CommandFailed(
+            f"--port must be between 1 and 65535, got {arguments.port}", ExitCode.USAGE
+        )
     setup_logging(arguments.log_level, json=arguments.log_json)
     config = reach(arguments)
     token, said = _token(arguments.token_file)

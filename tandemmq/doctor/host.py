@@ -52,6 +52,7 @@ class DiskFacts:
     inodes_used  share of its inodes, None where it has no fixed number
     writable     for whoever asks
     owner        user id of the directory
+    directory    whether what exists of the path is one
     """
 
     path: str
@@ -63,6 +64,7 @@ class DiskFacts:
     read_only: bool
     writable: bool
     owner: int
+    directory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,17 @@ def _disk(disk: DiskFacts, user: int) -> Iterator[Finding]:
         yield Finding(
             "disk-read-only", Severity.CRITICAL, where, f"{disk.mount} is mounted read-only",
             "look into the kernel's log for an error of the disk before you mount it again for writing",
+        )  # fmt: skip
+    elif not disk.directory:
+        yield Finding(
+            "disk-no-directory", Severity.CRITICAL, where, "this is a file, and no directory",
+            "name a directory in storePathRootDir; a broker makes it where it is missing",
+        )  # fmt: skip
+    elif not disk.writable and disk.owner == user:
+        yield Finding(
+            "disk-owner", Severity.CRITICAL, where,
+            f"user {user} may not write there, although it belongs to this user",
+            f"chmod -R u+rwX {disk.path}",
         )  # fmt: skip
     elif not disk.writable:
         yield Finding(

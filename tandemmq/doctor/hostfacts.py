@@ -151,6 +151,7 @@ def disk_facts(store: Path, mounts: Path = Path("/proc/self/mounts")) -> DiskFac
         read_only=bool(space.f_flag & os.ST_RDONLY),
         writable=os.access(directory, os.W_OK | os.X_OK),
         owner=directory.stat().st_uid,
+        directory=directory.is_dir(),
     )
 
 

@@ -14,6 +14,7 @@ from consolekit import TOKEN, console, seen, served, signed_in, silent_port
 
 from tandemmq.cluster.client import ClientConfig
 from tandemmq.cluster.config import ConfigError
+from tandemmq.command.cli import main
 from tandemmq.console import paths, reports, room
 from tandemmq.console.paths import LateConsole
 
@@ -363,3 +364,9 @@ def test_a_name_server_starts_without_loading_the_console() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "-1"])
+def test_a_port_that_cannot_be_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["console", f"--port={port}"]) == 2
+    assert "--port must be between 1 and 65535" in capsys.readouterr().err

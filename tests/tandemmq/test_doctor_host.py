@@ -75,6 +75,8 @@ def test_swappiness_without_swap_is_no_finding() -> None:
     [
         ("disk-read-only", Severity.CRITICAL, {"read_only": True}),
         ("disk-owner", Severity.CRITICAL, {"writable": False, "owner": 0}),
+        ("disk-owner", Severity.CRITICAL, {"writable": False}),
+        ("disk-no-directory", Severity.CRITICAL, {"writable": False, "directory": False}),
         ("disk-space", Severity.WARNING, {"used": 0.82}),
         ("disk-space", Severity.CRITICAL, {"used": 0.91}),
         ("disk-inodes", Severity.WARNING, {"inodes_used": 0.99}),
@@ -92,6 +94,7 @@ def test_a_volume_of_another_user_is_told_with_both_users() -> None:
     shown = on_disk(writable=False, owner=0)["disk-owner"]
     assert "user 10001 may not write there; it belongs to user 0" in shown.text
     assert shown.do.startswith("chown -R 10001 /data")
+    assert on_disk(writable=False)["disk-owner"].do == "chmod -R u+rwX /data"
 
 
 def test_the_worst_comes_first_and_counts() -> None:
@@ -179,6 +182,12 @@ def test_this_machine_can_be_looked_at_and_is_not_changed(tmp_path: Path) -> Non
     assert first.writable and second.writable
     assert (first.owner, second.mount) == (os.geteuid(), first.mount)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_where_a_store_should_be_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(b"")
+    assert disk_facts(tmp_path / "new" / "store").directory
+    assert not disk_facts(tmp_path / "store" / "commitlog").directory
 
 
 def test_a_directory_that_may_not_be_entered_is_one_of_another(tmp_path: Path) -> None:
