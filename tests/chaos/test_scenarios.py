@@ -29,6 +29,7 @@ from tandemmq.chaos.faults.grudges import (
 from tandemmq.chaos.faults.toxiproxy import VARIABLE, find_server
 from tandemmq.chaos.scenarios import campaigning, command
 from tandemmq.chaos.scenarios.catalog import SCENARIOS
+from tandemmq.chaos.scenarios.containers import addresses_of
 from tandemmq.chaos.scenarios.handles import parse_handle
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON, write_report
 from tandemmq.chaos.scenarios.reports.timeline import timeline
@@ -339,6 +340,18 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_handle_that_means_nothing_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--handle"):
         parse_handle(text, tmp_path)
+
+
+def test_a_container_is_known_by_every_address_that_it_has() -> None:
+    tree = {
+        "NetworkSettings": {
+            "Ports": {"10911/tcp": [{"HostPort": "10911"}], "10909/tcp": None},
+            "Networks": {"tandem": {"IPAddress": "172.29.88.10"}, "down": {"IPAddress": ""}},
+        }
+    }
+    assert addresses_of(tree) == ["172.29.88.10:10909", "172.29.88.10:10911"]
+    with pytest.raises(Unsupported):
+        parse_handle("127.0.0.1:1=container:tandem-no-such-container", Path("/nowhere"))
 
 
 def test_an_event_of_a_fault_is_what_the_checkers_read() -> None:

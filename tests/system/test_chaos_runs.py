@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,9 +50,9 @@ socketserver.ThreadingTCPServer((sys.argv[1], int(sys.argv[2])), Echo).serve_for
 """
 
 
-def one_step(path: Path, stage: str, *faults: Planned) -> Path:
+def one_step(path: Path, stage: str, *faults: Planned, workloads: Sequence[str] = ()) -> Path:
     """A schedule as a user may write it."""
-    Schedule("kill", SEED, "S0", 2, stage, (Step(1.5, faults),)).write(path)
+    Schedule("kill", SEED, "S0", 2, stage, (Step(1.5, faults),), tuple(workloads)).write(path)
     return path
 
 
@@ -60,7 +60,9 @@ def one_step(path: Path, stage: str, *faults: Planned) -> Path:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kept run: the master is killed, once."""
     root = tmp_path_factory.mktemp("run")
-    schedule = one_step(root / "plan.json", "plain", Planned("kill", "master", 1.0))
+    beside = ("batch", "pull", "broadcast", "admin")
+    kill = Planned("kill", "master", 1.0)
+    schedule = one_step(root / "plan.json", "plain", kill, workloads=beside)
     found = root / "report"
     arguments = ["--replay", str(schedule), "--report", str(found), "--rate", RATE, "--keep"]
     assert command.main(["run", *arguments]) == 0
@@ -79,6 +81,13 @@ def test_a_run_whose_master_dies_is_valid_and_judged_by_every_checker(report: Pa
     page = (report / HTML).read_text()
     assert "None was lost" in page
     assert "epoch 2" in page
+
+
+def test_its_schedule_ends_in_the_same_verdict_in_simulated_time(
+    report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["sim", "--seeds", "1", "--replay", str(report)]) == 0
+    assert "the same verdict" in capsys.readouterr().out
 
 
 def test_a_broker_that_forgot_what_it_had_acknowledged_is_caught(
@@ -247,7 +256,8 @@ async def test_a_cluster_that_runs_already_is_broken_by_its_handles_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group = ReplicaGroup(tmp_path / "cluster", GroupPlan())
-    plan = one_step(tmp_path / "plan.json", "plain", Planned("pause", "master", 4.0))
+    pause = Planned("pause", "master", 4.0)
+    plan = one_step(tmp_path / "plan.json", "plain", pause, workloads=("batch", "broadcast"))
     arguments = [
         "run", "--replay", str(plan), "--target", group.name_server_address, "--rate", RATE, "--json",
         "--report", str(tmp_path / "report"),
