@@ -18,7 +18,7 @@ from tandemmq.storage.durability import Durability
 from tandemmq.storage.queuefiles import QueueFile
 from tandemmq.storage.segment import Segment
 
-CUTS = 10_000
+CUTS = 3_000
 CUTS_UNTIL_FOUND_MAX = 4_000
 
 MASTERS = Manner(slaves=0, tables=0)

@@ -25,7 +25,7 @@ from tandemmq.replication.election import ControllerCore, Effect, RegisterBroker
 from tandemmq.replication.replica import ReplicaCore
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 2000
+SEEDS = range(1000, 1500)  # of the cores alone; two thousand whole clusters are in test_whole.py
 EVENTS = 2000
 
 #: what must have happened somewhere in the campaign, or it proves little
@@ -69,22 +69,22 @@ pytestmark = pytest.mark.simulation
 
 
 @pytest.mark.timeout(600)
-def test_two_thousand_seeds_keep_every_promise() -> None:
-    found = campaign(range(SEEDS), EVENTS, jobs=2)
+def test_five_hundred_seeds_keep_every_promise() -> None:
+    found = campaign(SEEDS, EVENTS, jobs=2)
     assert not found.failures, (
         "replay: python -m tandemmq.chaos.sim --trace --seed N; "
         + "\n".join(f"seed {seed}: {problem}" for seed, problem in found.failures[:3])
     )
-    assert found.seeds >= SEEDS
+    assert found.seeds == len(SEEDS)
     assert found.events >= found.seeds * EVENTS
-    assert found.acked > 20 * SEEDS
-    assert found.reigns > 2 * SEEDS
+    assert found.acked > 20 * len(SEEDS)
+    assert found.reigns > 2 * len(SEEDS)
     assert not SITUATIONS - found.marks.keys()
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_classic_pair_keeps_what_its_mode_promises(mode: Mode) -> None:
-    """INV-36. A hundred more per mode run with the two thousand seeds."""
+    """INV-36."""
     for seed in range(60):
         assert simulate_classic(seed, mode=mode).acked > 0
 
