@@ -21,6 +21,7 @@ from tandemmq.chaos.faults.fault import FaultStory, Unsupported
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.journal import read_sends
 from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.breaking import Breaker
 from tandemmq.chaos.scenarios.gathering import gather
 from tandemmq.chaos.scenarios.playing import Player
@@ -156,7 +157,7 @@ class ScenarioRun(Campaign):
                 await self.loaded(number, step.calm_s)
                 began = time.monotonic()
                 await player.step(step)
-                await self.group.whole(WHOLE_S)
+                await self.group.whole(WHOLE_S if self.plan.servers == "tandem" else None)
                 self.outcome.rounds = self.progress.steps_done = number
                 self.say(
                     f"step {number}/{len(self.schedule.steps)} {', '.join(map(str, step.faults)) or 'calm'}: whole "
@@ -174,7 +175,10 @@ class ScenarioRun(Campaign):
                 self.group.controller_address if tandem else "",
                 keeps_all=self.plan.mode.startswith("S"),
             )  # fmt: skip
-            self.workloads.append(await self.beside.enter_async_context(kind(ground).running()))
+            try:
+                self.workloads.append(await self.beside.enter_async_context(kind(ground).running()))
+            except ClientError as problem:
+                raise ProcessBroken(f"workload {kind.name} did not begin: {problem}") from None
 
     async def _each_workload(self, do: Callable[[Workload], Awaitable[None]]) -> None:
         """What one cannot do is told, and the others go on."""
