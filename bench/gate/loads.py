@@ -69,6 +69,9 @@ class Peer:
     def write(self, data: bytes) -> None:
         self.written += len(data)
 
+    def writelines(self, parts: list[bytes]) -> None:
+        self.written += sum(map(len, parts))
+
     def get_write_buffer_size(self) -> int:
         return 0
 

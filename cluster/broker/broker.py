@@ -27,6 +27,7 @@ from tandemmq.cluster.broker.jobs import (
 from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.reading.longpoll import Arrival
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
+from tandemmq.cluster.broker.reading.pullpath import PullPath, in_turns
 from tandemmq.cluster.broker.registration import Registration
 from tandemmq.cluster.broker.sending.acks import Acks
 from tandemmq.cluster.broker.sending.admission import Admission
@@ -60,9 +61,10 @@ from tandemmq.cluster.process import Job, connections_affordable
 from tandemmq.cluster.remoting.budget import OutputBudget
 from tandemmq.cluster.remoting.channel import ChannelPool
 from tandemmq.cluster.remoting.codes import RequestCode
-from tandemmq.cluster.remoting.connection import Connection, Handler
+from tandemmq.cluster.remoting.connection import ChunkHandler, Connection, Handler
 from tandemmq.cluster.remoting.encryption import Encryption
 from tandemmq.cluster.remoting.server import Listen, RemotingServer
+from tandemmq.cluster.remoting.stream import ConnectionLimits
 from tandemmq.storage import Clock, FlushMode, MessageStore, Owner
 
 if TYPE_CHECKING:
@@ -253,6 +255,7 @@ class Broker:
             store_host=self.store_host,
             rng=rng,
         )
+        self.pull_path = PullPath(self.pulls.pull, ConnectionLimits().output_high_bytes)
         self._chunk = self.guarding.in_front_of(self.send_path.process)
         self.listening = self.servers()
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())
@@ -426,9 +429,17 @@ class Broker:
             code: handler for code, handler in self.table.items() if code not in NOT_ON_FAST_PORT
         }
         port = self.config.listen_port
-        return [self._server(port, self.table), self._server(port - 2, fast)]
+        chunk = self._chunk
+        if self.guarding.keeper is None:  # the short path of pulls asks nobody who they are
+            chunk = in_turns(self.pull_path.process, chunk)
+        return [
+            self._server(port, self.table, chunk),
+            self._server(port - 2, fast, self._chunk),
+        ]
 
-    def _server(self, port: int, table: Mapping[int, Handler]) -> RemotingServer:
+    def _server(
+        self, port: int, table: Mapping[int, Handler], chunk: ChunkHandler
+    ) -> RemotingServer:
         config = self.config
         listen = Listen(
             host=config.bind_host,
@@ -440,7 +451,7 @@ class Broker:
         server = RemotingServer(
             listen.limited(*connections_affordable(PORTS)),
             table,
-            chunk=self._chunk,
+            chunk=chunk,
             on_close=self.connection_closed,
             clock=self.clock,
             budget=self.output_budget,

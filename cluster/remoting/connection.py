@@ -169,6 +169,13 @@ class Connection(FrameStream):
         """Requests of ours without an answer yet."""
         return len(self._waiting)
 
+    def heard(self, language: int, version: int, *, binary: bool) -> None:
+        """A chunk handler took a request: what dispatch() notes of one."""
+        self.language = language
+        self.version = version
+        self.binary_last = binary
+        self._endpoint.stats.requests += 1
+
     # ---- frames
 
     def _take_frames(self, view: memoryview, start: int, end: int) -> int:
@@ -177,21 +184,19 @@ class Connection(FrameStream):
         chunk = endpoint.chunk
         limits = endpoint.limits.frame
         begin = start
-        counted = queued = 0  # answers to dispatched frames: how many parts, how many bytes
+        queued_max = self.queued_bytes + endpoint.limits.output_high_bytes
         while start < end and not self.closed:
             if chunk is not None:
                 start = chunk(view, start, end, self)
                 if start >= end or self.closed:
                     break
-            size = bytes_needed(view, start, end - start, limits)
-            if start + size > end:
-                break
-            self.dispatch(view[start : start + size])
-            start += size
-            out = self._out
-            queued += sum(map(len, out[counted:]))
-            counted = len(out)
-            if queued > endpoint.limits.output_high_bytes and start < end:
+            if self.queued_bytes <= queued_max:
+                size = bytes_needed(view, start, end - start, limits)
+                if start + size > end:
+                    break
+                self.dispatch(view[start : start + size])
+                start += size
+            if self.queued_bytes > queued_max and start < end:
                 # A few hundred pulls in one chunk ask for a hundred MB: first what we have.
                 self._defer(view[start:end])
                 start = end

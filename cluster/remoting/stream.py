@@ -21,6 +21,9 @@ from tandemmq.storage import Clock, SystemClock
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 256 * 1024  # one buffer for all connections: 64 pipelined sends per read
+WHOLE_BYTES: Final = (
+    16 * 1024
+)  # parts of so many bytes each are written as they are, not joined first
 CLOSING_MS: Final = 5_000  # how long a closing connection may take to drain before it is cut
 
 _broken_peers = once_per(10)
@@ -47,7 +50,9 @@ class RemotingStats:
 
     connections_opened: int = 0
     connections_refused: int = 0
-    requests: int = 0  # those that came through dispatch; a chunk handler counts its own
+    requests: int = (
+        0  # those that came through dispatch, or heard(); sends that took the short path are not
+    )
     requests_unsupported: int = 0
     requests_refused: int = 0
     handler_failures: int = 0
@@ -86,6 +91,7 @@ class FrameStream(asyncio.BufferedProtocol):
     id            unique in this process
     peer          (ip, port) of the other end
     peer_host     the same as 4 or 16 address bytes and 4 port bytes, big-endian: storage's form
+    queued_bytes  of output that has not gone to the transport yet: it goes at the end of a chunk, or of the iteration
     """
 
     __slots__ = (
@@ -113,6 +119,7 @@ class FrameStream(asyncio.BufferedProtocol):
         "id",
         "peer",
         "peer_host",
+        "queued_bytes",
     )
 
     def __init__(self, endpoint: StreamEndpoint) -> None:
@@ -126,6 +133,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._frame_since_ms = 0
         self._deferred: bytearray | None = None  # received; waits until the peer reads its answers
         self._out: list[bytes | memoryview] = []
+        self.queued_bytes = 0
         self._spoke = False  # whether a whole frame has come
         self._chunk_active = False
         self._flush_scheduled = False
@@ -156,7 +164,7 @@ class FrameStream(asyncio.BufferedProtocol):
         """Bytes that the peer has not taken from us yet."""
         transport = self._transport
         waiting = transport.get_write_buffer_size() if transport is not None else 0
-        return waiting + sum(map(len, self._out))
+        return waiting + self.queued_bytes
 
     def on_close(self, callback: Callable[[Self], None]) -> None:
         """Call once when the connection has ended, whoever ended it; at once if it already has."""
@@ -173,6 +181,7 @@ class FrameStream(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._out.append(data)
+        self.queued_bytes += len(data)
         if not self._chunk_active and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -183,6 +192,7 @@ class FrameStream(asyncio.BufferedProtocol):
         if self._out or self._chunk_active or self._tls is not None or transport is None:
             if not self.closed:
                 self._out.append(data)
+                self.queued_bytes += len(data)
                 if not self._chunk_active:
                     self._flush()
             return
@@ -202,6 +212,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.write(parts[0])
             if not self.closed:
                 self._out += parts[1:]
+                self.queued_bytes += sum(map(len, parts[1:]))
 
     def close(self, reason: str = "closed by us") -> None:
         """Send what is queued, then end the connection. Further output is dropped."""
@@ -349,20 +360,29 @@ class FrameStream(asyncio.BufferedProtocol):
         if not out or transport is None or self.closed:
             return
         buffered = transport.get_write_buffer_size()
-        queued = sum(map(len, out))
+        queued = self.queued_bytes
         if buffered + queued > self._endpoint.limits.output_bytes_max:
             self._cut_off(buffered + queued)  # instead of copying more than it may have
             return
-        # join even a lone memoryview: a transport would keep it, and with it a mapped segment
-        first = out[0]
-        data = first if len(out) == 1 and isinstance(first, bytes) else b"".join(out)
-        out.clear()
+        self._out = []
+        self.queued_bytes = 0
         self.active_ms = self._endpoint.clock.monotonic_ms()
-        if self._tls is None:
-            transport.write(data)
-        else:
-            self._tls.write(data)
+        tls = self._tls
+        first = out[0]
+        if len(out) == 1 and isinstance(first, bytes):
+            whole = [first]
+        elif queued >= len(out) * WHOLE_BYTES and all([type(part) is bytes for part in out]):
+            whole = cast(list[bytes], out)
+        else:  # even a lone memoryview: a transport would keep it, and with it a mapped segment
+            whole = [b"".join(out)]
+        if tls is not None:
+            for part in whole:
+                tls.write(part)
             self._send_ciphertext()
+        elif len(whole) == 1:
+            transport.write(whole[0])
+        else:
+            transport.writelines(whole)
 
     def _cut_off(self, output_bytes: int) -> None:
         self._endpoint.stats.slow_readers += 1
@@ -372,8 +392,12 @@ class FrameStream(asyncio.BufferedProtocol):
             self.address,
             output_bytes,
         )
-        self._out.clear()
+        self._drop_output()
         self.abort("output buffer full: the peer reads too slowly")
+
+    def _drop_output(self) -> None:
+        self._out = []
+        self.queued_bytes = 0
 
     def _send_ciphertext(self) -> None:
         if self._tls is not None and self._transport is not None:
@@ -423,7 +447,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._transport = None
         if self._endpoint.budget is not None:
             self._endpoint.budget.moving(self)
-        self._out.clear()
+        self._drop_output()
         self._pending = None
         self._deferred = None
         self._give_up_requests()

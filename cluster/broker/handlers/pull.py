@@ -5,6 +5,7 @@ Source: RocketMQ's PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Final
 
 from tandemmq.cluster.broker.errors import (
@@ -19,6 +20,7 @@ from tandemmq.cluster.broker.errors import (
     SubscriptionUnparsable,
 )
 from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_filter, parse_tags
+from tandemmq.cluster.broker.reading.foundanswers import ext_of, found_head
 from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
 from tandemmq.cluster.broker.reading.members import ConsumerMembers
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, refusal
@@ -29,11 +31,10 @@ from tandemmq.cluster.broker.tables.cuts import ASK_MASTER, Cuts
 from tandemmq.cluster.broker.tables.groups import GroupConfig, GroupTable
 from tandemmq.cluster.broker.tables.offsets import OffsetTable
 from tandemmq.cluster.broker.tables.topics import TopicConfig, TopicTable
-from tandemmq.cluster.broker.watching.latencies import now_us
 from tandemmq.cluster.broker.watching.stats import BrokerStats
 from tandemmq.cluster.histogram import Histogram
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
-from tandemmq.cluster.remoting.command import Command
+from tandemmq.cluster.remoting.command import ONEWAY_FLAG, Command
 from tandemmq.cluster.remoting.connection import Connection, Handler
 from tandemmq.cluster.remoting.headers import PullHeader
 from tandemmq.storage import (
@@ -74,6 +75,7 @@ CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+_BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -144,22 +146,61 @@ class PullHandler:
         pull.judged = found.next_offset
         return False
 
+    def pull(self, request: Command, header: PullHeader, connection: Connection) -> Command | None:
+        """As handle_pull_message, of a header that was read already. Raises REFUSALS; then nothing happened."""
+        if self.held.full:
+            raise BrokerBusy(_BUSY)
+        return self._pull(request, header, connection, first=True)
+
     def _pull(
         self, request: Command, header: PullHeader, connection: Connection, *, first: bool
     ) -> Command | None:
-        group, topic = self._admitted(request, header, connection)
+        group, topic = self._admitted(request.code, header, connection)
         selector = self._selector(header, group, connection)
-        began_us = now_us()
+        began_ns = perf_counter_ns()
         found = self._read(header, selector, connection)
+        if found.status is not GetStatus.FOUND:
+            return self._not_found(
+                request, header, connection, group, topic, selector, found, first=first
+            )
+        name, queue_id = header.topic, header.queue_id
+        self._offsets.commit_pull(header.consumer_group, name, queue_id, found.next_offset)
+        if first and header.sys_flag & COMMIT_OFFSET:
+            self._commit(header, connection)
+        suggested = self._suggested(header, connection, group, found)
+        took_us = (perf_counter_ns() - began_ns) // 1_000
+        self._took.add(took_us)
+        records = found.records
+        size = records.bytes
+        self._stats.pulled(
+            header.consumer_group, name, len(records), size, queue_id, took_us // 1_000
+        )
+        if not request.flag & ONEWAY_FLAG:
+            head = found_head(
+                request, size, suggested, group.group_sys_flag, found.next_offset,
+                found.max_offset, found.min_offset, topic.topic_sys_flag,
+            )  # fmt: skip
+            # One copy of the records, and one write for all answers of a chunk.
+            connection.write(records.after(head))
+        return None
+
+    def _not_found(
+        self,
+        request: Command,
+        header: PullHeader,
+        connection: Connection,
+        group: GroupConfig,
+        topic: TopicConfig,
+        selector: Selector,
+        found: GetResult,
+        *,
+        first: bool,
+    ) -> Command | None:
+        """The answer of a pull that brings no message: where to go on, or None when it waits for one."""
         reader = (connection.id, header.topic, header.queue_id)
         stays = self._slave_reads.stays(found.status)
         if stays:
             found.next_offset = header.queue_offset
-        self._offsets.commit_pull(
-            header.consumer_group, header.topic, header.queue_id, found.next_offset
-        )
-        if first and header.sys_flag & COMMIT_OFFSET:
-            self._commit(header, connection)
         code = CODES[found.status]
         if found.status in _EMPTY_QUEUE and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -167,49 +208,40 @@ class PullHandler:
             waits = self._slave_reads.waits(reader, header.queue_offset)
             waits = waits or not first
             code = ResponseCode.PULL_NOT_FOUND if waits else ResponseCode.PULL_RETRY_IMMEDIATELY
+        self._offsets.commit_pull(
+            header.consumer_group, header.topic, header.queue_id, found.next_offset
+        )
+        if first and header.sys_flag & COMMIT_OFFSET:
+            self._commit(header, connection)
         if code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
             self._hold(request, header, connection, selector)
             return None
-        if self._cuts.active and self._cuts.stays(header.consumer_group):
+        self._stats.missed()
+        ext = ext_of(
+            self._suggested(header, connection, group, found), group.group_sys_flag,
+            found.next_offset, found.max_offset, found.min_offset, topic.topic_sys_flag,
+        )  # fmt: skip
+        return request.reply(code, found.status.name, ext)
+
+    def _suggested(
+        self, header: PullHeader, connection: Connection, group: GroupConfig, found: GetResult
+    ) -> int:
+        """The id of the broker that the reader should ask next."""
+        cuts = self._cuts
+        if cuts.active and cuts.stays(header.consumer_group):
             suggested = group.broker_id
         else:
+            reader = (connection.id, header.topic, header.queue_id)
             suggested = self._slave_reads.next_broker(group, reader, found)
-        if suggested and self._cuts.concerns(header.topic):
-            self._cuts.sent_away(header.consumer_group, header.topic, header.queue_id, connection)
-        answer = request.reply(
-            code,
-            found.status.name,
-            {
-                "suggestWhichBrokerId": str(suggested),
-                "groupSysFlag": str(group.group_sys_flag),
-                "nextBeginOffset": str(found.next_offset),
-                "maxOffset": str(found.max_offset),
-                "minOffset": str(found.min_offset),
-                "topicSysFlag": str(topic.topic_sys_flag),
-            },
-        )
-        if code != ResponseCode.SUCCESS:
-            self._stats.missed()
-            return answer
-        took_us = now_us() - began_us
-        self._took.add(took_us)
-        self._stats.pulled(
-            header.consumer_group,
-            header.topic,
-            found.count,
-            found.bytes,
-            header.queue_id,
-            took_us // 1_000,
-        )
-        if not request.oneway:
-            connection.write(found.records.after(answer.encode_head(found.bytes)))
-        return None
+        if suggested and cuts.concerns(header.topic):
+            cuts.sent_away(header.consumer_group, header.topic, header.queue_id, connection)
+        return suggested
 
     # -- checks, in RocketMQ's order
     # --------------------------------------------------------------------------
 
     def _admitted(
-        self, request: Command, header: PullHeader, connection: Connection
+        self, code: int, header: PullHeader, connection: Connection
     ) -> tuple[GroupConfig, TopicConfig]:
         config = self._config
         if (unserved := self._slave_reads.refusal()) is not None:
@@ -219,7 +251,7 @@ class PullHandler:
                 f"the broker[{config.advertised_host}] pulling message is forbidden",
                 FORBIDDEN_BROKER,
             )
-        if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_enabled:
+        if not config.lite_pull_enabled and code == RequestCode.LITE_PULL_MESSAGE:
             raise NotPermitted(
                 f"the broker[{config.advertised_host}] for lite pull consumer is forbidden",
                 FORBIDDEN_BROKER,
@@ -234,7 +266,7 @@ class PullHandler:
         topic = self._topics.get(header.topic)
         if topic is None:
             raise NoSuchTopic(f"topic[{header.topic}] not exist, apply first please! \n{FAQ}")
-        if not topic.readable:
+        if not topic.perm & names.PERM_READ:
             raise NotPermitted(
                 f"the topic[{header.topic}] pulling message is forbidden", FORBIDDEN_TOPIC
             )
@@ -382,7 +414,7 @@ class PullHandler:
         self, request: Command, header: PullHeader, connection: Connection, selector: Selector
     ) -> None:
         if self.held.full:
-            raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
+            raise BrokerBusy(_BUSY)
         config = self._config
         hold_ms = (
             header.suspend_timeout_millis

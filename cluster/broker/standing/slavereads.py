@@ -95,7 +95,7 @@ class SlaveReads:
 
     def refusal(self) -> BrokerError | None:
         """Why no pull is served here at all; None when they are."""
-        if self._is_slave and not self._config.slave_read_enabled:
+        if not self._config.slave_read_enabled and self._is_slave:
             return slave_refusal()
         return None
 

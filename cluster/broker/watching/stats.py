@@ -80,6 +80,17 @@ class Totals(NamedTuple):
     transferred: int = 0
 
 
+class _PullItems(NamedTuple):
+    """What the pulls of a group from a topic count in.
+
+    nums   of messages; size: of their bytes; waits: how long it took to find them, by queue
+    """
+
+    nums: tuple[Item, ...]
+    size: Item
+    waits: dict[int, Item]
+
+
 class BrokerStats:
     """Counters by name and key. Times are the wall clock's, ms; nothing here reads a clock.
 
@@ -104,6 +115,7 @@ class BrokerStats:
         self._put_counts = put_counts
         self._put_total = put_total
         self._items: dict[str, dict[str, Item]] = {}
+        self._pulled: dict[tuple[str, str], _PullItems] = {}  # by group and topic: looked up once
         self._put_base = dict(put_counts())
         self._samples = 0
         self._rates: deque[tuple[int, Totals]] = deque(maxlen=RATE_SAMPLES)
@@ -120,13 +132,28 @@ class BrokerStats:
         """One pull was answered with so many messages of so many bytes; took_ms: to find them."""
         self.get_found += 1
         self.transferred += messages
+        items = self._pulled.get((group, topic))
+        if items is None:
+            items = self._pulled[group, topic] = self._pull_items(group, topic)
+        for item in items.nums:
+            item.value += messages
+            item.calls += 1
+        items.size.value += size
+        items.size.calls += 1
+        wait = items.waits.get(queue_id)
+        if wait is None:
+            wait = items.waits[queue_id] = self._item(
+                GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}"
+            )
+        wait.value += took_ms
+        wait.calls += 1
+
+    def _pull_items(self, group: str, topic: str) -> _PullItems:
         key = f"{topic}@{group}"
-        self.add(GROUP_GET_NUMS, key, messages)
-        self.add(GROUP_GET_SIZE, key, size)
-        self.add(GROUP_GET_LATENCY, f"{queue_id}@{key}", took_ms)
-        self.add(BROKER_GET_NUMS, self._cluster, messages)
+        nums = [self._item(GROUP_GET_NUMS, key), self._item(BROKER_GET_NUMS, self._cluster)]
         if not self._is_system(topic):
-            self.add(BROKER_GET_NUMS_NO_SYSTEM, self._cluster, messages)
+            nums.append(self._item(BROKER_GET_NUMS_NO_SYSTEM, self._cluster))
+        return _PullItems(tuple(nums), self._item(GROUP_GET_SIZE, key), {})
 
     def put(self, puts: Iterable[Put]) -> None:
         """Before a sample of windows: what came in since the one before, by queue."""
@@ -156,12 +183,16 @@ class BrokerStats:
 
     def add(self, name: str, key: str, value: int) -> None:
         """Count `value` in one call."""
+        item = self._item(name, key)
+        item.value += value
+        item.calls += 1
+
+    def _item(self, name: str, key: str) -> Item:
         items = self._items.setdefault(name, {})
         item = items.get(key)
         if item is None:
             item = items[key] = Item()
-        item.value += value
-        item.calls += 1
+        return item
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted."""
@@ -170,6 +201,7 @@ class BrokerStats:
             place = 1 if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY) else 0  # behind the queue
             for key in [key for key in items if key.split("@")[place] == topic]:
                 del items[key]
+        self._pulled.clear()
 
     # -- sampling ----------------------------------------------------------------------
 
