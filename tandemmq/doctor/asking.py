@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from tandemmq.cluster.client import Admin, ClientConfig, ClientError
@@ -32,6 +33,7 @@ TOOLS: Final = frozenset(
     {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP"}
 )
 
+Asked = TypeVar("Asked")
 Value = TypeVar("Value")
 
 
@@ -43,9 +45,7 @@ async def cluster_facts(config: ClientConfig) -> ClusterFacts:
                 admin.cluster()
             )  # so that looked up name servers are known; who is silent is seen below
         addresses = admin.name_servers
-        name_servers = await _each(
-            [_name_server(replace(config, namesrv=at), at) for at in addresses]
-        )
+        name_servers = await _each(partial(_name_server, config), addresses)
         if not addresses or all(each.problem for each in name_servers):
             return ClusterFacts(tuple(name_servers))
         unasked: list[str] = []
@@ -70,20 +70,20 @@ async def cluster_facts(config: ClientConfig) -> ClusterFacts:
         )
 
 
-async def _each(asked: Sequence[Awaitable[Value]]) -> list[Value]:
-    """All answers, so many questions at a time."""
+async def _each(ask: Callable[[Asked], Awaitable[Value]], of: Iterable[Asked]) -> list[Value]:
+    """All answers, so many questions at a time; each is begun in its turn, so that none is left behind on a cancel."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(question: Awaitable[Value]) -> Value:
+    async def one(whom: Asked) -> Value:
         async with gate:
-            return await question
+            return await ask(whom)
 
-    return list(await asyncio.gather(*(one(each) for each in asked)))
+    return list(await asyncio.gather(*(one(each) for each in of)))
 
 
 async def _name_server(config: ClientConfig, address: str) -> NameServerFacts:
     try:
-        async with Admin(config=config, timeout_ms=ASK_MS) as admin:
+        async with Admin(config=replace(config, namesrv=address), timeout_ms=ASK_MS) as admin:
             return NameServerFacts(address, "", await admin.brokers())
     except ClientError as problem:
         return NameServerFacts(address, str(problem))
@@ -92,11 +92,12 @@ async def _name_server(config: ClientConfig, address: str) -> NameServerFacts:
 async def _brokers(admin: Admin) -> list[BrokerFacts]:
     members = (await admin.cluster()).values()
     return await _each(
+        partial(_broker, admin),
         [
-            _broker(admin, BrokerFacts(each.cluster, each.name, broker_id, address))
+            BrokerFacts(each.cluster, each.name, broker_id, address)
             for each in members
             for broker_id, address in sorted(each.addresses.items())
-        ]
+        ],
     )
 
 
@@ -128,7 +129,7 @@ async def _controllers(admin: Admin, brokers: Sequence[BrokerFacts]) -> list[Con
         for address in each.settings.get("controllerAddr", "").split(";")
         if address.strip()
     ]
-    return await _each([_controller(admin, address) for address in dict.fromkeys(named)])
+    return await _each(partial(_controller, admin), dict.fromkeys(named))
 
 
 async def _controller(admin: Admin, address: str) -> ControllerFacts:
@@ -158,7 +159,7 @@ async def _consumers(
                 behind[group] = behind.get(group, 0) + progress.behind
     chosen = sorted(behind, key=lambda group: -behind[group])[:GROUPS_MAX]
     addresses = [each.address for each in masters]
-    counts = await _each([_members(admin, group, addresses) for group in chosen])
+    counts = await _each(partial(_members, admin, addresses), chosen)
     return tuple(
         GroupFacts(group, behind[group], count)
         for group, count in zip(chosen, counts, strict=True)
@@ -166,7 +167,7 @@ async def _consumers(
     )
 
 
-async def _members(admin: Admin, group: str, addresses: Sequence[str]) -> int | None:
+async def _members(admin: Admin, addresses: Sequence[str], group: str) -> int | None:
     """Members online; a consumer is connected to every broker of its topics. None: nobody tells."""
     refused = False
     for address in addresses:
