@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tandemmq.chaos.checking.findings import Findings
-from tandemmq.chaos.checking.lines import OK, Commit, Delivered, Send
-from tandemmq.chaos.checking.queues import QueueHistory, said, sorted_by_time
+from tandemmq.chaos.checking.lines import OK, Commit, Send
+from tandemmq.chaos.checking.queues import Given, QueueHistory, said, sorted_by_time
 from tandemmq.chaos.checking.windows import Windows
 
 EARLY_NS: Final = (
@@ -48,7 +48,7 @@ def _readers_go_forward(history: QueueHistory, findings: Findings) -> None:
 
 
 def _members_go_forward(
-    group: str, deliveries: Sequence[Delivered], history: QueueHistory, findings: Findings
+    group: str, deliveries: Sequence[Given], history: QueueHistory, findings: Findings
 ) -> None:
     """C-8 within one assignment, where assignments were written down."""
     taken = sorted((each.at_ns, each.member) for each in history.taken if each.group == group)
@@ -78,15 +78,17 @@ def _members_go_forward(
 
 def _again(
     group: str,
-    deliveries: Sequence[Delivered],
+    deliveries: Sequence[Given],
     history: QueueHistory,
     windows: Windows,
     findings: Findings,
 ) -> None:
     """C-9: a message is given again only after a failure of its handler, a rebalance, or a fault."""
-    before: dict[str, Delivered] = {}
-    changes = [each.at_ns for each in history.taken if each.group == group]
     findings.saw("C-9", len(deliveries))
+    if len({each.unique_id for each in deliveries}) == len(deliveries):
+        return
+    before: dict[str, Given] = {}
+    changes = [each.at_ns for each in history.taken if each.group == group]
     for given in deliveries:
         last = before.get(given.unique_id)
         before[given.unique_id] = given
@@ -142,19 +144,9 @@ def _nothing_vanished(history: QueueHistory, declared: frozenset[str], findings:
         return
     start = history.extents[history.replica][0]
     kept = {each.unique_id for each in history.reference().values()}
-    read = [
-        (seen.broker, at, unique_id, seen.at_ns)
-        for seen in history.seen
-        for at, unique_id in enumerate(seen.unique_ids, seen.first)
-    ]
-    read += [
-        (group, each.queue_offset, each.unique_id, each.at_ns)
-        for group, deliveries in history.given.items()
-        for each in deliveries
-    ]
-    findings.saw("C-12", len(read))
-    for where, at, unique_id, at_ns in read:
-        if at >= start and unique_id not in kept and unique_id not in declared:
+    findings.saw("C-12", history.readings)
+    for where, at, unique_id, at_ns in history.read(lambda unique_id: unique_id not in kept):
+        if at >= start and unique_id not in declared:
             findings.add(
                 "C-12", f"VANISHED {unique_id} was read at {history.queue} {at} from {where} and is not there "
                 "any more", at_ns, history.excerpt(unique_id, at) if findings.wants("C-12") else (),
@@ -163,19 +155,22 @@ def _nothing_vanished(history: QueueHistory, declared: frozenset[str], findings:
 
 def _special(
     group: str,
-    deliveries: Sequence[Delivered],
+    deliveries: Sequence[Given],
     history: QueueHistory,
     windows: Windows,
     findings: Findings,
 ) -> None:
     """C-18: delayed ones come neither early nor late nor never; transactions as they ended."""
+    special = [send for send in history.sends.values() if send.due_ns or send.fate]
+    if not special:
+        return
     first: dict[str, int] = {}
     for given in deliveries:
         first.setdefault(given.unique_id, given.at_ns)
-    for send in history.sends.values():
+    for send in special:
         if send.due_ns:
             _delayed(group, send, first.get(send.unique_id), windows, findings)
-        elif send.fate:
+        else:
             _transaction(group, send, first.get(send.unique_id), findings)
 
 

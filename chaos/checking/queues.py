@@ -6,9 +6,12 @@ All lines of one queue are held at once, and of no other: the history is split b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Final, NamedTuple
+
+import msgspec
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.lines import (
@@ -38,16 +41,35 @@ class Held(NamedTuple):
 
     unique_id: str
     offset: int
+
+
+class Given(msgspec.Struct, gc=False, frozen=True):
+    """What is kept of a Delivered."""
+
+    queue_offset: int
+    unique_id: str
+    member: int
+    at_ns: int
+    attempt: int
+
+
+class Damaged(NamedTuple):
+    """A body that is not what was sent. where: replica, broker or group."""
+
+    where: str
+    unique_id: str
     body_hash: str
+    at_ns: int
 
 
 @dataclass(slots=True)
 class QueueHistory:
-    """What the lines of one queue say.
+    """What the lines of one queue say. Most of them say the same unique ids, of which one string each is kept.
 
     attempts  unique id -> how many sends of it were not refused
     held      replica -> queue offset -> message; extents: replica -> (start, end)
     given     group -> deliveries in the order of time
+    bodies    how many hashes of bodies were compared; damaged: those that are wrong
     """
 
     queue: Queue
@@ -56,10 +78,12 @@ class QueueHistory:
     held: dict[str, dict[int, Held]] = field(default_factory=dict)
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
-    given: dict[str, list[Delivered]] = field(default_factory=dict)
+    given: dict[str, list[Given]] = field(default_factory=dict)
     commits: dict[str, list[Commit]] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
+    bodies: int = 0
+    damaged: list[Damaged] = field(default_factory=list)
 
     def take(self, line: Line) -> None:
         match line:
@@ -76,17 +100,25 @@ class QueueHistory:
                     if before.outcome != OK:
                         self.sends[line.unique_id] = line
             case Seen():
-                self.seen.append(line)
+                ids = tuple(map(self._kept, line.unique_ids))
+                self._compare(line.broker, ids, line.hashes, line.at_ns)
+                self.seen.append(
+                    Seen(*self.queue, line.first, ids, line.broker, line.at_ns, (), line.reader)
+                )
             case Delivered():
-                self.given.setdefault(line.group, []).append(line)
+                unique_id = self._kept(line.unique_id)
+                if line.body_hash:
+                    self._compare(line.group, (unique_id,), (line.body_hash,), line.at_ns)
+                self.given.setdefault(line.group, []).append(
+                    Given(line.queue_offset, unique_id, line.member, line.at_ns, line.attempt)
+                )
             case Holding():
                 held = self.held.setdefault(line.replica, {})
-                offsets = line.offsets or (-1,) * len(line.unique_ids)
-                hashes = line.hashes or ("",) * len(line.unique_ids)
-                for at, (unique_id, offset, body_hash) in enumerate(
-                    zip(line.unique_ids, offsets, hashes, strict=True), line.first
-                ):
-                    held[at] = Held(unique_id, offset, body_hash)
+                ids = tuple(map(self._kept, line.unique_ids))
+                self._compare(line.replica, ids, line.hashes, 0)
+                offsets = line.offsets or (-1,) * len(ids)
+                messages = map(Held._make, zip(ids, offsets, strict=True))
+                held.update(zip(count(line.first), messages, strict=False))
             case Extent():
                 self.extents[line.replica] = (line.start, line.end)
             case Commit():
@@ -98,6 +130,17 @@ class QueueHistory:
             case _:
                 raise TypeError(f"no line of a queue: {line}")
 
+    def _kept(self, unique_id: str) -> str:
+        send = self.sends.get(unique_id)
+        return unique_id if send is None else send.unique_id
+
+    def _compare(self, where: str, ids: Sequence[str], hashes: Sequence[str], at_ns: int) -> None:
+        """The hash of a body is the end of its message's unique id."""
+        self.bodies += len(hashes)
+        for unique_id, body_hash in zip(ids, hashes, strict=False):
+            if not unique_id.endswith(body_hash):
+                self.damaged.append(Damaged(where, unique_id, body_hash, at_ns))
+
     @property
     def replica(self) -> str:
         """The replica whose log is the reference: the one that ends last."""
@@ -105,6 +148,35 @@ class QueueHistory:
 
     def reference(self) -> dict[int, Held]:
         return self.held.get(self.replica, {})
+
+    @property
+    def readings(self) -> int:
+        """How many messages readers and groups were given."""
+        return sum(len(each.unique_ids) for each in self.seen) + sum(map(len, self.given.values()))
+
+    @property
+    def observations(self) -> int:
+        """How many messages lie on replicas or were read from them."""
+        return sum(map(len, self.held.values())) + self.readings
+
+    def read(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, str, int]]:
+        """(where, queue offset, unique id, when) of what was read, of the unique ids that are wanted."""
+        for seen in self.seen:
+            for unique_id in filter(wanted, seen.unique_ids):
+                at = seen.first + seen.unique_ids.index(unique_id)
+                yield seen.broker, at, unique_id, seen.at_ns
+        for group, deliveries in self.given.items():
+            for given in deliveries:
+                if wanted(given.unique_id):
+                    yield group, given.queue_offset, given.unique_id, given.at_ns
+
+    def observed(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, str, int]]:
+        """The same of what lies on replicas, and of what was read."""
+        for replica, held in self.held.items():
+            for at, each in held.items():
+                if wanted(each.unique_id):
+                    yield replica, at, each.unique_id, 0
+        yield from self.read(wanted)
 
     def excerpt(self, unique_id: str, queue_offset: int = -1) -> tuple[str, ...]:
         """What the history says of a message, and of what lies around its place."""
@@ -203,97 +275,84 @@ def _acknowledged(
 
 def _never_sent(history: QueueHistory, findings: Findings) -> None:
     """C-2 and C-3: every message that anybody saw was sent to this queue and not refused. C-9: as often as sent."""
-    count = 0
-    for where, at, unique_id, at_ns in _observed(history):
-        count += 1
-        send = history.sends.get(unique_id)
+    sends, attempts = history.sends, history.attempts
+    refused = {key for key, send in sends.items() if send.outcome == FAIL and not attempts[key]}
+    findings.saw("C-2", history.observations)
+    findings.saw("C-3", sum(each.outcome == FAIL for each in sends.values()) or 1)
+    right = sends.keys() - refused
+    for where, at, unique_id, at_ns in history.observed(lambda unique_id: unique_id not in right):
+        send = sends.get(unique_id)
         if send is None:
             findings.add(
                 "C-2", f"PHANTOM {unique_id} at {history.queue} {at} on {where} was never sent there",
                 at_ns, _kept(findings, "C-2", history, unique_id, at),
             )  # fmt: skip
-        elif send.outcome == FAIL and not history.attempts[unique_id]:
+        else:
             findings.add(
                 "C-3", f"ABORTED {unique_id} was refused with {send.code} and lies at {history.queue} {at} "
                 f"on {where}", send.ended_ns, _kept(findings, "C-3", history, unique_id, at),
             )  # fmt: skip
-    findings.saw("C-2", count)
-    findings.saw("C-3", sum(each.outcome == FAIL for each in history.sends.values()) or 1)
     for replica, held in history.held.items():
-        for unique_id, count in Counter(each.unique_id for each in held.values()).items():
-            send = history.sends.get(unique_id)
-            if count > max(1, history.attempts[unique_id]) and not (send and send.due_ns):
+        ids = [each.unique_id for each in held.values()]
+        if len(set(ids)) == len(ids):
+            continue
+        for unique_id, copies in Counter(ids).items():
+            send = sends.get(unique_id)
+            if copies > max(1, attempts[unique_id]) and not (send and send.due_ns):
                 findings.add(
-                    "C-9", f"REPEATED {unique_id} lies {count} times in {history.queue} of {replica}, sent "
-                    f"{history.attempts[unique_id]} times", send.ended_ns if send else 0,
+                    "C-9", f"REPEATED {unique_id} lies {copies} times in {history.queue} of {replica}, sent "
+                    f"{attempts[unique_id]} times", send.ended_ns if send else 0,
                     _kept(findings, "C-9", history, unique_id),
                 )  # fmt: skip
-
-
-def _observed(history: QueueHistory) -> Iterator[tuple[str, int, str, int]]:
-    """(where, queue offset, unique id, when) of everything that lies in the queue or was read from it."""
-    for replica, held in history.held.items():
-        for at, each in held.items():
-            yield replica, at, each.unique_id, 0
-    for seen in history.seen:
-        for at, unique_id in enumerate(seen.unique_ids, seen.first):
-            yield seen.broker, at, unique_id, seen.at_ns
-    for group, deliveries in history.given.items():
-        for given in deliveries:
-            yield group, given.queue_offset, given.unique_id, given.at_ns
 
 
 def _one_per_position(history: QueueHistory, declared: frozenset[str], findings: Findings) -> None:
     """C-4: replicas in the end, acknowledgements, readers and groups name one message for each queue offset."""
     first: dict[int, str] = {}
-    by_log: dict[int, str] = {}
-    for held in history.held.values():
-        for at, each in held.items():
-            _same(first, at, each.unique_id, "queue offset", history, declared, findings)
-            if each.offset >= 0:
-                _same(
-                    by_log, each.offset, each.unique_id, "log offset", history, declared, findings
-                )
-    for send in history.sends.values():
-        if send.outcome == OK and send.queue_offset >= 0 and not send.due_ns:
-            _same(
-                first,
-                send.queue_offset,
-                send.unique_id,
-                "queue offset",
-                history,
-                declared,
-                findings,
-            )
-    for seen in history.seen:
-        for at, unique_id in enumerate(seen.unique_ids, seen.first):
-            _same(first, at, unique_id, "queue offset", history, declared, findings)
-    for deliveries in history.given.values():
-        for given in deliveries:
-            _same(
-                first,
-                given.queue_offset,
-                given.unique_id,
-                "queue offset",
-                history,
-                declared,
-                findings,
-            )
+    named = chain(
+        ((at, each.unique_id) for held in history.held.values() for at, each in held.items()),
+        (
+            (send.queue_offset, send.unique_id)
+            for send in history.sends.values()
+            if send.outcome == OK and send.queue_offset >= 0 and not send.due_ns
+        ),
+        (pair for seen in history.seen for pair in enumerate(seen.unique_ids, seen.first)),
+        (
+            (given.queue_offset, given.unique_id)
+            for deliveries in history.given.values()
+            for given in deliveries
+        ),
+    )
+    for at, known, other in _differing(first, named):
+        if known not in declared and other not in declared:
+            findings.add(
+                "C-4", f"queue offset {at} of {history.queue} is {known} and {other}", 0,
+                _kept(findings, "C-4", history, other, at),
+            )  # fmt: skip
     findings.saw("C-4", len(first))
+    in_log = (
+        (each.offset, each.unique_id)
+        for held in history.held.values()
+        for each in held.values()
+        if each.offset >= 0
+    )
+    for at, known, other in _differing({}, in_log):
+        if known not in declared and other not in declared:
+            findings.add(
+                "C-4", f"log offset {at} of {history.queue} is {known} and {other}", 0,
+                _kept(findings, "C-4", history, other),
+            )  # fmt: skip
 
 
-def _same(
-    first: dict[int, str], at: int, unique_id: str, what: str,
-    history: QueueHistory, declared: frozenset[str], findings: Findings,
-) -> None:  # fmt: skip
-    known = first.setdefault(at, unique_id)
-    if known is unique_id or known == unique_id:
-        return
-    if not {known, unique_id} & declared:
-        findings.add(
-            "C-4", f"{what} {at} of {history.queue} is {known} and {unique_id}", 0,
-            _kept(findings, "C-4", history, unique_id, at if what == "queue offset" else -1),
-        )  # fmt: skip
+def _differing(
+    first: dict[int, str], named: Iterable[tuple[int, str]]
+) -> Iterator[tuple[int, str, str]]:
+    """(place, who was named first, who is named now). first: filled with who was named first."""
+    remember = first.setdefault
+    for at, unique_id in named:
+        known = remember(at, unique_id)
+        if known is not unique_id and known != unique_id:
+            yield at, known, unique_id
 
 
 def _dense(history: QueueHistory, findings: Findings) -> None:
@@ -301,8 +360,9 @@ def _dense(history: QueueHistory, findings: Findings) -> None:
     for replica, (start, end) in history.extents.items():
         held = history.held.get(replica, {})
         findings.saw("C-5")
-        missing = [at for at in range(start, end) if at not in held]
         beyond = [at for at in held if not start <= at < end]
+        whole = len(held) - len(beyond) == end - start
+        missing = [] if whole else [at for at in range(start, end) if at not in held]
         if missing or beyond:
             findings.add(
                 "C-5", f"{replica} says that {history.queue} is {start}..{end - 1}; {len(missing)} offsets are "
@@ -343,29 +403,12 @@ def _order(history: QueueHistory, reference: dict[int, Held], findings: Findings
 
 def _bodies(history: QueueHistory, findings: Findings) -> None:
     """C-13: the hash of every body that was looked at is the one in its unique id."""
-    count = 0
-    for where, unique_id, body_hash, at_ns in _hashes(history):
-        count += 1
-        if not unique_id.endswith(body_hash):
-            findings.add(
-                "C-13", f"DAMAGED the body of {unique_id} from {where} has hash {body_hash}", at_ns,
-                _kept(findings, "C-13", history, unique_id),
-            )  # fmt: skip
-    findings.saw("C-13", count)
-
-
-def _hashes(history: QueueHistory) -> Iterator[tuple[str, str, str, int]]:
-    for replica, held in history.held.items():
-        for each in held.values():
-            if each.body_hash:
-                yield replica, each.unique_id, each.body_hash, 0
-    for seen in history.seen:
-        for unique_id, body_hash in zip(seen.unique_ids, seen.hashes, strict=False):
-            yield seen.broker, unique_id, body_hash, seen.at_ns
-    for group, deliveries in history.given.items():
-        for given in deliveries:
-            if given.body_hash:
-                yield group, given.unique_id, given.body_hash, given.at_ns
+    findings.saw("C-13", history.bodies)
+    for where, unique_id, body_hash, at_ns in history.damaged:
+        findings.add(
+            "C-13", f"DAMAGED the body of {unique_id} from {where} has hash {body_hash}", at_ns,
+            _kept(findings, "C-13", history, unique_id),
+        )  # fmt: skip
 
 
 def _kept(
@@ -374,5 +417,5 @@ def _kept(
     return history.excerpt(unique_id, at) if findings.wants(check) else ()
 
 
-def sorted_by_time(deliveries: Iterable[Delivered]) -> Sequence[Delivered]:
+def sorted_by_time(deliveries: Iterable[Given]) -> Sequence[Given]:
     return sorted(deliveries, key=lambda each: each.at_ns)
