@@ -68,7 +68,7 @@ SITUATIONS = {
 pytestmark = pytest.mark.simulation
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_five_hundred_seeds_keep_every_promise() -> None:
     found = campaign(SEEDS, EVENTS, jobs=2)
     assert not found.failures, (
