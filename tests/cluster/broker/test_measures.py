@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from brokerkit import Asker, MakeBroker
@@ -13,7 +14,7 @@ from tandemmq.cluster.broker.watching.survey import Lag, Survey
 from tandemmq.cluster.metrics import METRICS, SLICE_S, MetricPage, page
 
 QUEUES, GROUPS = 10_000, 1_000
-SLOW = 3  # as much longer may it take on a machine that does something else besides
+PAGE_S = 0.2  # of a processor
 
 
 def text_of(asker: Asker) -> str:
@@ -107,6 +108,13 @@ async def test_dead_letters_are_counted_by_their_group(asker: Asker) -> None:
     assert 'consumer_group="G"' in line and line.endswith(" 1.0")
 
 
+def _processor_s(work: Callable[[], object]) -> float:
+    """What a machine that does something else besides does not change."""
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
 def _survey(asker: Asker) -> list[Lag]:
     survey = Survey(asker.broker)
     for _ in survey.take():
@@ -157,7 +165,9 @@ async def test_a_page_of_10_000_queues_and_1_000_groups_costs_little_and_holds_n
     assert text.count("rocketmq_consumer_lag_messages{") == GROUPS
     print(f"{made.cost_s * 1000:.0f} ms of work, {len(text) >> 10} KiB, {beats} turns, "
           f"longest {longest_s * 1000:.1f} ms")  # fmt: skip
-    assert made.cost_s < 0.2 * SLOW, f"{made.cost_s:.3f} s"
+    worked_s = min(_processor_s(lambda: text_of(asker)) for _ in range(3))
+    print(f"{worked_s * 1000:.0f} ms of a processor")
+    assert worked_s < PAGE_S, f"{worked_s:.3f} s"
     assert beats >= made.cost_s / SLICE_S / 8, "others had their turn"
     again = time.perf_counter()
     assert await made.text() is await made.text()
