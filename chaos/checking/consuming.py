@@ -7,7 +7,7 @@ from typing import Final
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.lines import OK, Commit, Send
-from tandemmq.chaos.checking.queues import Given, QueueHistory, said, sorted_by_time
+from tandemmq.chaos.checking.onequeue import Given, QueueHistory, said
 from tandemmq.chaos.checking.windows import Windows
 
 EARLY_NS: Final = (
@@ -23,7 +23,7 @@ def judge_consuming(
     """declared: may vanish by the promises of the mode."""
     _readers_go_forward(history, findings)
     for group, deliveries in history.given.items():
-        ordered = sorted_by_time(deliveries)
+        ordered = sorted(deliveries, key=lambda each: each.at_ns)
         _members_go_forward(group, ordered, history, findings)
         _again(group, ordered, history, windows, findings)
         _special(group, ordered, history, windows, findings)
@@ -145,8 +145,9 @@ def _nothing_vanished(history: QueueHistory, declared: frozenset[str], findings:
     start = history.extents[history.replica][0]
     kept = {each.unique_id for each in history.reference().values()}
     findings.saw("C-12", history.readings)
-    for where, at, unique_id, at_ns in history.read(lambda unique_id: unique_id not in kept):
-        if at >= start and unique_id not in declared:
+    gone = history.ids_read() - kept - declared
+    for where, at, unique_id, at_ns in history.read_of(gone) if gone else ():
+        if at >= start:
             findings.add(
                 "C-12", f"VANISHED {unique_id} was read at {history.queue} {at} from {where} and is not there "
                 "any more", at_ns, history.excerpt(unique_id, at) if findings.wants("C-12") else (),

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from tandemmq.chaos.checking.buckets import Buckets
 from tandemmq.chaos.checking.consuming import judge_consuming
 from tandemmq.chaos.checking.findings import (
     CHECKS,
@@ -48,7 +48,7 @@ from tandemmq.chaos.checking.lines import (
 )
 from tandemmq.chaos.checking.orders import Orders
 from tandemmq.chaos.checking.porcupine import Porcupine, find_program
-from tandemmq.chaos.checking.queues import QueueHistory, judge_queue
+from tandemmq.chaos.checking.queues import judge_queue
 from tandemmq.chaos.checking.whole import (
     Availability,
     Reigns,
@@ -62,7 +62,6 @@ from tandemmq.chaos.checking.windows import Window, Windows
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.history import HistoryMissing
 
-BUCKETS: Final = 64
 AROUND_NS: Final = 2_000_000_000  # before a fault and behind it: its stretch for counting sends
 SENDS_MIN: Final = 50  # per queue and fault
 RUN_EVENT: Final = "run"
@@ -91,6 +90,9 @@ class _Global:
     end_ns: int = 0
     broken_line: str = ""
 
+    def broken(self, path: Path, problem: Exception) -> None:
+        self.broken_line = f"a line of {path.name} cannot be read: {problem}"
+
 
 def judge_history(
     path: Path, asked: Collection[str] | None = None, *, linearizability: bool = False
@@ -110,7 +112,8 @@ def judge_history(
         thin = Thin()
         try:
             _events_first(path, gathered, thin)
-            files = _split(path, Path(scratch), gathered, thin, findings, sends_of)
+            with Buckets(Path(scratch)) as buckets:
+                _split(path, buckets, gathered, thin, findings, sends_of)
         except HistoryMissing as problem:
             return judged(findings, [str(problem)], 0, 0)
         declared = frozenset(gathered.declared)
@@ -121,15 +124,14 @@ def judge_history(
             orders = None
             if LINEARIZABILITY in wanted:
                 orders = _orders(stack, findings, doubts)
-            for file, queues in files.items():
-                for history in _queues(file, queues):
-                    if not history.extents:
-                        continue  # a doubt, if anything was sent there
-                    extents.add(history.queue)
-                    judge_queue(history, declared, findings)
-                    judge_consuming(history, declared, gathered.windows, findings)
-                    if orders is not None:
-                        orders.queue(history, declared)
+            for history in buckets.histories(lambda problem: gathered.broken(path, problem)):
+                if not history.extents:
+                    continue  # a doubt, if anything was sent there
+                extents.add(history.queue)
+                judge_queue(history, declared, findings)
+                judge_consuming(history, declared, gathered.windows, findings)
+                if orders is not None:
+                    orders.queue(history, declared)
             settings = by_setting(
                 gathered.admin, unconfirmed=bool(gathered.run.get("unconfirmed_settings"))
             )
@@ -159,7 +161,7 @@ def _events_first(path: Path, gathered: _Global, thin: Thin) -> None:
     except FileNotFoundError:
         raise HistoryMissing(f"no history at {path}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        gathered.broken_line = f"a line of {path.name} cannot be read: {problem}"
+        gathered.broken(path, problem)
     gathered.windows.close()
     for window in gathered.windows.faults.values():
         until_ns = (window.healed_ns or window.healing_ns or window.began_ns) + AROUND_NS
@@ -176,87 +178,66 @@ def _take_event(fields: dict[str, Any], gathered: _Global) -> None:
 
 def _split(
     path: Path,
-    scratch: Path,
+    buckets: Buckets,
     gathered: _Global,
     thin: Thin,
     findings: Findings,
     sends_of: dict[Queue, int],
-) -> dict[Path, list[Queue]]:
-    """Lines of queues into files by queue, all else into `gathered`; the queues of each file."""
-    names = [scratch / f"{number}.jsonl" for number in range(BUCKETS)]
+) -> None:
+    """Lines of queues into files by queue, all else into `gathered`."""
     left_out = frozenset(gathered.run.get("left_out", ()))
     windows = gathered.windows
-    queues: dict[Path, list[Queue]] = {}
-    with ExitStack() as stack:
-        buckets = [stack.enter_context(each.open("wb", buffering=1 << 16)) for each in names]
-        into: dict[Queue, IO[bytes]] = {}
-        with path.open("rb") as file:
-            for text in file:
-                try:
-                    line = decode_line(text)
-                except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-                    gathered.broken_line = f"a line of {path.name} cannot be read: {problem}"
+    with path.open("rb") as file:
+        for text in file:
+            if buckets.put_unread(text):
+                gathered.operations += text.startswith(b'["delivered"')
+                continue
+            try:
+                line = decode_line(text)
+            except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+                gathered.broken(path, problem)
+                continue
+            match line:
+                case Send():
+                    gathered.operations += 1
+                    gathered.acknowledged += line.outcome == OK
+                    gathered.end_ns = max(gathered.end_ns, line.ended_ns)
+                    gathered.reigns.take(line, findings)
+                    queue = (line.topic, line.queue_id)
+                    if line.topic in left_out:
+                        continue
+                    if not line.due_ns:
+                        gathered.availability.take(line, windows, findings)
+                        thin.take(line)
+                    sends_of[queue] = sends_of.get(queue, 0) + 1
+                case Seen():
+                    gathered.operations += len(line.unique_ids)
+                    queue = (line.topic, line.queue_id)
+                case Delivered():
+                    gathered.operations += 1
+                    queue = (line.topic, line.queue_id)
+                case Holding() | Extent() | Commit() | Taken() | Lookup():
+                    queue = (line.topic, line.queue_id)
+                case Event() | Declared():
                     continue
-                match line:
-                    case Send():
-                        gathered.operations += 1
-                        gathered.acknowledged += line.outcome == OK
-                        gathered.end_ns = max(gathered.end_ns, line.ended_ns)
-                        gathered.reigns.take(line, findings)
-                        queue = (line.topic, line.queue_id)
-                        if line.topic in left_out:
-                            continue
-                        if not line.due_ns:
-                            gathered.availability.take(line, windows, findings)
-                            thin.take(line)
-                        sends_of[queue] = sends_of.get(queue, 0) + 1
-                    case Seen():
-                        gathered.operations += len(line.unique_ids)
-                        queue = (line.topic, line.queue_id)
-                    case Delivered():
-                        gathered.operations += 1
-                        queue = (line.topic, line.queue_id)
-                    case Holding() | Extent() | Commit() | Taken() | Lookup():
-                        queue = (line.topic, line.queue_id)
-                    case Event() | Declared():
-                        continue
-                    case Admin():
-                        gathered.operations += 1
-                        gathered.admin.append(line)
-                        continue
-                    case Route():
-                        gathered.routes.append(line)
-                        continue
-                    case Block():
-                        gathered.blocks.append(line)
-                        continue
-                    case Derived():
-                        gathered.derived.append(line)
-                        continue
-                    case Audit():
-                        gathered.audits.append(line)
-                        continue
-                if queue[0] in left_out:
+                case Admin():
+                    gathered.operations += 1
+                    gathered.admin.append(line)
                     continue
-                bucket = into.get(queue)
-                if bucket is None:
-                    number = zlib.crc32(f"{queue[0]}/{queue[1]}".encode()) % BUCKETS
-                    bucket = into[queue] = buckets[number]
-                    queues.setdefault(names[number], []).append(queue)
-                bucket.write(text)
-    return queues
-
-
-def _queues(file: Path, queues: Sequence[Queue]) -> Iterator[QueueHistory]:
-    """One queue after the other of a file that has lines of a few."""
-    for queue in sorted(queues):
-        history = QueueHistory(queue)
-        with file.open("rb") as lines:
-            for text in lines:
-                line: Any = decode_line(text)
-                if (line.topic, line.queue_id) == queue:
-                    history.take(line)
-        yield history
+                case Route():
+                    gathered.routes.append(line)
+                    continue
+                case Block():
+                    gathered.blocks.append(line)
+                    continue
+                case Derived():
+                    gathered.derived.append(line)
+                    continue
+                case Audit():
+                    gathered.audits.append(line)
+                    continue
+            if queue[0] not in left_out:
+                buckets.put(queue, text)
 
 
 def _orders(stack: ExitStack, findings: Findings, doubts: list[str]) -> Orders | None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from tandemmq.chaos.checking.findings import LINEARIZABILITY, Findings
 from tandemmq.chaos.checking.linear import FOREVER, matters
 from tandemmq.chaos.checking.lines import OK, Admin, Seen, Send
+from tandemmq.chaos.checking.onequeue import QueueHistory, said
 from tandemmq.chaos.checking.porcupine import (
     ILLEGAL,
     LEGAL,
@@ -27,7 +28,6 @@ from tandemmq.chaos.checking.porcupine import (
     Porcupine,
     Question,
 )
-from tandemmq.chaos.checking.queues import QueueHistory, said
 from tandemmq.chaos.faults.fault import Unsupported
 
 #: Operations of one question, where a queue can be cut so: memory grows with their square.

@@ -10,7 +10,7 @@ from typing import Final
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.linear import TooManyAtOnce, linearizable
 from tandemmq.chaos.checking.lines import OK, Admin, Audit, Block, Derived, Queue, Route, Send
-from tandemmq.chaos.checking.queues import said
+from tandemmq.chaos.checking.onequeue import said
 from tandemmq.chaos.checking.windows import Windows
 
 UNAVAILABLE_NS: Final = 1_000_000_000  # a hiccup of a busy machine is shorter

@@ -16,9 +16,10 @@ from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.checking.linear import linearizable
 from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Admin, Extent, Holding, Line, Seen, Send
 from tandemmq.chaos.checking.made import MadeUp, unique_id, write
+from tandemmq.chaos.checking.onequeue import QueueHistory
 from tandemmq.chaos.checking.orders import Orders, setting_question
 from tandemmq.chaos.checking.porcupine import ILLEGAL, LEGAL, Porcupine, find_program
-from tandemmq.chaos.checking.queues import QueueHistory, judge_queue
+from tandemmq.chaos.checking.queues import judge_queue
 from tandemmq.chaos.faults.fault import Unsupported
 
 COUNT = 60
