@@ -74,6 +74,7 @@ from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector, hot_bytes
 from tandemmq.storage.record import PROPERTIES_BYTES_MAX, Bytes
 from tandemmq.storage.recovery import Recovered
+from tandemmq.storage.residency import Fetch
 from tandemmq.storage.store import MessageStore, open_store
 from tandemmq.storage.storelock import is_in_use
 from tandemmq.storage.timerlog import (
@@ -124,6 +125,7 @@ __all__ = [
     "Cut",
     "Draft",
     "Entry",
+    "Fetch",
     "FlushFailed",
     "FlushMode",
     "GetResult",

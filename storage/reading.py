@@ -18,7 +18,7 @@ from tandemmq.storage.derivation import QUEUE_ENTRY
 from tandemmq.storage.gathering import Records, gather, signed_int
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from tandemmq.storage.residency import Residency
+from tandemmq.storage.residency import Fetch, Residency
 from tandemmq.storage.segment import Segment
 from tandemmq.storage.twins import compiled
 
@@ -30,7 +30,11 @@ PULL_BYTES_MAX: Final = 128 << 20
 #: see Selector
 JUDGED_BYTES_MAX: Final = 1 << 20
 
+#: of so many entries it is looked whether their records lie near each other, before they are fetched
+FETCHED_ENTRIES: Final = 32
+
 _PHYSICAL: Final = struct.Struct(">q")
+_PLACE: Final = struct.Struct(">qi8x")
 _SIZE_MAGIC: Final = struct.Struct(">ii")
 _MAGIC_SYS_FLAG: Final = struct.Struct(">4xi28xi")
 _INT: Final = struct.Struct(">i")
@@ -63,6 +67,8 @@ class GetResult:
     records: Records = field(default_factory=Records)
     suggest_slave: bool = False  # RocketMQ's estimate: the records are probably not in memory
     last_physical: int = -1  # log offset of the last record looked at, -1 for none
+    behind: int = 0  # from there to the log's end, bytes
+    fetch: Fetch | None = None  # to be done before anything can be told: see Reader.get
 
     @property
     def count(self) -> int:
@@ -134,9 +140,13 @@ class Reader:
         count_max: int,
         bytes_max: int = PULL_BYTES_MAX,
         selector: Selector = EVERYTHING,
+        *,
+        patient: bool = False,
     ) -> GetResult:
         """At most count_max records of a queue from `offset` on, of those that are wanted.
 
+        patient  does not wait for the disk: of records that are not in memory only `fetch` is given, which a thread
+                 runs before the caller asks again
         An unknown queue is an empty one. Raises OSError.
         Source: RocketMQ's DefaultMessageStore.getMessage.
         """
@@ -152,7 +162,7 @@ class Reader:
         if offset > max_offset:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset, Records())
-        self._collect(queue, result, count_max, bytes_max, selector)
+        self._collect(queue, result, count_max, bytes_max, selector, patient)
         return result
 
     def _collect(
@@ -162,11 +172,13 @@ class Reader:
         count_max: int,
         bytes_max: int,
         selector: Selector,
+        patient: bool,
     ) -> None:
         """Walk the entries: by gather() in windows as far as it goes, then one by one."""
+        config = self._config
         tag_codes = selector.tag_codes
         bytes_max = min(max(bytes_max, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        filter_bytes_max = max(self._config.filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
+        filter_bytes_max = max(config.filter_bytes_max, count_max * QUEUE_ENTRY_BYTES)
         offset = result.next_offset
         entries_max = min(-(-filter_bytes_max // QUEUE_ENTRY_BYTES), selector.judged_max)
         entries, at, stop = queue.window(offset, entries_max)
@@ -178,15 +190,15 @@ class Reader:
         begin, last_physical, full, removed = at, 0, False, False
         log_end = self._log.end
         hot_from = log_end - self._hot_bytes
+        patient = patient and self._hot_bytes > 0
         if selector.matches is None:
-            config = self._config
             while at < stop and not full:
                 physical = _PHYSICAL.unpack_from(entries, at)[0]
                 segment = self._log.run.find(physical)
                 if segment is None:
                     break
                 if physical >= hot_from:
-                    end = segment.start + segment.wrote
+                    end = min(segment.start + segment.size, log_end)
                     most = config.transfer_bytes_max_hot
                     count = config.transfer_count_max_hot
                 elif (
@@ -197,6 +209,10 @@ class Reader:
                     count = config.transfer_count_max_cold
                 else:
                     break
+                if end <= physical and patient:
+                    # What is in memory comes first, and alone.
+                    full = at > begin
+                    break
                 came = at
                 at, last, full = gather(
                     entries, at, stop, segment.view, segment.start, physical, end,
@@ -205,10 +221,15 @@ class Reader:
                     tag_codes, records,
                 )  # fmt: skip
                 if at == came:
+                    full = patient and at > begin and physical < hot_from
                     break
                 last_physical = last
         if at < stop and not full:
             chunk = memoryview(bytes(entries[at:stop]))
+            if patient and at == begin:
+                result.fetch = self._fetch(chunk, hot_from)
+                if result.fetch is not None:
+                    return
             examined, last, removed = self._one_by_one(
                 chunk, hot_from, records, count_max, bytes_max, selector
             )
@@ -219,8 +240,26 @@ class Reader:
             result.status = GetStatus.FOUND
         elif removed:
             result.status = GetStatus.MESSAGE_WAS_REMOVING
-        result.suggest_slave = log_end - last_physical > self._hot_bytes
         result.last_physical = last_physical
+        result.behind = behind = log_end - last_physical
+        result.suggest_slave = behind > self._hot_bytes
+
+    def _fetch(self, chunk: memoryview, hot_from: int) -> Fetch | None:
+        """How to bring the records of the first entries into memory; None when they are there, or nowhere."""
+        segment: Segment | None = None
+        records = []
+        for physical, size in _PLACE.iter_unpack(chunk[: FETCHED_ENTRIES * QUEUE_ENTRY_BYTES]):
+            if physical >= hot_from or size == BLANK_SIZE:
+                break
+            if segment is None:
+                segment = self._log.run.find(physical)
+                if segment is None or self.residency.end(segment, physical) >= physical + size:
+                    return None
+            end = segment.start + segment.wrote
+            if not segment.start <= physical < physical + size <= end:
+                break
+            records.append((physical, size))
+        return self.residency.fetch(segment, records) if segment and records else None
 
     def _one_by_one(
         self,
@@ -235,12 +274,12 @@ class Reader:
 
         Returns (entries examined, log offset that the last one names, whether records before the first found are gone).
         """
+        config = self._config
         tag_codes, matches = selector.tag_codes, selector.matches
         find = self._log.run.find
         examined = last_physical = skip_below = segment_start = segment_end = judged = 0
         segment: Segment | None = None
         view = memoryview(b"")
-        config = self._config
         hot_limits = (
             min(config.transfer_bytes_max_hot, bytes_max),
             min(config.transfer_count_max_hot, count_max),

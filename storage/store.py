@@ -334,9 +334,13 @@ class MessageStore:
         count_max: int,
         bytes_max: int = 128 << 20,
         selector: Selector = EVERYTHING,
+        *,
+        patient: bool = False,
     ) -> GetResult:
         """See Reader.get."""
-        return self.reader.get(topic, queue_id, offset, count_max, bytes_max, selector)
+        return self.reader.get(
+            topic, queue_id, offset, count_max, bytes_max, selector, patient=patient
+        )
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that can be read; 0 for an unknown queue."""

@@ -12,6 +12,7 @@ import pytest
 
 from tandemmq.storage import (
     Draft,
+    Fetch,
     GetResult,
     GetStatus,
     MessageStore,
@@ -23,6 +24,7 @@ from tandemmq.storage import (
     tags_code,
 )
 from tandemmq.storage.residency import PIECE_BYTES, Residency
+from tandemmq.storage.segment import Segment
 
 ENTRIES_PER_FILE = 50
 
@@ -157,8 +159,77 @@ def test_the_kernel_is_asked_once_a_second_and_piece_and_not_at_all_with_a_ratio
     assert isinstance(store.get("T", 0, 3, 1).records[0].obj, bytes)
     assert len(kernel.asked) == 3
     kernel.part = 1.0
-    store.reader.residency.forget(store.log.run.segments[0], 17)
+    assert isinstance(store.get("T", 0, 3, 1).records[0].obj, bytes), "not asked again so soon"
+    clock.monotonic += 1_000
     assert not isinstance(store.get("T", 0, 3, 1).records[0].obj, bytes)
+
+
+@pytest.mark.parametrize("spread", [1, 3])
+def test_a_patient_reader_is_told_what_to_fetch_and_never_waits_for_the_disk(
+    opened: Any, monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    """spread: of the records over segments, where 3 leaves none in the pieces that are asked about."""
+    store = opened(segment_bytes=4 * PIECE_BYTES)
+    for number in range(6):
+        store.put(Draft("T", 0, bytes((1 << 19) if number < 3 or spread == 1 else 3 << 20)))
+    fill(store, 5)
+    places = [store.queues.get("T", 0).entry(number)[:2] for number in range(6)]
+    store.reader._hot_bytes = 5_000
+    kernel = Kernel(0.0)
+    store.reader.residency = Residency(store.clock, kernel)
+    monkeypatch.setattr(Segment, "pread", lambda *_: pytest.fail("waited for the disk"))
+    told = store.get("T", 0, 0, 32, patient=True)
+    assert (told.count, told.next_offset) == (0, 0)
+    assert told.fetch is not None
+    if (
+        spread == 1
+    ):  # as a piece, here as much of it as there is, and what lies behind it ahead of the reader
+        assert told.fetch.ranges == ((0, store.end),)
+        assert told.fetch.ahead == store.end
+    else:
+        assert told.fetch.ranges == tuple(places)
+        assert told.fetch.ahead == -1
+    told.fetch.run()
+    kernel.part = 1.0
+    asked = len(kernel.asked)
+    found = store.get("T", 0, 0, 32, patient=True)
+    assert len(kernel.asked) > asked, "the kernel is asked again about what was fetched"
+    assert found.fetch is None
+    assert offsets(found)[0] == 0
+    hot = store.get("T", 0, 7, 32, patient=True)
+    assert hot.fetch is None
+    assert offsets(hot) == [7, 8, 9, 10]
+
+
+def test_a_patient_reader_gets_what_is_in_memory_first(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(segment_bytes=4 * PIECE_BYTES, transfer_bytes_max_cold=64 << 20)
+    for _ in range(8):
+        store.put(Draft("T", 0, bytes(1 << 20)))
+    fill(store, 5)
+    store.reader._hot_bytes = 3_000
+
+    class First(Kernel):
+        def resident(self, path: Path, start: int, size: int) -> float | None:
+            return 1.0 if start == 0 else 0.5
+
+    store.reader.residency = Residency(store.clock, First(None))
+    monkeypatch.setattr(Segment, "pread", lambda *_: pytest.fail("waited for the disk"))
+    first = store.get("T", 0, 0, 32, bytes_max=64 << 20, patient=True)
+    assert first.fetch is None
+    assert offsets(first) == [0, 1, 2]  # the next one ends in a piece that is not there
+    second = store.get("T", 0, 3, 32, bytes_max=64 << 20, patient=True)
+    assert second.fetch is not None
+    assert not second.records
+
+
+def test_what_a_thread_fetches_may_be_gone_or_shorter(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(5_000))
+    Fetch(file, ((0, 1 << 21), (4_990, 100), (9_000, 1)), ahead=1 << 20).run()
+    with pytest.raises(FileNotFoundError):
+        Fetch(tmp_path / "none", ((0, 1),)).run()
 
 
 class ManualClock:

@@ -5,6 +5,7 @@ Source: RocketMQ's PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from time import perf_counter_ns
 from typing import Final
 
@@ -19,10 +20,12 @@ from tandemmq.cluster.broker.errors import (
     SubscriptionOutdated,
     SubscriptionUnparsable,
 )
+from tandemmq.cluster.broker.reading.fetches import Fetches
 from tandemmq.cluster.broker.reading.filters import is_tag_expression, parse_filter, parse_tags
 from tandemmq.cluster.broker.reading.foundanswers import ext_of, found_head
 from tandemmq.cluster.broker.reading.longpoll import HeldPull, HeldPulls
 from tandemmq.cluster.broker.reading.members import ConsumerMembers
+from tandemmq.cluster.broker.reading.subscriptions import ALL
 from tandemmq.cluster.broker.replies import FAQ, REFUSALS, refusal
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.standing.slavereads import SlaveReads
@@ -40,6 +43,7 @@ from tandemmq.cluster.remoting.headers import PullHeader
 from tandemmq.storage import (
     EVERYTHING,
     Clock,
+    Fetch,
     GetResult,
     GetStatus,
     MessageStore,
@@ -102,6 +106,8 @@ class PullHandler:
         self._took = took or Histogram()
         self._config = config
         self._store = store
+        self._get = store.reader.get
+        self._fetches = Fetches()
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -118,13 +124,18 @@ class PullHandler:
             RequestCode.LITE_PULL_MESSAGE: self.handle_lite_pull_message,
         }
 
-    def handle_pull_message(self, request: Command, connection: Connection) -> Command | None:
+    def handle_pull_message(
+        self, request: Command, connection: Connection
+    ) -> Command | Awaitable[Command | None] | None:
         """Messages from one queue offset on; None when the pull was answered here or is held."""
         try:
             header = PullHeader.of(request)
-            return self._pull(request, header, connection, first=True)
+            found = self._pull(request, header, connection, first=True, patient=True)
         except REFUSALS as error:
             return refusal(request, error, {})
+        if isinstance(found, Fetch):
+            return self._fetched(found, request, header, connection)
+        return found
 
     handle_lite_pull_message = handle_pull_message
 
@@ -134,8 +145,23 @@ class PullHandler:
             answer = self._pull(pull.request, pull.header, pull.connection, first=False)
         except REFUSALS as error:
             answer = refusal(pull.request, error, {})
+        assert not isinstance(answer, Fetch), "only a patient pull is given one"
         if answer is not None:
             pull.connection.send(answer)
+
+    async def _fetched(
+        self, fetch: Fetch, request: Command, header: PullHeader, connection: Connection
+    ) -> Command | None:
+        """The answer of a pull whose messages a thread brings into memory first: every check again, then."""
+        await self._fetches.done(fetch)
+        if connection.closed:
+            return None
+        try:
+            answer = self._pull(request, header, connection, first=True)
+        except REFUSALS as error:
+            return refusal(request, error, {})
+        assert not isinstance(answer, Fetch), "only a patient pull is given one"
+        return answer
 
     def _look_on(self, pull: HeldPull) -> bool:
         """Whether a held pull with a filter has something to be answered with by now; else it is known up to where."""
@@ -146,19 +172,35 @@ class PullHandler:
         pull.judged = found.next_offset
         return False
 
-    def pull(self, request: Command, header: PullHeader, connection: Connection) -> Command | None:
-        """As handle_pull_message, of a header that was read already. Raises REFUSALS; then nothing happened."""
+    def pull(
+        self, request: Command, header: PullHeader, connection: Connection
+    ) -> Command | Fetch | None:
+        """As handle_pull_message, of a header that was read already. Where it gives a Fetch, or raises REFUSALS,
+        nothing happened."""
         if self.held.full:
             raise BrokerBusy(_BUSY)
-        return self._pull(request, header, connection, first=True)
+        return self._pull(request, header, connection, first=True, patient=True)
 
     def _pull(
-        self, request: Command, header: PullHeader, connection: Connection, *, first: bool
-    ) -> Command | None:
+        self,
+        request: Command,
+        header: PullHeader,
+        connection: Connection,
+        *,
+        first: bool,
+        patient: bool = False,
+    ) -> Command | Fetch | None:
+        """The answer; None when it was written, or the pull waits. A patient one is given what to fetch first."""
         group, topic = self._admitted(request.code, header, connection)
         selector = self._selector(header, group, connection)
         began_ns = perf_counter_ns()
-        found = self._read(header, selector, connection)
+        cut = self._cuts.active
+        if cut or (self._config.server_side_reset and self._offsets.resetting):
+            found = self._moved_or_stored(header, selector, connection)
+        else:
+            found = self._stored(header, selector, patient=patient)
+            if found.fetch is not None:
+                return found.fetch
         if found.status is not GetStatus.FOUND:
             return self._not_found(
                 request, header, connection, group, topic, selector, found, first=first
@@ -167,7 +209,10 @@ class PullHandler:
         self._offsets.commit_pull(header.consumer_group, name, queue_id, found.next_offset)
         if first and header.sys_flag & COMMIT_OFFSET:
             self._commit(header, connection)
-        suggested = self._suggested(header, connection, group, found)
+        if cut or found.behind > self._slave_reads.near_bytes:
+            suggested = self._suggested(header, connection, group, found)
+        else:
+            suggested = group.broker_id if self._config.slave_read_enabled else 0
         took_us = (perf_counter_ns() - began_ns) // 1_000
         self._took.add(took_us)
         records = found.records
@@ -244,7 +289,7 @@ class PullHandler:
         self, code: int, header: PullHeader, connection: Connection
     ) -> tuple[GroupConfig, TopicConfig]:
         config = self._config
-        if (unserved := self._slave_reads.refusal()) is not None:
+        if not config.slave_read_enabled and (unserved := self._slave_reads.refusal()) is not None:
             raise unserved
         if not config.permission & names.PERM_READ:
             raise NotPermitted(
@@ -282,6 +327,8 @@ class PullHandler:
         """What the pull selects by: its own expression, or what its group registered."""
         if not header.sys_flag & SUBSCRIPTION:
             selector = self._registered(header, group)
+        elif header.subscription == ALL and header.expression_type == "TAG":
+            selector = EVERYTHING  # most of them
         elif is_tag_expression(header.expression_type):
             selector = parse_tags(header.subscription)
         else:
@@ -359,7 +406,9 @@ class PullHandler:
     # -- reading and waiting
     # ----------------------------------------------------------------------------------
 
-    def _read(self, header: PullHeader, selector: Selector, connection: Connection) -> GetResult:
+    def _moved_or_stored(
+        self, header: PullHeader, selector: Selector, connection: Connection
+    ) -> GetResult:
         """What the store has; a reset, or a cut, moves the reader instead."""
         place = header.consumer_group, header.topic, header.queue_id
         moved = self._offsets.take_reset(*place) if self._config.server_side_reset else None
@@ -393,18 +442,16 @@ class PullHandler:
         found.status = GetStatus.OFFSET_OVERFLOW_BADLY
         return found
 
-    def _stored(self, header: PullHeader, selector: Selector) -> GetResult:
+    def _stored(
+        self, header: PullHeader, selector: Selector, *, patient: bool = False
+    ) -> GetResult:
         """A reader of what is in the log and not confirmed here yet waits for it: a new master is told how far the
         one before it had shown its log only by its first slave or lease. Moved, it would drop what it has (INV-42)."""
-        found = self._store.get(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            header.max_msg_nums,
-            BYTES_MAX,
-            selector,
-        )
         offset = header.queue_offset
+        found = self._get(
+            header.topic, header.queue_id, offset, header.max_msg_nums, BYTES_MAX, selector,
+            patient=patient,
+        )  # fmt: skip
         beyond = found.status is GetStatus.OFFSET_OVERFLOW_BADLY
         if beyond and offset <= self._store.next_offset(header.topic, header.queue_id):
             found.status, found.next_offset = GetStatus.OFFSET_OVERFLOW_ONE, offset

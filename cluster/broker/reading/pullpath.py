@@ -20,6 +20,7 @@ from tandemmq.cluster.remoting.codes import LANGUAGE_CODES
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import ChunkHandler, Connection
 from tandemmq.cluster.remoting.headers import Int32, PullHeader
+from tandemmq.storage import Fetch
 
 HEADER_BYTES_MAX: Final = 2_048
 
@@ -28,8 +29,9 @@ _PREFIX_CODE: Final = struct.Struct(">II8xI")  # and what stands where Java writ
 _JAVA_CODES: Final = frozenset(int.from_bytes(code) for code in (b'11,"', b"361,"))
 _PULLS: Final = frozenset({11, 361})
 
-Pull = Callable[[Command, PullHeader, Connection], Command | None]
-"""PullHandler.pull: the answer, or None when it was written or waits. Raises REFUSALS; then nothing happened."""
+Pull = Callable[[Command, PullHeader, Connection], Command | Fetch | None]
+"""PullHandler.pull: the answer, or None when it was written or waits. Where it gives a Fetch, or raises REFUSALS,
+nothing happened."""
 
 
 class _Fields(PullHeader, gc=False, forbid_unknown_fields=True):
@@ -53,6 +55,8 @@ class _Head(msgspec.Struct, gc=False):
     version: Int32 = 0
 
 
+#: what cannot be read here, and what is refused
+_LEFT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, *REFUSALS)
 _decode: Final = msgspec.json.Decoder(_Head, strict=False).decode
 
 
@@ -65,7 +69,6 @@ class PullPath:
     def __init__(self, pull: Pull, output_high_bytes: int) -> None:
         self._pull = pull
         self._output_high_bytes = output_high_bytes
-        self.pulls = 0  # taken since the start
 
     def process(self, view: memoryview, start: int, end: int, connection: Connection) -> int:
         """Answer the ordinary pulls at the front of view[start:end]; where the first other frame starts."""
@@ -77,35 +80,28 @@ class PullPath:
                 or length != 4 + header_bytes  # a body, or a binary header
                 or stop > end
                 or header_bytes > HEADER_BYTES_MAX
-                or not self._take(view[start + 8 : stop], connection)
             ):
                 break
+            try:
+                head = _decode(view[start + 8 : stop])
+                language = LANGUAGE_CODES.get(head.language)
+                if head.flag or language is None or head.code not in _PULLS:
+                    break
+                request = Command(
+                    head.code, None, None, head.opaque, 0, None, language, head.version, False
+                )
+                answer = self._pull(request, head.extFields, connection)
+            except _LEFT:
+                break
+            if answer is not None:
+                if isinstance(answer, Fetch):
+                    break
+                connection.send(answer)
+            connection.heard(language, head.version, binary=False)
             start = stop
             if connection.queued_bytes > self._output_high_bytes or connection.closed:
                 break
         return start
-
-    def _take(self, header: memoryview, connection: Connection) -> bool:
-        """False when the frame is not for us, and then nothing happened."""
-        try:
-            head = _decode(header)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        language = LANGUAGE_CODES.get(head.language)
-        if head.flag or head.code not in _PULLS or language is None:
-            return False
-        request = Command(
-            head.code, None, None, head.opaque, 0, None, language, head.version, False
-        )
-        try:
-            answer = self._pull(request, head.extFields, connection)
-        except REFUSALS:
-            return False
-        connection.heard(language, head.version, binary=False)
-        self.pulls += 1
-        if answer is not None:
-            connection.send(answer)
-        return True
 
 
 def in_turns(first: ChunkHandler, then: ChunkHandler) -> ChunkHandler:

@@ -68,7 +68,10 @@ class Recent:
 
 
 class SlaveReads:
-    """The rule of redirection. Counts what it did: sent_away, lost."""
+    """The rule of redirection. Counts what it did: sent_away, lost.
+
+    near_bytes  a reader that is at most so far behind the log's end stays where it is
+    """
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class SlaveReads:
         self._standing = standing
         self._clock = clock
         self._hot_bytes = hot_bytes(store.config)
-        self._near_bytes = min(near_bytes, self._hot_bytes)
+        self.near_bytes = min(near_bytes, self._hot_bytes)
         self._page_cache = page_cache or PageCache()
         self._pieces: dict[int, tuple[int, float | None]] = {}
         self._sent = Recent(STAY_MS)
@@ -137,12 +140,12 @@ class SlaveReads:
         if offset < 0:
             return False  # nothing was looked at
         behind = self._store.end - offset
-        if behind <= self._near_bytes:
+        if behind <= self.near_bytes:
             return False
         if self._is_slave:
             # Not whether *our* pages are warm: its own reads warm them, and it would be sent to and
             # fro. It stays until the master must have warm pages for it.
-            return behind > (self._near_bytes if self._tells else self._hot_bytes)
+            return behind > (self.near_bytes if self._tells else self._hot_bytes)
         if self._cold(offset, behind) and self._standing.readable_elsewhere(offset):
             return self._send_away(reader)
         return False

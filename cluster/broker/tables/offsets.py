@@ -157,6 +157,11 @@ class OffsetTable:
         """As pending_reset, and done with: the pull that asks is being told."""
         return self._resets.pop((group, topic, queue_id), None) if self._resets else None
 
+    @property
+    def resetting(self) -> bool:
+        """Whether any reset is pending."""
+        return bool(self._resets)
+
     # -- a slave's table follows its master's ------------------------------------------
 
     def adopt(self, offsets: Mapping[tuple[str, str], Queues], version: DataVersion) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from messagekit import UNIQUE, FakeConnection, Kit, open_kit
@@ -12,7 +15,9 @@ from tandemmq.cluster.broker.handlers.pull import CODES
 from tandemmq.cluster.broker.reading.members import GroupClient, Heartbeat
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
 from tandemmq.cluster.remoting.command import Command
-from tandemmq.storage import GetStatus, decode
+from tandemmq.storage import Fetch, GetStatus, decode
+from tandemmq.storage.residency import Residency
+from tandemmq.storage.segment import Segment
 
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
 
@@ -542,3 +547,85 @@ def test_messages_that_come_again_are_filtered_only_where_that_is_asked_for(
             kit.dispatch()
             assert bodies(pull(kit, **retries)) == expected
             assert bodies(pull(kit, topic="%RETRY%G")) == [b"5", b"50"]
+
+
+# -- what is not in memory ------------------------------------------------------------------
+
+
+async def test_old_messages_are_read_by_a_thread_once_for_all_who_want_them(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel:
+        part = 0.0
+
+        def resident(self, path: Path, start: int, size: int) -> float:
+            return self.part
+
+    fill(kit, *"abcdef")
+    reader = kit.store.reader
+    monkeypatch.setattr(reader, "_hot_bytes", 100)
+    kernel: Any = Kernel()
+    reader.residency = Residency(kit.clock, kernel)
+    threads = []
+
+    def run(fetch: Fetch) -> None:
+        threads.append(threading.current_thread())
+        kernel.part = 1.0
+
+    monkeypatch.setattr(Fetch, "run", run)
+    monkeypatch.setattr(Segment, "pread", lambda *_: pytest.fail("the loop waited for the disk"))
+    ext = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "3",
+        "sysFlag": str(SUBSCRIPTION), "subscription": "*", "expressionType": "TAG",
+    }  # fmt: skip
+    first, second, gone = (FakeConnection() for _ in range(3))
+    waiting = [
+        kit.table[11](Command(11, dict(ext), opaque=number), connection)
+        for number, connection in enumerate((first, second, gone))
+    ]
+    assert not first.written
+    assert kit.offsets.pulled("G", "T", 0) == -1, "nothing has happened yet"
+    gone.close()
+    assert await asyncio.gather(*waiting) == [None, None, None]  # type: ignore[arg-type]
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+    for connection in (first, second):
+        (answer,) = connection.take()
+        assert bodies(answer) == [b"0", b"1", b"2"]
+    assert not gone.written
+    assert kit.pulls._fetches._running == {}
+
+
+async def test_a_disk_that_fails_to_give_old_messages_is_an_error_of_that_pull(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(kit, *"abc")
+    monkeypatch.setattr(kit.store.reader, "_hot_bytes", 10)
+
+    class Cold:
+        def resident(self, path: Path, start: int, size: int) -> float:
+            return 0.0
+
+    def fails(fetch: Fetch) -> None:
+        raise OSError(5, "Input/output error")
+
+    cold: Any = Cold()
+    kit.store.reader.residency = Residency(kit.clock, cold)
+    monkeypatch.setattr(Fetch, "run", fails)
+    ext = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "3",
+        "sysFlag": str(SUBSCRIPTION), "subscription": "*",
+    }  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output"):
+            await kit.table[11](Command(11, dict(ext)), kit.connection)  # type: ignore[misc]
+    assert kit.pulls._fetches._running == {}
+
+    def is_gone(fetch: Fetch) -> None:
+        raise FileNotFoundError(fetch.path)
+
+    monkeypatch.setattr(Fetch, "run", is_gone)
+    assert await kit.table[11](Command(11, dict(ext)), kit.connection) is None  # type: ignore[misc]
+    assert len(bodies(kit.connection.take()[0])) == 3, (
+        "it is for the second look to say what is there"
+    )
