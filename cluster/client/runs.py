@@ -11,6 +11,8 @@ from tandemmq.cluster.client.hot import read_records
 from tandemmq.cluster.client.message import ReceivedMessage
 
 _SIZE: Final = struct.Struct(">i")
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+_QUEUE_OFFSET_AT: Final = 20  # storage/record.py
 
 
 class RecordRun(Sequence[ReceivedMessage]):
@@ -40,7 +42,7 @@ class RecordRun(Sequence[ReceivedMessage]):
         try:
             while at < end:
                 (size,) = _SIZE.unpack_from(data, at)
-                if size <= 0:
+                if size < _QUEUE_OFFSET_AT + _QUEUE_OFFSET.size:
                     break
                 at += size
                 starts.append(at)
@@ -59,6 +61,12 @@ class RecordRun(Sequence[ReceivedMessage]):
     def decoded(self) -> list[ReceivedMessage]:
         """All of them. Raises BrokerAnswerBroken."""
         return read_records(self.records, self.broker_name, self.max_offset)
+
+    def queue_offset_at(self, place: int) -> int:
+        """The entry number of one record, which may be damaged."""
+        starts = self.starts
+        at = starts[place - 1 if place < 0 else place]
+        return int(_QUEUE_OFFSET.unpack_from(self.data, at + _QUEUE_OFFSET_AT)[0])
 
     def __len__(self) -> int:
         return len(self.starts) - 1

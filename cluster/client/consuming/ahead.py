@@ -49,6 +49,13 @@ class PullsAhead:
                 self._under_way[each] = self._ask(channel, each)
         return found
 
+    def answered(self, offset: int, end: int) -> PullFuture | None:
+        """The pull of an offset where it was asked for before its turn, and its answer is here."""
+        found = self._under_way.get(offset)
+        if found is None or not found.done() or found.cancelled() or found.exception() is not None:
+            return None
+        return self.take(found.channel, offset, end)
+
     def learn(self, count: int) -> None:
         """An answer had so many messages."""
         if count and count == self._step:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from tandemmq.cluster.client.consuming.ahead import PullsAhead
@@ -32,6 +34,7 @@ from tandemmq.cluster.client.errors import (
 from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
 from tandemmq.cluster.client.reaching.instance import ClientInstance
 from tandemmq.cluster.client.reaching.routes import MASTER_ID
+from tandemmq.cluster.client.runs import RecordRun
 from tandemmq.cluster.remoting import Channel, ResponseCode
 
 log = logging.getLogger(__name__)
@@ -97,6 +100,8 @@ class QueueRangeReader:
         self._everything = subscription.expression == "*"
         self._patience_s = patience_ms / 1000
         self._suggested_id = MASTER_ID
+        self._wished_id = MASTER_ID  # who was suggested when the pulls under way were sent,
+        self._asked_id: int | None = None  # and who was there to take them
         self._decoded = decoded
         self._head: PullHead | None = None
         self._ahead = PullsAhead(self._begin, self._forget)
@@ -142,14 +147,43 @@ class QueueRangeReader:
 
     async def _step(self, last: bool) -> Sequence[ReceivedMessage] | None:
         """One pull. None: ask again later; empty: the position moved, but nothing was wanted."""
+        asked = self._answered_ahead() or await self._asked()
+        if asked is None:
+            return None
+        answer, broker_id = asked
+        self._suggested_id = answer.suggested_broker_id
+        if answer.next_offset > self.at or answer.messages:
+            return self._forward(answer, broker_id)
+        if broker_id != MASTER_ID:  # a slave that lags
+            self._suggested_id = MASTER_ID
+            return None
+        if last:
+            why = f"the queue ends at {answer.max_offset}"
+            raise MessagesGone(self._queue, self.at, self.end, why)
+        return None
+
+    def _answered_ahead(self) -> tuple[PullAnswer, int] | None:
+        """An answer that was asked for before its turn, and who gave it: nobody is looked up, nothing waited for."""
+        if self._asked_id is None or self._suggested_id != self._wished_id:
+            return None
+        future = self._ahead.answered(self.at, self.end)
+        if future is None:
+            return None
+        answer = future.result()
+        self._ahead.learn(len(answer.messages))
+        return answer, self._asked_id
+
+    async def _asked(self) -> tuple[PullAnswer, int] | None:
+        """The answer to a pull, and who gave it; None: ask the master."""
         queue = self._queue
         await self._instance.read_route(queue.topic)
         address, broker_id = await self._instance.reader_address(
             queue.broker_name, queue.topic, self._suggested_id
         )
+        self._wished_id, self._asked_id = self._suggested_id, broker_id
         try:
             async with asyncio.timeout(min(ANSWER_S, self._patience_s)):
-                answer = await self._pull(address)
+                return await self._pull(address), broker_id
         except TimeoutError:
             self._suggested_id = MASTER_ID
             self._instance.no_answer(address)
@@ -164,16 +198,6 @@ class QueueRangeReader:
                 raise
             self._suggested_id = MASTER_ID  # its master may know the topic
             return None
-        self._suggested_id = answer.suggested_broker_id
-        if answer.next_offset > self.at or answer.messages:
-            return self._forward(answer, broker_id)
-        if broker_id != MASTER_ID:  # a slave that lags
-            self._suggested_id = MASTER_ID
-            return None
-        if last:
-            why = f"the queue ends at {answer.max_offset}"
-            raise MessagesGone(queue, self.at, self.end, why)
-        return None
 
     def _forward(self, answer: PullAnswer, broker_id: int) -> Sequence[ReceivedMessage] | None:
         messages, at = answer.messages, self.at
@@ -184,7 +208,7 @@ class QueueRangeReader:
             self._suggested_id = MASTER_ID
             return None
         if self._everything:
-            following = messages[0].queue_offset if messages else answer.next_offset
+            following = _offset_at(messages, 0) if messages else answer.next_offset
         else:
             following = max(
                 at, answer.min_offset
@@ -200,8 +224,8 @@ class QueueRangeReader:
             self.at = min(self.end, at + len(messages))
         else:
             self.at = min(self.end, answer.next_offset)
-        if messages and messages[-1].queue_offset >= self.end:
-            messages = [each for each in messages if each.queue_offset < self.end]
+        if messages and _offset_at(messages, -1) >= self.end:
+            messages = _before(messages, self.end)
         return messages
 
     def _request(self, offset: int) -> PullRequest:
@@ -245,9 +269,21 @@ class QueueRangeReader:
             log.debug("route not refreshed topic=%s why=%s", self._queue.topic, problem)
 
 
+def _offset_at(messages: Sequence[ReceivedMessage], place: int) -> int:
+    """The queue offset of one of them; of a record without reading all of it."""
+    if isinstance(messages, RecordRun):
+        return messages.queue_offset_at(place)
+    return messages[place].queue_offset
+
+
+def _before(messages: Sequence[ReceivedMessage], end: int) -> Sequence[ReceivedMessage]:
+    """Those below a queue offset, which are the first ones."""
+    return messages[: bisect_left(range(len(messages)), end, key=partial(_offset_at, messages))]
+
+
 def _unbroken(messages: Sequence[ReceivedMessage], at: int) -> Sequence[ReceivedMessage]:
     """The messages whose queue offsets follow each other from `at` on."""
-    if messages[-1].queue_offset == at + len(messages) - 1:
+    if _offset_at(messages, -1) == at + len(messages) - 1:
         return messages
-    count = next(number for number, each in enumerate(messages) if each.queue_offset != at + number)
-    return messages[:count]
+    places = range(len(messages))
+    return messages[: next(place for place in places if _offset_at(messages, place) != at + place)]
