@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from wronghistories import (
+    LAST,
+    MADE,
+    MIDDLE,
+    STRANGER,
+    Change,
+    Lines,
+    again,
+    calm,
+    change,
+    cut,
+    drop,
+    each,
+    held,
+    history,
+    hole,
+    judge,
+    late_master,
+    long_after,
+    outage,
+    swap,
+)
 
 from tandemmq.chaos.checking.__main__ import main
-from tandemmq.chaos.checking.findings import CHECKS, INVALID, UNKNOWN, VALID, Judgement
+from tandemmq.chaos.checking.findings import CHECKS, INVALID, UNKNOWN, VALID
 from tandemmq.chaos.checking.judging import judge_history
 from tandemmq.chaos.checking.linear import linearizable
 from tandemmq.chaos.checking.lines import (
@@ -28,7 +49,6 @@ from tandemmq.chaos.checking.lines import (
     Event,
     Extent,
     Holding,
-    Line,
     Lookup,
     Route,
     Seen,
@@ -37,141 +57,6 @@ from tandemmq.chaos.checking.lines import (
     encode_line,
 )
 from tandemmq.chaos.checking.made import GROUP, MASTERS, MS, TIMED, TOPIC, MadeUp, lines, unique_id
-
-MADE = MadeUp(queues=2, messages=400)
-LAST = MADE.messages - 1
-MIDDLE = 50
-STRANGER = unique_id(9, 9)
-Lines = list[Line]
-Kind = TypeVar("Kind", bound=Line)
-Change = Callable[[Lines], None]
-
-
-def judge(found: Sequence[Line], directory: Path, asked: Sequence[str] | None = None) -> Judgement:
-    path = directory / "history.jsonl"
-    path.write_bytes(b"".join(encode_line(each) + b"\n" for each in found))
-    return judge_history(path, asked)
-
-
-def each(found: Lines, kind: type[Kind], **fields: object) -> list[tuple[int, Kind]]:
-    """(place, line) of a kind whose fields are these."""
-    return [
-        (at, line)
-        for at, line in enumerate(found)
-        if isinstance(line, kind) and all(getattr(line, k) == v for k, v in fields.items())
-    ]
-
-
-def change(history: Lines, kind: type[Kind], where: dict[str, object], /, **fields: Any) -> None:
-    """Replace fields of every line of a kind that is meant."""
-    meant = each(history, kind, **where)
-    assert meant, (kind, where)
-    for at, line in meant:
-        history[at] = msgspec.structs.replace(line, **fields)
-
-
-def drop(found: Lines, kind: type[Kind], **where: object) -> None:
-    meant = {at for at, _ in each(found, kind, **where)}
-    assert meant, (kind, where)
-    found[:] = [line for at, line in enumerate(found) if at not in meant]
-
-
-def held(
-    found: Lines, number: int, queue: int = 0, replica: str | None = None, **fields: Any
-) -> None:
-    """Another message, log offset or body at a queue offset of the final read."""
-    for at, line in each(found, Holding, topic=TOPIC, queue_id=queue):
-        if replica in (None, line.replica) and line.first <= number < line.first + len(
-            line.unique_ids
-        ):
-            at_item, values = number - line.first, {}
-            for name, value in fields.items():
-                items = getattr(line, name)
-                values[name] = (*items[:at_item], value, *items[at_item + 1 :])
-            found[at] = msgspec.structs.replace(line, **values)
-
-
-def cut(found: Lines, end: int, queue: int = 0, replica: str | None = None) -> None:
-    """The final read ends earlier."""
-    for at, line in each(found, Holding, topic=TOPIC, queue_id=queue):
-        if replica in (None, line.replica):
-            keep = max(0, end - line.first)
-            found[at] = Holding(
-                TOPIC, queue, line.replica, line.first, line.unique_ids[:keep], line.offsets[:keep], line.hashes[:keep]
-            )  # fmt: skip
-    for at, extent in each(found, Extent, topic=TOPIC, queue_id=queue):
-        if replica in (None, extent.replica):
-            found[at] = msgspec.structs.replace(extent, end=end)
-
-
-def hole(found: Lines, number: int, queue: int = 0, replica: str | None = None) -> None:
-    """One message is missing from the final read, its bounds stay."""
-    for at, line in each(found, Holding, topic=TOPIC, queue_id=queue):
-        if replica in (None, line.replica) and line.first <= number < line.first + len(
-            line.unique_ids
-        ):
-            i = number - line.first
-            front = Holding(
-                TOPIC,
-                queue,
-                line.replica,
-                line.first,
-                line.unique_ids[:i],
-                line.offsets[:i],
-                line.hashes[:i],
-            )
-            found[at] = front
-            found.append(
-                Holding(
-                    TOPIC, queue, line.replica, number + 1, line.unique_ids[i + 1 :], line.offsets[i + 1 :],
-                    line.hashes[i + 1 :],
-                )
-            )  # fmt: skip
-
-
-def swap(found: Lines, one: int, two: int) -> None:
-    """Two messages of queue 0 lie in each other's place everywhere, acknowledgements included."""
-    a, b = unique_id(0, one), unique_id(0, two)
-    for at, line in enumerate(found):
-        if isinstance(line, Holding | Seen) and line.topic == TOPIC and line.queue_id == 0:
-            ids = tuple({a: b, b: a}.get(each, each) for each in line.unique_ids)
-            found[at] = msgspec.structs.replace(
-                line, unique_ids=ids, hashes=tuple(each[16:] for each in ids)
-            )
-    places = {a: two, b: one}
-    for at, line in enumerate(found):
-        if isinstance(line, Send) and line.unique_id in places:
-            number = places[line.unique_id]
-            found[at] = msgspec.structs.replace(line, queue_offset=number, offset=number * 2 * 256)
-        elif isinstance(line, Delivered) and line.unique_id in places:
-            number = places[line.unique_id]
-            other = b if line.unique_id == a else a
-            found[at] = msgspec.structs.replace(line, unique_id=other, body_hash=other[16:])
-
-
-def again(found: Lines, after_ns: int, **fields: Any) -> None:
-    """The last message is given to the group once more."""
-    at, given = each(found, Delivered, unique_id=unique_id(0, LAST), group=GROUP)[0]
-    found.insert(at + 1, msgspec.structs.replace(given, at_ns=given.at_ns + after_ns, **fields))
-
-
-def long_after(found: Lines) -> None:
-    """As again(), and once more when faults and rebalances are long over."""
-    again(found, 20_000 * MS)
-    again(found, 40_000 * MS)
-
-
-def late_master(found: Lines) -> None:
-    """The old master acknowledges a send that began after the new one had acknowledged."""
-    change(found, Send, {"unique_id": unique_id(0, 350)}, epoch=1, broker=MASTERS[0])
-
-
-def outage(found: Lines, first: int, last: int, outcome: str) -> None:
-    """Nothing was stored between two numbers of queue 1 ... and nothing lies there: sends are dropped, one failed."""
-    for number in range(first, last):
-        uid = unique_id(1, number)
-        change(found, Send, {"unique_id": uid}, outcome=outcome, code=-2)
-
 
 W, R = "write", "read"
 
@@ -279,17 +164,6 @@ WRONG: dict[str, tuple[str, Change]] = {
     "the audit misses a difference": (
         "C-20", lambda h: change(h, Block, {"replica": "replica 1", "start": 0}, digest="x")),
 }  # fmt: skip
-
-
-def calm(found: Lines) -> None:
-    """Without its fault."""
-    found[:] = [
-        line for line in found if not (isinstance(line, Event) and line.fields["what"] == "fault")
-    ]
-
-
-def history() -> Lines:
-    return list(lines(MADE))
 
 
 def test_there_are_at_least_forty_kinds_and_every_check_has_one() -> None:
