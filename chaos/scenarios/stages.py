@@ -41,14 +41,17 @@ LINKS: Final = ("clients", "stream", "controller", "names")
 
 
 class LinkedGroup(ReplicaGroup):
-    """Toxiproxy in front of every link of every replica.
+    """A Toxiproxy in front of every link of every replica.
+
+    Each replica has a server of its own: the kernel's counts of what a server sends to the controller would be those of
+    all replicas' links together.
 
     links[n]  of replica n by what they carry: "clients" (clients, and slaves that copy tables) and "stream" lead to
               it, "controller" and "names" from it to the controller and the name server
     """
 
-    def __init__(self, directory: Path, plan: GroupPlan, toxiproxy: Toxiproxy) -> None:
-        self.toxiproxy = toxiproxy
+    def __init__(self, directory: Path, plan: GroupPlan, toxiproxies: Sequence[Toxiproxy]) -> None:
+        self.toxiproxies = toxiproxies
         self.links: dict[int, dict[str, Link]] = {}
         super().__init__(directory, plan)
 
@@ -60,7 +63,7 @@ class LinkedGroup(ReplicaGroup):
         }
         made = {
             name: Link(
-                self.toxiproxy,
+                self.toxiproxies[number],
                 f"{name} of replica {number}",
                 f"{PROXIED}:{port}",
                 f"{LOOPBACK}:{port}",
@@ -72,7 +75,9 @@ class LinkedGroup(ReplicaGroup):
             ("names", self.name_server_address),
         ):
             listen = f"{LOOPBACK}:{PORTS.take((0,))}"
-            made[name] = Link(self.toxiproxy, f"{name} of replica {number}", listen, target)
+            made[name] = Link(
+                self.toxiproxies[number], f"{name} of replica {number}", listen, target
+            )
         self.links[number] = made
         return settings | {
             "brokerIP1": PROXIED,
@@ -182,8 +187,11 @@ async def staged(
         group: ReplicaGroup
         match stage:
             case "links":
-                toxiproxy = await stack.enter_async_context(Toxiproxy(directory))
-                group = LinkedGroup(directory, plan, toxiproxy)
+                proxies = [
+                    await stack.enter_async_context(Toxiproxy(directory / f"toxiproxy-{number}"))
+                    for number in range(plan.replicas)
+                ]
+                group = LinkedGroup(directory, plan, proxies)
             case "shims":
                 group = ShimmedGroup(directory, plan)
             case "spaces":

@@ -249,6 +249,28 @@ def test_an_outage_is_measured_from_the_acknowledgements(tmp_path: Path) -> None
     assert found.faults[0].silent_ms == pytest.approx(710, abs=15)
 
 
+def test_silence_that_a_later_fault_made_is_not_the_earlier_ones(tmp_path: Path) -> None:
+    second = 1000 * MS
+    acknowledged = [at for at in range(0, 20 * second, 10 * MS) if not 5 * second < at < 8 * second]
+    lines_of = [
+        encode_line(Send("x", TOPIC, 0, 0, at, 0, at, at + MS, "ok", 0, "b")) for at in acknowledged
+    ]
+    for number, (began, over) in enumerate(((3 * second, 4 * second), (5 * second, 7 * second)), 1):
+        for phase, at_ns in (("start", began), ("effect", began), ("heal", over), ("healed", over)):
+            event = {
+                "what": "fault",
+                "number": number,
+                "kind": "kill",
+                "phase": phase,
+                "at_ns": at_ns,
+            }
+            lines_of.append(encode_line(Event(event)))
+    (tmp_path / HISTORY).write_bytes(b"".join(each + b"\n" for each in lines_of))
+    first, later = timeline(tmp_path / HISTORY).faults
+    assert first.silent_ms == pytest.approx(10)
+    assert later.silent_ms == pytest.approx(3000, abs=20)
+
+
 def test_a_report_without_any_history_is_written_too(tmp_path: Path) -> None:
     run = Played(SCENARIOS["kill"].schedule(3), "local", tmp_path, judge_history(tmp_path / "none"))
     assert write_report(run)["verdict"] == "unknown"

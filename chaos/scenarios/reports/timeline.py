@@ -112,7 +112,8 @@ def timeline(history: Path) -> Timeline:
     found.replicas = sorted({address for each in samples for address in each.in_sync | each.alive})
     found.epochs = _epochs(samples)
     found.faults = [
-        _figures(each, ends, samples, len(found.replicas)) for each in windows.faults.values()
+        _figures(each, ends, samples, len(found.replicas), _next_ns(each, windows))
+        for each in windows.faults.values()
     ]
     return found
 
@@ -148,14 +149,29 @@ def _epochs(samples: Iterable[Sample]) -> list[tuple[int, int]]:
     return found
 
 
+def _over_ns(window: Window) -> int:
+    return window.healed_ns or window.healing_ns or window.began_ns
+
+
+def _next_ns(window: Window, windows: Windows) -> int:
+    """When the next fault began after this one was over: what comes then is that one's."""
+    later = (each.began_ns for each in windows.faults.values())
+    return min((at_ns for at_ns in later if at_ns > _over_ns(window)), default=1 << 62)
+
+
 def _figures(
-    window: Window, ends: Sequence[int], samples: Iterable[Sample], replicas: int
+    window: Window,
+    ends: Sequence[int],
+    samples: Iterable[Sample],
+    replicas: int,
+    next_ns: int,
 ) -> FaultFigures:
     """ends: when sends were acknowledged, ascending."""
-    over_ns = window.healed_ns or window.healing_ns or window.began_ns
-    first, last = bisect_left(ends, window.began_ns), bisect_left(ends, over_ns + AFTER_NS)
+    over_ns = _over_ns(window)
+    until_ns = min(over_ns + AFTER_NS, next_ns)
+    first, last = bisect_left(ends, window.began_ns), bisect_left(ends, until_ns)
     around = ends[max(0, first - 1) : last + 1]
-    silent_ns = max((b - a for a, b in itertools.pairwise(around)), default=0)
+    silent_ns = max((min(b, next_ns) - a for a, b in itertools.pairwise(around)), default=0)
     whole_ns = next(
         (
             each.at_ns
