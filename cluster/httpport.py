@@ -36,6 +36,8 @@ from tandemmq.cluster.remoting.tls import ClientAuth, load_own, server_context
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 256  # more of them hear 503, but for what is open to all
+OPEN_MAX: Final = 1_024  # further ones are closed: descriptors are for the store and for clients
+HANDSHAKE_S: Final = 10.0
 BODY_BYTES_MAX: Final = 8 << 20  # a message of 4 MB as text of base64, and some more
 IDLE_S: Final = 30.0  # also for a request that never becomes whole
 REFUSALS_LOGGED_EVERY_S: Final = 60.0
@@ -265,6 +267,14 @@ def application(
     return app
 
 
+class _TurnedAway(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
 @asynccontextmanager
 async def serving_http(
     process: Process,
@@ -297,6 +307,10 @@ async def serving_http(
         server = runner.server if runner is not None else None
         return len(server.connections) if server is not None else 0
 
+    def accepted() -> asyncio.BaseProtocol:
+        server = runner.server if runner is not None else None
+        return _TurnedAway() if server is None or connections() >= OPEN_MAX else server()
+
     app = application(
         process, config, rooms, reads_unasked=reads_unasked, names=names, connections=connections
     )
@@ -306,8 +320,12 @@ async def serving_http(
     )  # fmt: skip
     await runner.setup()
     host = config.bind_host
+    listening: asyncio.Server | None = None
     try:
-        await web.TCPSite(runner, host, config.port, ssl_context=context, backlog=64).start()
+        listening = await asyncio.get_running_loop().create_server(
+            accepted, host, config.port, ssl=context, backlog=64,
+            ssl_handshake_timeout=HANDSHAKE_S if context is not None else None,
+        )  # fmt: skip
         scheme = "https" if context is not None else "http"
         log.info("HTTP served url=%s://%s:%d", scheme, host, config.port)
         if not is_loopback(host) and context is None:
@@ -315,4 +333,6 @@ async def serving_http(
         encryption.also(renew)
         yield
     finally:
+        if listening is not None:
+            listening.close()
         await runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import subprocess
@@ -12,8 +13,14 @@ from pathlib import Path
 import pytest
 from consolekit import TOKEN, console, seen, served, signed_in, silent_port
 
+from tandemmq.chaos.ports import PORTS
+from tandemmq.cluster import httpport
 from tandemmq.cluster.client import ClientConfig
 from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.httpsettings import HttpConfig
+from tandemmq.cluster.metrics import MetricPage, MetricTable
+from tandemmq.cluster.remoting.encryption import Encryption
+from tandemmq.cluster.tlssettings import TlsConfig
 from tandemmq.command.cli import main
 from tandemmq.console import paths, reports, room
 from tandemmq.console.paths import LateConsole
@@ -364,6 +371,27 @@ def test_a_name_server_starts_without_loading_the_console() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+async def test_connections_beyond_what_a_port_holds_are_closed_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(httpport, "OPEN_MAX", 2)
+    port = PORTS.take((0,))
+    process = httpport.Process("broker", list, dict, MetricPage([MetricTable({}, {})]))
+    config = HttpConfig(port=port, token=TOKEN)
+    async with httpport.serving_http(process, config, Encryption(TlsConfig())), asyncio.timeout(30):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        held[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await held[0][0].readline()).split()[1] == b"200"
+        late, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await late.read(1) == b""
+        writer.close()
+        held[1][1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await held[1][0].readline()).split()[1] == b"200"
+        for _, each in held:
+            each.close()
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "99999", "-1"])

@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from http_ports import TOKEN, HttpCluster, Port, http_cluster
+from http_ports import TOKEN, WAIT_S, HttpCluster, Port, http_cluster
 
 from tandemmq.chaos.processes import wait_until
 from tandemmq.plane.events import READERS_MAX
@@ -112,6 +112,12 @@ def test_state_comes_first_then_topics_and_whoever_was_away_misses_nothing(
     cluster: HttpCluster,
 ) -> None:
     port = cluster.names_http
+
+    def registered() -> bool:
+        answer = port.ask("/api/admin/clusterList")
+        return answer.status == 200 and len(answer.json["result"]) == 2
+
+    wait_until(registered, WAIT_S, "both replicas are registered")
     with listening(port) as listener:
         state = listener.wait("state")
         assert listener.head["Content-Type"].startswith("text/event-stream")
