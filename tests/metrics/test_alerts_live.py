@@ -202,7 +202,7 @@ def test_a_person_elects_who_lacks_messages(prometheus: Prometheus, cluster: Loc
     )  # fmt: skip
     prometheus.fires("TandemLossyElection", broker="broker-b")
     prometheus.resolved("TandemNoMaster")
-    cluster.ok("start", master)
+    cluster.launch(master)
     prometheus.fires("TandemMessagesSetAside", node_id="broker-b")
     prometheus.resolved("TandemLossyElection")
     prometheus.resolved("TandemMessagesSetAside")

@@ -12,7 +12,7 @@ from grafana.generate import VARIABLES
 from grafana.tables import DASHBOARDS
 from tandemmq.chaos.processes import wait_until
 
-SECONDS = 20
+SECONDS = 8
 ANSWERED_S = 90
 SCRAPE_S = 0.2
 
