@@ -19,12 +19,12 @@ from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.replicalogs import segments
 from tandemmq.storage import CorruptRecord, Head, scan
 
-Part = Literal["log", "queue", "index", "checkpoint", "queuestate", "epochs", "table", "mark"]
+Part = Literal["log", "queue", "index", "checkpoint", "epochs", "table", "mark"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 #: where each part lies below a store; of several files one is drawn
 PATTERNS: Final = {
     "queue": ("consumequeue/*/*/*",), "index": ("index/*",), "checkpoint": ("checkpoint",),
-    "queuestate": ("queuestate",), "epochs": ("epochFileCheckpoint",), "table": ("config/*.json",),
+    "epochs": ("epochFileCheckpoint",), "table": ("config/*.json",),
     "mark": ("abort", "bootid", "lock"),
 }  # fmt: skip
 #: how a broker says that it cut its log
