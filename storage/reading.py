@@ -132,6 +132,15 @@ class Reader:
         self._config = config
         self.residency = Residency(clock)
 
+    @property
+    def hot_bytes(self) -> int:
+        """How much of the log's end counts as being in memory."""
+        return self._hot_bytes
+
+    def resident_end(self, segment: Segment, offset: int) -> int:
+        """See Residency.end; nothing is in memory where nothing is to count as such."""
+        return self.residency.end(segment, offset) if self._hot_bytes else 0
+
     def get(
         self,
         topic: str,

@@ -11,6 +11,7 @@ from typing import Final
 #: of which compiled module or library a function is -> the stage; the first that is found in the object's path counts
 OBJECTS: Final = (
     ("/_sendpath.", "parse and answer"),
+    ("/_pullpath.", "parse and answer"),
     ("/_record.", "record, checksum, copy"),
     ("/_derive.", "queues and index"),
     ("/_reading.", "read"),

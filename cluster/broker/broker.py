@@ -27,7 +27,7 @@ from tandemmq.cluster.broker.jobs import (
 from tandemmq.cluster.broker.reading.locks import QueueLocks
 from tandemmq.cluster.broker.reading.longpoll import Arrival
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, ProducerMembers
-from tandemmq.cluster.broker.reading.pullpath import PullPath, in_turns
+from tandemmq.cluster.broker.reading.shortpulls import PullPath, in_turns
 from tandemmq.cluster.broker.registration import Registration
 from tandemmq.cluster.broker.sending.acks import Acks
 from tandemmq.cluster.broker.sending.admission import Admission
@@ -255,7 +255,7 @@ class Broker:
             store_host=self.store_host,
             rng=rng,
         )
-        self.pull_path = PullPath(self.pulls.pull, ConnectionLimits().output_high_bytes)
+        self.pull_path = PullPath(self.pulls, ConnectionLimits().output_high_bytes)
         self._chunk = self.guarding.in_front_of(self.send_path.process)
         self.listening = self.servers()
         self.standing.changes.watch(lambda role: self.pulls.held.release_all())

@@ -169,12 +169,12 @@ class Connection(FrameStream):
         """Requests of ours without an answer yet."""
         return len(self._waiting)
 
-    def heard(self, language: int, version: int, *, binary: bool) -> None:
-        """A chunk handler took a request: what dispatch() notes of one."""
+    def heard(self, language: int, version: int, *, binary: bool, count: int = 1) -> None:
+        """A chunk handler took requests: what dispatch() notes of them."""
         self.language = language
         self.version = version
         self.binary_last = binary
-        self._endpoint.stats.requests += 1
+        self._endpoint.stats.requests += count
 
     # ---- frames
 

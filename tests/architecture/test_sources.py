@@ -194,6 +194,9 @@ TWINS = {
     "tandemmq.cluster.broker.sending._sendpath": (
         "cluster.broker.sending.fastpath", "cluster.broker.sending.sendpath",
     ),
+    "tandemmq.cluster.broker.reading._pullpath": (
+        "cluster.broker.reading.shortpulls", "cluster.broker.reading.pullpath",
+    ),
     "tandemmq.cluster.client._fast": ("cluster.client.hot", "cluster.client.fast"),
     "tandemmq.replication.audit._kernel": (
         "replication.audit.kernels", "replication.audit.kernel", "replication.audit.ledger",

@@ -105,7 +105,7 @@ def test_every_compiled_module_is_there_and_used(light: Light) -> None:
     modules = [
         each
         for each in wheels.compiled_modules()
-        if each != "tandemmq.cluster.broker.sending._sendpath"
+        if not each.startswith("tandemmq.cluster.broker.")
     ]
     done = light.run("-c", COMPILED, *modules)
     *files, used, servers = done.stdout.splitlines()

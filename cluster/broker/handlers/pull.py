@@ -5,9 +5,9 @@ Source: RocketMQ's PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Hashable
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandemmq.cluster.broker.errors import (
     BrokerBusy,
@@ -81,6 +81,36 @@ CODES: Final = {
 }
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class Parts(NamedTuple):
+    """What the compiled short path of pulls looks things up in."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+
+
+class Terms(NamedTuple):
+    """What holds for every pull of a chunk, while none of them is answered by the long way.
+
+    lite            whether code 361 is served; slave_reads: whether readers may be sent to slaves
+    log_end, hot_from   log offsets: of the log's end, and from where on the estimate says "in memory"
+    resident_end    (segment, offset) -> up to where the kernel says it
+    """
+
+    lite: bool
+    slave_reads: bool
+    near_bytes: int
+    log_end: int
+    hot_from: int
+    bytes_max_hot: int
+    count_max_hot: int
+    bytes_max_cold: int
+    count_max_cold: int
+    filter_bytes_max: int
+    resident_end: Callable[..., int]
 
 
 class PullHandler:
@@ -171,6 +201,63 @@ class PullHandler:
             return True
         pull.judged = found.next_offset
         return False
+
+    # -- for the compiled short path: it does what _pull() does where nothing is special
+
+    def parts(self) -> Parts:
+        return Parts(self._store, self._topics, self._groups, self._offsets)
+
+    def terms(self) -> Terms | None:
+        """None when something is special, and any pull may be."""
+        config = self._config
+        if (
+            self._cuts.active
+            or self.held.full
+            or config.pull_consumers_rejected
+            or not config.permission & names.PERM_READ
+            or (config.server_side_reset and self._offsets.resetting)
+            or (not config.slave_read_enabled and self._slave_reads.refusal() is not None)
+        ):
+            return None
+        storage, reader, log_end = self._store.config, self._store.reader, self._store.end
+        return Terms(
+            config.lite_pull_enabled,
+            config.slave_read_enabled,
+            self._slave_reads.near_bytes,
+            log_end,
+            log_end - reader.hot_bytes,
+            storage.transfer_bytes_max_hot,
+            storage.transfer_count_max_hot,
+            storage.transfer_bytes_max_cold,
+            storage.transfer_count_max_cold,
+            storage.filter_bytes_max,
+            reader.resident_end,
+        )
+
+    def subscribed(
+        self, name: str, topic: str, sub_version: int, group: GroupConfig
+    ) -> Selector | None:
+        """What a registered group selects by tag; None where it takes more to say, or is refused: see _registered."""
+        members = self._members.group(name)
+        if members is None or (members.broadcasting and not group.consume_broadcast_enable):
+            return None
+        found = members.subscriptions.get(topic)
+        if found is None or not found.is_tag or found.sub_version < sub_version:
+            return None
+        return None if self._groups.read_forbidden(name, topic) else found.selector
+
+    def next_broker(self, group: GroupConfig, reader: Hashable, found: GetResult) -> int:
+        return self._slave_reads.next_broker(group, reader, found)
+
+    def took(self, took_us: int, pulls: int) -> None:
+        """So many pulls brought messages, each after so long."""
+        self._took.add(took_us, pulls)
+
+    def pulled(
+        self, group: str, topic: str, messages: int, size: int, queue_ids: list[int]
+    ) -> None:
+        """What pulls of these queues brought together."""
+        self._stats.pulled_all(group, topic, messages, size, queue_ids)
 
     def pull(
         self, request: Command, header: PullHeader, connection: Connection

@@ -20,19 +20,17 @@ def ext_of(*numbers: int) -> dict[str, str]:
     return {name: str(number) for name, number in zip(_NUMBERS, numbers, strict=True)}
 
 
-def _template() -> bytes:
-    """A JSON header with a %d for each of the numbers, then one for the opaque."""
+def json_pieces() -> list[bytes]:
+    """What stands around the numbers of a JSON header, and around the opaque, which comes behind them."""
     request = Command(0, opaque=_OPAQUE)
     marks = {name: "NUMBER" for name in _NUMBERS}
     header = request.reply(0, GetStatus.FOUND.name, marks).encode_head(0)[8:]
-    found = header.replace(b"%", b"%%").replace(b"NUMBER", b"%d")
-    assert found.count(b"%d") == len(_NUMBERS)
-    head, opaque, rest = found.partition(b"%d" % _OPAQUE)
-    assert opaque, found
-    return head + b"%d" + rest
+    pieces = header.replace(b"%d" % _OPAQUE, b"NUMBER").split(b"NUMBER")
+    assert len(pieces) == len(_NUMBERS) + 2, header
+    return pieces
 
 
-_JSON: Final = _template()
+_JSON: Final = b"%d".join(piece.replace(b"%", b"%%") for piece in json_pieces())
 
 
 def found_head(

@@ -6,7 +6,7 @@ Sums and rates over windows, per topic and group.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -130,23 +130,37 @@ class BrokerStats:
         self, group: str, topic: str, messages: int, size: int, queue_id: int = 0, took_ms: int = 0
     ) -> None:
         """One pull was answered with so many messages of so many bytes; took_ms: to find them."""
-        self.get_found += 1
+        self.pulled_all(group, topic, messages, size, (queue_id,), took_ms)
+
+    def pulled_all(
+        self,
+        group: str,
+        topic: str,
+        messages: int,
+        size: int,
+        queue_ids: Sequence[int],
+        took_ms: int = 0,
+    ) -> None:
+        """As pulled(), for several pulls, each of its queue."""
+        pulls = len(queue_ids)
+        self.get_found += pulls
         self.transferred += messages
         items = self._pulled.get((group, topic))
         if items is None:
             items = self._pulled[group, topic] = self._pull_items(group, topic)
         for item in items.nums:
             item.value += messages
-            item.calls += 1
+            item.calls += pulls
         items.size.value += size
-        items.size.calls += 1
-        wait = items.waits.get(queue_id)
-        if wait is None:
-            wait = items.waits[queue_id] = self._item(
-                GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}"
-            )
-        wait.value += took_ms
-        wait.calls += 1
+        items.size.calls += pulls
+        for queue_id in queue_ids:
+            wait = items.waits.get(queue_id)
+            if wait is None:
+                wait = items.waits[queue_id] = self._item(
+                    GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}"
+                )
+            wait.value += took_ms
+            wait.calls += 1
 
     def _pull_items(self, group: str, topic: str) -> _PullItems:
         key = f"{topic}@{group}"

@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from brokerkit import Asker
 from messagekit import UNIQUE, FakeConnection, Kit, java_frame, open_kit
 
-from tandemmq.cluster.broker.reading.pullpath import PullPath, in_turns
+from tandemmq.cluster.broker.reading import pullpath
+from tandemmq.cluster.broker.reading.members import GroupClient, Heartbeat
+from tandemmq.cluster.broker.reading.pullpath import in_turns
+from tandemmq.cluster.broker.reading.shortpulls import COMPILED
+from tandemmq.cluster.broker.reading.shortpulls import PullPath as Picked
+from tandemmq.cluster.broker.reading.subscriptions import Subscription
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.storage import GetStatus
+from tandemmq.storage.residency import Residency
 
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
 HIGH_BYTES = 1 << 20
+
+Process = Callable[["Peer", bytes], int]
 
 
 class Peer(FakeConnection):
@@ -30,8 +39,8 @@ class Peer(FakeConnection):
     def queued_bytes(self) -> int:
         return len(self.written)
 
-    def heard(self, language: int, version: int, *, binary: bool) -> None:
-        self.noted.append((language, version, binary))
+    def heard(self, language: int, version: int, *, binary: bool, count: int = 1) -> None:
+        self.noted += [(language, version, binary)] * count
 
 
 @pytest.fixture
@@ -54,17 +63,26 @@ def fields(**changes: Any) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def path(kit: Kit) -> PullPath:
-    return PullPath(kit.pulls.pull, HIGH_BYTES)
+KINDS: list[Any] = [pullpath.PullPath, *([Picked] if COMPILED else [])]
 
 
-def process(kit: Kit, peer: Peer, chunk: bytes) -> int:
-    at: int = path(kit).process(memoryview(chunk), 0, len(chunk), peer)  # type: ignore[arg-type]
-    return at
+@pytest.fixture(params=KINDS, ids=["readable", "compiled"][: len(KINDS)])
+def process(kit: Kit, request: pytest.FixtureRequest) -> Process:
+    """Show a short path of either kind a chunk, somewhere in a buffer: where it stopped."""
+    path = request.param(kit.pulls, HIGH_BYTES)
+
+    def process(peer: Peer, chunk: bytes) -> int:
+        view = memoryview(b"before" + chunk + b"behind")
+        stopped: int = path.process(view, 6, 6 + len(chunk), peer)
+        return stopped - 6
+
+    return process
 
 
 @pytest.mark.parametrize("code", [11, 361])
-def test_what_is_found_is_answered_byte_for_byte_as_by_the_long_way(kit: Kit, code: int) -> None:
+def test_what_is_found_is_answered_byte_for_byte_as_by_the_long_way(
+    kit: Kit, process: Process, code: int
+) -> None:
     rng = random.Random(5)
     found = 0
     for number in range(300):
@@ -84,7 +102,7 @@ def test_what_is_found_is_answered_byte_for_byte_as_by_the_long_way(kit: Kit, co
             peer = Peer()
             kit.offsets.forget_group("G")
             if short:
-                assert process(kit, peer, frame) == len(frame), ext
+                assert process(peer, frame) == len(frame), ext
                 assert peer.noted == [(0, 479, False)]
             else:
                 answer = kit.table[code](Command.decode(frame), peer)
@@ -99,11 +117,11 @@ def test_what_is_found_is_answered_byte_for_byte_as_by_the_long_way(kit: Kit, co
     assert found > 50
 
 
-def test_both_ways_count_alike(kit: Kit) -> None:
+def test_both_ways_count_alike(kit: Kit, process: Process) -> None:
     frame = java_frame(11, fields(), b"")
     kit.table[11](Command.decode(frame), Peer())
     once = (kit.stats.get_found, kit.stats.transferred, kit.pulls._took.count)
-    assert process(kit, Peer(), frame) == len(frame)
+    assert process(Peer(), frame) == len(frame)
     assert (kit.stats.get_found, kit.stats.transferred, kit.pulls._took.count) == tuple(
         2 * each for each in once
     )
@@ -112,10 +130,10 @@ def test_both_ways_count_alike(kit: Kit) -> None:
         assert value % 2 == 0, name
 
 
-def test_a_pull_that_may_wait_waits_and_is_woken(kit: Kit) -> None:
+def test_a_pull_that_may_wait_waits_and_is_woken(kit: Kit, process: Process) -> None:
     peer = Peer()
     frame = java_frame(11, fields(queueOffset=30), b"", opaque=9)
-    assert process(kit, peer, frame) == len(frame)
+    assert process(peer, frame) == len(frame)
     assert not peer.written
     assert kit.pulls.held.count == 1
     kit.send(b"new", e="0")
@@ -150,36 +168,150 @@ ODD: list[tuple[str, Callable[[], bytes]]] = [
 
 @pytest.mark.parametrize(("what", "frame"), ODD, ids=[what for what, _ in ODD])
 def test_what_is_not_ordinary_is_left_and_nothing_has_happened(
-    kit: Kit, what: str, frame: Callable[[], bytes]
+    kit: Kit, process: Process, what: str, frame: Callable[[], bytes]
 ) -> None:
     peer = Peer()
     ordinary = java_frame(11, fields(queueOffset=50), b"")
-    assert process(kit, peer, ordinary + frame() + ordinary) == len(ordinary), what
+    assert process(peer, ordinary + frame() + ordinary) == len(ordinary), what
     assert len(peer.noted) == 1
     assert kit.offsets.pulled("G", "T", 0) == 30
     assert kit.stats.get_missed == 1
     assert kit.stats.get_found == 0
 
 
-def test_nothing_is_taken_while_there_is_no_room_to_wait(kit: Kit) -> None:
+def test_nothing_is_taken_while_there_is_no_room_to_wait(kit: Kit, process: Process) -> None:
     kit.pulls.held.count_max = 0
     peer = Peer()
     frame = java_frame(11, fields(queueOffset=30, sysFlag=SUBSCRIPTION | SUSPEND | COMMIT), b"")
-    assert process(kit, peer, frame) == 0
+    assert process(peer, frame) == 0
     assert kit.offsets.pulled("G", "T", 0) == -1
     answer = kit.table[11](Command.decode(frame), peer)
     assert isinstance(answer, Command)
     assert answer.code == 2
 
 
-def test_a_chunk_that_asks_for_too_much_waits_for_its_answers_to_leave(kit: Kit) -> None:
+def test_a_chunk_that_asks_for_too_much_waits_for_its_answers_to_leave(
+    kit: Kit, process: Process
+) -> None:
     frame = java_frame(11, fields(), b"")
     peer = Peer()
     chunk = frame * 500
-    stopped = process(kit, peer, chunk)
+    stopped = process(peer, chunk)
     assert HIGH_BYTES < len(peer.written) < HIGH_BYTES + 20_000
     assert 0 < stopped < len(chunk)
     assert stopped % len(frame) == 0
+    assert len(peer.answers()) == len(peer.noted) == stopped // len(frame)
+
+
+@pytest.mark.parametrize(
+    "special", ["nothing", "a reset", "a cut", "a closed broker", "cold", "resident", "far"]
+)
+def test_a_chunk_is_answered_alike_whatever_is_special(
+    kit: Kit, process: Process, monkeypatch: pytest.MonkeyPatch, special: str
+) -> None:
+    """Several groups, tags that members registered, and what happens between the pulls of a chunk."""
+    for group, tags in (("G", "a"), ("H", "a || c")):
+        heard = GroupClient(Peer(), "client", 0, 479, 0, 0)
+        of = [Subscription.of("T", tags, "TAG", 5)]
+        kit.members.register(group, Heartbeat(heard, "CONSUME_PASSIVELY", "CLUSTERING", "", of))
+    kernel: Any = Kernel(1.0 if special == "resident" else 0.0)
+    if special in ("cold", "resident"):
+        monkeypatch.setattr(kit.store.reader, "_hot_bytes", 2_000)
+        kit.store.reader.residency = Residency(kit.clock, kernel)
+    if special in ("resident", "far"):
+        monkeypatch.setattr(kit.pulls._slave_reads, "near_bytes", 1_000)
+        monkeypatch.setattr(kit.pulls._slave_reads, "next_broker", lambda group, reader, found: 1)
+    rng = random.Random(6)
+    asked = [
+        fields(
+            consumerGroup=rng.choice("GHI"), queueId=rng.randrange(2), queueOffset=rng.choice([0, 1, 5, 28, 30]),
+            subscription=rng.choice([None, "*", "b"]), sysFlag=rng.choice([0, SUBSCRIPTION, SUBSCRIPTION | COMMIT]),
+            subVersion=rng.choice([0, 5, 6]), commitOffset=rng.randrange(9), maxMsgNums=rng.choice([1, 3, 32]),
+        )
+        for _ in range(80)
+    ]  # fmt: skip
+    if special == "a closed broker":
+        msgspec.structs.force_setattr(kit.config, "permission", 2)
+    frames = [java_frame(11, ext, b"", opaque=number) for number, ext in enumerate(asked)]
+    ways = []
+    for short in (False, True):
+        for group in "GHI":
+            kit.offsets.forget_group(group)
+            if special == "a reset":
+                msgspec.structs.force_setattr(kit.config, "server_side_reset", True)
+                kit.offsets.assign_reset(group, "T", 0, 7)
+        if special == "a cut":
+            kit.pulls._cuts.begin({("T", 0): 3}, "a test")
+        peer = Peer()
+        left = 0
+        rest = b"".join(frames)
+        while rest:
+            at = process(peer, rest) if short else 0
+            rest = rest[at:]
+            if rest:  # as dispatch() does
+                size = 4 + int.from_bytes(rest[:4], "big")
+                answer = kit.table[11](Command.decode(rest[:size]), peer)
+                if isinstance(answer, Command):
+                    peer.send(answer)
+                elif answer is not None:
+                    answer.close()  # type: ignore[union-attr]
+                    peer.send(
+                        Command(
+                            0, opaque=Command.decode(rest[:size]).opaque, flag=1, remark="waits"
+                        )
+                    )
+                left += 1
+                rest = rest[size:]
+        answers = {
+            each.opaque: (each.code, each.remark, each.ext, each.body) for each in peer.answers()
+        }
+        progress = [kit.offsets.queues(group, "T") for group in "GHI"]
+        ways.append((answers, progress, [kit.offsets.pulled_in(group, "T") for group in "GHI"]))
+    assert len(ways[0][0]) == len(frames)
+    assert ways[0] == ways[1]
+    remarks = {remark for _, remark, _, _ in ways[0][0].values()}
+    if special in ("nothing", "far", "resident"):
+        assert "FOUND" in remarks
+        assert left < 40, "the others are taken"
+    if special == "cold":
+        assert "waits" in remarks
+    if special == "far":
+        found = [ext for code, _, ext, _ in ways[0][0].values() if code == 0]
+        assert "1" in {ext["suggestWhichBrokerId"] for ext in found if ext}
+
+
+@pytest.mark.skipif(not COMPILED, reason="built without a compiler")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"sysFlag": SUBSCRIPTION | COMMIT}, {"sysFlag": 0}, {"queueOffset": 29, "bname": "broker-a"}],
+    ids=["all", "with progress", "by registered tags", "the last one"],
+)  # fmt: skip
+def test_the_compiled_form_does_the_ordinary_ones_itself(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    of = [Subscription.of("T", "b", "TAG", 0)]
+    heard = GroupClient(Peer(), "client", 0, 479, 0, 0)
+    kit.members.register("G", Heartbeat(heard, "CONSUME_PASSIVELY", "CLUSTERING", "", of))
+    kit.table[11](Command.decode(java_frame(11, fields(), b"")), Peer())  # makes the group
+
+    def asked(header: memoryview) -> None:
+        pytest.fail("the readable form was asked")
+
+    monkeypatch.setattr(pullpath, "_decode", asked)
+    peer: Any = Peer()
+    frame = java_frame(11, fields(**changes), b"")
+    path = Picked(kit.pulls, HIGH_BYTES)
+    assert path.process(memoryview(frame * 3), 0, 3 * len(frame), peer) == 3 * len(frame)
+    assert [each.remark for each in peer.answers()] == ["FOUND"] * 3
+    assert peer.writes == 1
+
+
+class Kernel:
+    def __init__(self, part: float) -> None:
+        self.part = part
+
+    def resident(self, path: Path, start: int, size: int) -> float:
+        return self.part
 
 
 def test_two_paths_take_turns_until_neither_takes_anything() -> None:
