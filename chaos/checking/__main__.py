@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -65,13 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"written in {time.monotonic() - began_s:.0f} s: {path.stat().st_size / 1e6:.0f} MB",
             flush=True,
         )
-        cpu_s = time.process_time()
+        cpu_s = processor_s()
         judgement = judge_history(path, arguments.check, linearizability=arguments.linearizability)
         code = say(judgement, as_json=arguments.json)
-        cpu_s = time.process_time() - cpu_s
+        cpu_s = processor_s() - cpu_s
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{cpu_s:.0f} s of processor time, at most {peak_mb:.0f} MB of memory")
     return code
+
+
+def processor_s() -> float:
+    """Of this process, and of Porcupine."""
+    return sum(os.times()[:4])
 
 
 def say(judgement: Judgement, *, as_json: bool) -> int:

@@ -22,13 +22,12 @@ class Buckets:
     """Takes lines, then gives them back queue by queue."""
 
     def __init__(self, directory: Path) -> None:
-        self._paths = [directory / f"{number}.jsonl" for number in range(COUNT)]
+        self._directory = directory
         self._files: list[IO[bytes]] = []
         self._of_queue: dict[Queue, IO[bytes]] = {}
         self._of_head: dict[bytes, IO[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self._files = [path.open("wb", buffering=1 << 16) for path in self._paths]
         return self
 
     def __exit__(
@@ -42,7 +41,11 @@ class Buckets:
         """A line of this queue."""
         file = self._of_queue.get(queue)
         if file is None:
-            file = self._of_queue[queue] = self._files[len(self._of_queue) % COUNT]
+            number = len(self._of_queue)
+            if number < COUNT:
+                path = self._directory / f"{number}.jsonl"
+                self._files.append(path.open("wb", buffering=1 << 16))
+            file = self._of_queue[queue] = self._files[number % COUNT]
         file.write(text)
         head = OF_QUEUE(text)
         if head is not None:
@@ -59,9 +62,9 @@ class Buckets:
 
     def histories(self, broken: Callable[[Exception], None]) -> Iterator[QueueHistory]:
         """One after the other, when all is put. broken: told of lines that cannot be read."""
-        for path in self._paths:
+        for file in self._files:
             found: dict[Queue, QueueHistory] = {}
-            with path.open("rb") as lines:
+            with open(file.name, "rb") as lines:
                 for text in lines:
                     try:
                         line: Any = decode_line(text)

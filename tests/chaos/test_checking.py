@@ -19,6 +19,7 @@ from wronghistories import (
     again,
     calm,
     change,
+    changed_without_cause,
     cut,
     drop,
     each,
@@ -148,8 +149,7 @@ WRONG: dict[str, tuple[str, Change]] = {
         "C-16", lambda h: h.append(Route("names:1", "broker-a", 1, 9000 * MS))),
     "a queue takes nothing for seconds without a fault": ("C-17", lambda h: outage(h, 20, 160, FAIL)),
     "nobody answers for seconds before the fault": ("C-17", lambda h: outage(h, 20, 190, INFO)),
-    "the master changes without a cause": ("C-17", lambda h: [
-        change(h, Send, {"unique_id": unique_id(q, n)}, epoch=0) for q in (0, 1) for n in range(60)] and None),
+    "the master changes without a cause": ("C-17", changed_without_cause),
     "a delayed message comes early": (
         "C-18", lambda h: change(h, Delivered, {"topic": TIMED, "queue_offset": 1}, at_ns=300 * MS)),
     "a delayed message never comes": ("C-18", lambda h: drop(h, Delivered, topic=TIMED, queue_offset=3)),

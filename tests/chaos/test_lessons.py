@@ -17,6 +17,7 @@ from wronghistories import (
     Lines,
     calm,
     change,
+    changed_without_cause,
     cut,
     drop,
     held,
@@ -92,12 +93,6 @@ def without_entries(found: Lines) -> None:
 
 def old_master_shown(found: Lines) -> None:
     found.append(Route("names:1", "broker-a", 1, 9000 * MS))
-
-
-def changed_without_cause(found: Lines) -> None:
-    for queue in (0, 1):
-        for number in range(60):
-            change(found, Send, {"unique_id": unique_id(queue, number)}, epoch=0)
 
 
 def rolled_back_given(found: Lines) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,11 +151,23 @@ def late_master(found: Lines) -> None:
     change(found, Send, {"unique_id": unique_id(0, 350)}, epoch=1, broker=MASTERS[0])
 
 
+def sends(found: Lines, unique_ids: Collection[str], **fields: Any) -> None:
+    """Replace fields of the sends of all of these."""
+    for at, line in enumerate(found):
+        if isinstance(line, Send) and line.unique_id in unique_ids:
+            found[at] = msgspec.structs.replace(line, **fields)
+
+
 def outage(found: Lines, first: int, last: int, outcome: str) -> None:
-    """Nothing was stored between two numbers of queue 1 ... and nothing lies there: sends are dropped, one failed."""
-    for number in range(first, last):
-        uid = unique_id(1, number)
-        change(found, Send, {"unique_id": uid}, outcome=outcome, code=-2)
+    """Nothing is acknowledged between two numbers of queue 1."""
+    unique_ids = {unique_id(1, number) for number in range(first, last)}
+    sends(found, unique_ids, outcome=outcome, code=-2)
+
+
+def changed_without_cause(found: Lines) -> None:
+    """What was acknowledged first came from an older reign, and nothing ended it."""
+    unique_ids = {unique_id(queue, number) for queue in (0, 1) for number in range(60)}
+    sends(found, unique_ids, epoch=0)
 
 
 def calm(found: Lines) -> None:
