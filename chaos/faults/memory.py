@@ -14,7 +14,7 @@ from tandemmq.chaos.processes import AsyncProcess
 MIB: Final = 1 << 20
 V1: Final = Path("/sys/fs/cgroup/memory")
 V2: Final = Path("/sys/fs/cgroup")
-HIT_S: Final = 20.0
+HIT_S: Final = 30.0
 _numbers: Final = itertools.count(1)
 
 

@@ -232,7 +232,7 @@ def _memory(rng: random.Random, steps: int) -> tuple[Step, ...]:
     return tuple(
         _step(
             rng,
-            _fault(rng, "memory", victims[number % 2], (4.0, 8.0), limit_mib=rng.choice((8, 12, 16))),
+            _fault(rng, "memory", victims[number % 2], (4.0, 8.0), limit_mib=rng.choice((3, 4, 6))),
         )
         for number in range(steps)
     )  # fmt: skip
