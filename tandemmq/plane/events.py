@@ -48,9 +48,14 @@ class Watcher:
         self._controllers_s = float("-inf")
         self._unreachable = ""
 
+    @property
+    def looking(self) -> bool:
+        """Whether what changes is seen: not any more where looking failed in a way that nobody foresaw."""
+        return self._task is not None and not self._task.done()
+
     async def first_look(self) -> None:
         """Begin to look, if nobody does; returns when the cluster was seen. Raises ApiProblem."""
-        if self._task is None or self._task.done():
+        if not self.looking:
             config = await self._reach.client()
             self._task = asyncio.create_task(self._run(config), name="http events")
         with contextlib.suppress(TimeoutError):
@@ -149,7 +154,7 @@ class Events:
         ready.set()
         text = b"retry: %d\n\n" % RETRY_MS
         try:
-            while not self._closing.is_set():
+            while watcher.looking and not self._closing.is_set():
                 ready.clear()
                 if reader.anew and watcher.seen is not None:
                     reader.anew = False

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 
 import jsonschema
 import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from tandemmq.cluster.client import BrokerMembers, Replica, ReplicaSet
+from tandemmq.plane import events
 from tandemmq.plane.changes import EVENTS, Event, Seen, changes, state
 from tandemmq.plane.eventlog import KEPT_MAX, WAITING_MAX, EventLog, Reader, encoded
 from tandemmq.plane.openapi import document
+from tandemmq.plane.reach import Reach
 from tandemmq.plane.rooms import ROUTES
 from tandemmq.plane.schemas import schema_of
 
@@ -144,6 +149,27 @@ def test_slow_reader_begins_anew_and_holds_no_more_than_its_share() -> None:
 
 
 # -- the whole ---------------------------------------------------------------------------------------
+
+
+async def test_who_listens_is_let_go_when_nobody_looks_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that says that it lives, and nothing else ever again, would be believed."""
+    looks = iter((seen("Orders"),))
+
+    async def found(*_: object) -> Seen:
+        return next(looks, None) or 1 / 0  # type: ignore[return-value]
+
+    monkeypatch.setattr(events.Watcher, "_found", found)
+    monkeypatch.setattr(events, "LOOK_S", 0.1)
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
+    app = web.Application()
+    app.router.add_get("/api/events", events.Events(Reach("127.0.0.1:1")).listen)
+    async with (
+        TestServer(app) as server, ClientSession() as client, asyncio.timeout(30),
+        client.get(server.make_url("/api/events")) as answer,
+    ):  # fmt: skip
+        assert b"event: state" in await answer.read()  # and it ends
 
 
 def test_every_route_is_described_and_every_api_path_is_a_route() -> None:
