@@ -3,7 +3,8 @@
 A broker is filled with messages; then each reader reads all of them in a process of its own: our client, Spark from the
 topic (batch, by the logs, as a stream), and Spark from Parquet with the same rows. Rows per second of one core: rows by
 the CPU time of that process and of all that it started, JVM and Python workers; the broker's is not in it. The JVM's
-start is not in it either: each reader runs once before it is measured.
+start is not in it either: each reader runs some times before it is measured, for the JVM compiles what is busy. Spark's
+settings are its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench.quickpython import quick_python
 from tandemmq import Admin, Message, Producer
 from tandemmq.chaos.servers import Broker, NameServer
 
@@ -31,6 +33,8 @@ QUEUES: Final = 8
 CHILD_TIMEOUT_S: Final = 3_600
 TARGET_SHARE: Final = 0.6  # of the client's rows per core-second, for batch and stream
 TRIGGER_S: Final = 1.0
+WARM_RUNS: Final = 4  # after them a run costs what the next one does
+STARTS: Final = 9  # Spark gives a stream's Python 10 s to start, whatever its settings
 LATENCY_MESSAGES: Final = 50
 READERS: Final = {
     "client": "our client alone",
@@ -92,9 +96,10 @@ def tree_cpu_seconds(root: int) -> float:
     return total / _TICKS
 
 
-def measured(reader: str, read: Callable[[], int]) -> Figure:
-    """Run it once to warm up, once to measure."""
-    read()
+def measured(reader: str, read: Callable[[], int], warm_runs: int) -> Figure:
+    """Run it to warm up, and once to measure."""
+    for _ in range(warm_runs):
+        read()
     cpu_s, began_s = tree_cpu_seconds(os.getpid()), time.perf_counter()
     rows = read()
     return Figure(
@@ -132,11 +137,25 @@ def spark_reader(reader: str, place: Place, spark: Any) -> Callable[[], int]:
         rows = spark.readStream.format("tandemmq").options(**options, startingOffsets="earliest")
         with tempfile.TemporaryDirectory(prefix="bench-spark-") as checkpoint:
             writing = rows.load().writeStream.format("noop").trigger(availableNow=True)
-            query = writing.option("checkpointLocation", checkpoint).start()
+            writing = writing.option("checkpointLocation", checkpoint)
+            query = started(writing)
             query.awaitTermination()
         return sum(each["numInputRows"] for each in query.recentProgress)
 
     return stream if reader == "stream" else batch
+
+
+def started(writing: Any) -> Any:
+    """A query that has planned its first micro-batch, or is through."""
+    for chance in range(1, STARTS + 1):
+        query = writing.start()
+        try:
+            query.processAllAvailable()
+            return query
+        except Exception as problem:
+            if chance == STARTS or "failed to connect back" not in str(problem):
+                raise
+    raise AssertionError("unreachable")
 
 
 def trigger_latency_ms(place: Place, spark: Any) -> float:
@@ -150,8 +169,7 @@ def trigger_latency_ms(place: Place, spark: Any) -> float:
     rows = spark.readStream.format("tandemmq").options(**options_of(place)).load()
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as checkpoint:
         writing = rows.writeStream.foreachBatch(note).trigger(processingTime=f"{TRIGGER_S} seconds")
-        query = writing.option("checkpointLocation", checkpoint).start()
-        query.processAllAvailable()
+        query = started(writing.option("checkpointLocation", checkpoint))
         asyncio.run(trickle(place.namesrv))
         query.processAllAvailable()
         query.stop()
@@ -166,24 +184,49 @@ async def trickle(namesrv: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def child(reader: str, place: Place, latency: bool) -> None:
-    """Measure in this process and print the figure."""
-    if reader == "client":
-        print(json.dumps(asdict(measured(reader, lambda: read_by_client(place)))))
-        return
-    from tandemmq.audit import sparkling
+@contextmanager
+def session() -> Iterator[Any]:
+    """Spark with one slot, as it comes."""
+    from pyspark.sql import SparkSession
+
     from tandemmq.spark import register
 
-    spark = sparkling.session("local[1]", "c2")
-    register(spark)
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
+        os.environ["PYSPARK_PYTHON"] = quick_python(Path(directory))
+        building = SparkSession.builder.appName("bench.spark").master("local[1]")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": directory,
+            "spark.log.level": "ERROR",
+        }.items():
+            building = building.config(name, value)
+        spark = building.getOrCreate()
+        register(spark)
+        yield spark
+        spark.stop()
+
+
+def child(reader: str, place: Place, latency: bool, warm_runs: int) -> None:
+    """Measure in this process and print the figure."""
+    if reader == "client":
+        print(json.dumps(asdict(measured(reader, lambda: read_by_client(place), 1))))
+        return
+    with session() as spark:
+        found = measured_by_spark(reader, place, spark, warm_runs)
+        if reader == "stream" and latency:
+            found["latency_ms"] = trigger_latency_ms(place, spark)
+        print(json.dumps(found))
+
+
+def measured_by_spark(reader: str, place: Place, spark: Any, warm_runs: int) -> dict[str, Any]:
+    """The figure as JSON's object."""
     if reader == "parquet" and not Path(place.parquet).exists():
         source = spark.read.format("tandemmq").options(**options_of(place))
         source.load().write.parquet(place.parquet)
-    found = asdict(measured(reader, spark_reader(reader, place, spark)))
-    if reader == "stream" and latency:
-        found["latency_ms"] = trigger_latency_ms(place, spark)
-    print(json.dumps(found))
-    spark.stop()
+    return asdict(measured(reader, spark_reader(reader, place, spark), warm_runs))
 
 
 # --- around them
@@ -212,9 +255,9 @@ async def fill(namesrv: str, rows: int, body_bytes: int) -> None:
             pass
 
 
-def run_child(reader: str, place: Place, latency: bool) -> Figure:
+def run_child(reader: str, place: Place, latency: bool, warm_runs: int) -> Figure:
     words = [sys.executable, "-m", "bench.spark", "--child", reader, "--place"]
-    more = ["--latency"] if latency else []
+    more = ["--warm-runs", str(warm_runs), *(["--latency"] if latency else [])]
     done = subprocess.run(
         [*words, json.dumps(asdict(place)), *more],
         stdout=subprocess.PIPE,
@@ -258,6 +301,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--readers", default=",".join(READERS), metavar="LIST", help="of %(default)s"
     )
     parser.add_argument("--latency", action="store_true", help="also of a 1 s trigger, 5 s longer")
+    parser.add_argument(
+        "--warm-runs", type=int, default=WARM_RUNS, help="before the measured one, %(default)s"
+    )
     parser.add_argument("--data", type=Path, help="where the store lives meanwhile; default /tmp")
     parser.add_argument("--json", action="store_true", help="the figures for machines")
     parser.add_argument(
@@ -277,7 +323,7 @@ def main(arguments: list[str]) -> int:
     """Measure and report; the exit code."""
     given = parse(arguments)
     if given.child:
-        child(given.child, Place(**json.loads(given.place)), given.latency)
+        child(given.child, Place(**json.loads(given.place)), given.latency, given.warm_runs)
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers end, too
     with (
@@ -285,7 +331,7 @@ def main(arguments: list[str]) -> int:
         filled(Path(root), given.rows, given.body_bytes) as place,
     ):
         figures = [
-            run_child(name, place, given.latency and name == "stream")
+            run_child(name, place, given.latency and name == "stream", given.warm_runs)
             for name in given.readers.split(",")
         ]
     rows = [{**asdict(each), "per_core_second": each.per_core_second} for each in figures]

@@ -16,7 +16,7 @@ from command_line import run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
-from quickpython import quick_python
+from bench.quickpython import quick_python
 
 from tandemmq import Admin, Message, Producer
 from tandemmq.chaos.java import JavaBroker, JavaNameServer

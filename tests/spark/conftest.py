@@ -19,7 +19,7 @@ for folder in (
 
 pytest.importorskip("pyspark", reason="needs the audit extra")
 
-from quickpython import quick_python  # noqa: E402
+from bench.quickpython import quick_python
 from topickit import Topics  # noqa: E402
 
 

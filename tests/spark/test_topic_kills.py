@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 
 import pytest
-from quickpython import quick_python
+from bench.quickpython import quick_python
 
 from tandemmq import ClientError, Message, Producer
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
