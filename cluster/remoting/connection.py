@@ -184,19 +184,20 @@ class Connection(FrameStream):
         chunk = endpoint.chunk
         limits = endpoint.limits.frame
         begin = start
-        queued_max = self.queued_bytes + endpoint.limits.output_high_bytes
+        queued = self.queued_bytes
         while start < end and not self.closed:
             if chunk is not None:
                 start = chunk(view, start, end, self)
                 if start >= end or self.closed:
                     break
-            if self.queued_bytes <= queued_max:
+            high = endpoint.limits.output_high_bytes
+            if self.queued_bytes - queued <= high:
                 size = bytes_needed(view, start, end - start, limits)
                 if start + size > end:
                     break
                 self.dispatch(view[start : start + size])
                 start += size
-            if self.queued_bytes > queued_max and start < end:
+            if self.queued_bytes - queued > high and start < end:
                 # A few hundred pulls in one chunk ask for a hundred MB: first what we have.
                 self._defer(view[start:end])
                 start = end

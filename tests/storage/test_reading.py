@@ -201,11 +201,15 @@ def test_a_patient_reader_is_told_what_to_fetch_and_never_waits_for_the_disk(
     assert offsets(hot) == [7, 8, 9, 10]
 
 
+@pytest.mark.parametrize("between", [False, True], ids=["cut in two", "all of it behind"])
 def test_a_patient_reader_gets_what_is_in_memory_first(
-    opened: Any, monkeypatch: pytest.MonkeyPatch
+    opened: Any, monkeypatch: pytest.MonkeyPatch, between: bool
 ) -> None:
+    """The fourth record ends in a piece that is not there, or begins in it."""
     store = opened(segment_bytes=4 * PIECE_BYTES, transfer_bytes_max_cold=64 << 20)
-    for _ in range(8):
+    for number in range(8):
+        if number == 3 and between:
+            store.put(Draft("U", 0, bytes(1 << 20)))
         store.put(Draft("T", 0, bytes(1 << 20)))
     fill(store, 5)
     store.reader._hot_bytes = 3_000
@@ -218,7 +222,7 @@ def test_a_patient_reader_gets_what_is_in_memory_first(
     monkeypatch.setattr(Segment, "pread", lambda *_: pytest.fail("waited for the disk"))
     first = store.get("T", 0, 0, 32, bytes_max=64 << 20, patient=True)
     assert first.fetch is None
-    assert offsets(first) == [0, 1, 2]  # the next one ends in a piece that is not there
+    assert offsets(first) == [0, 1, 2]
     second = store.get("T", 0, 3, 32, bytes_max=64 << 20, patient=True)
     assert second.fetch is not None
     assert not second.records

@@ -293,6 +293,9 @@ cdef class PullPath:
 
     def process(self, view, Py_ssize_t start, Py_ssize_t end, connection):
         """As pullpath.PullPath.process."""
+        return self._process(view, start, end, connection)
+
+    cdef Py_ssize_t _process(self, view, Py_ssize_t start, Py_ssize_t end, connection) except -1:
         cdef Py_buffer buffer
         cdef Bytes at
         cdef Pull pull
@@ -306,9 +309,8 @@ cdef class PullPath:
         try:
             if end > buffer.len or start < 0:
                 raise ValueError(f"[{start}, {end}) of {buffer.len} bytes")
-            queued = connection.queued_bytes
+            queued = -1
             self._terms = None
-            self._began_ns = None
             while end - start >= 20:
                 at = <Bytes>buffer.buf + start
                 if not (
@@ -325,6 +327,7 @@ cdef class PullPath:
                     self._terms = self._handler.terms()
                     if self._terms is None:
                         return self._readable.process(view, start, end, connection)
+                    queued = connection.queued_bytes
                     self._began_ns = perf_counter_ns()
                 if (
                     read_json(at + 8, at + 8 + header, &pull)
@@ -343,14 +346,13 @@ cdef class PullPath:
                     break
                 start = next_start
                 self._terms = None  # it may have changed what holds
-                queued = connection.queued_bytes
-                if queued > self._output_high or connection.closed:
+                if connection.queued_bytes > self._output_high or connection.closed:
                     break
         finally:  # also when it failed half-way: what was answered goes to whom it is for
             PyBuffer_Release(&buffer)
-            self._segment = None
-            self._terms = None
-            self._settle(connection, language, version)
+            if self._taken or self._segment is not None:
+                self._segment = None
+                self._settle(connection, language, version)
         return start
 
     cdef bint _answer(self, const Pull* pull, connection) except -1:
@@ -505,3 +507,25 @@ cdef class PullPath:
         self._queue_ids = []
         self._messages = self._bytes = 0
         return 0
+
+
+def in_turns(first, then):
+    """As pullpath.in_turns."""
+    cdef PullPath pulls = None
+    if isinstance(getattr(first, "__self__", None), PullPath):
+        pulls = first.__self__
+
+    def process(view, Py_ssize_t start, Py_ssize_t end, connection):
+        cdef Py_ssize_t begin
+        while True:
+            begin = start
+            if pulls is not None:
+                start = pulls._process(view, start, end, connection)
+            else:
+                start = first(view, start, end, connection)
+            if start < end:
+                start = then(view, start, end, connection)
+            if start == begin or start >= end or connection.closed:
+                return start
+
+    return process

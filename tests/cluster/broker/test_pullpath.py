@@ -12,9 +12,8 @@ import pytest
 from brokerkit import Asker
 from messagekit import UNIQUE, FakeConnection, Kit, java_frame, open_kit
 
-from tandemmq.cluster.broker.reading import pullpath
+from tandemmq.cluster.broker.reading import pullpath, shortpulls
 from tandemmq.cluster.broker.reading.members import GroupClient, Heartbeat
-from tandemmq.cluster.broker.reading.pullpath import in_turns
 from tandemmq.cluster.broker.reading.shortpulls import COMPILED
 from tandemmq.cluster.broker.reading.shortpulls import PullPath as Picked
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
@@ -63,6 +62,7 @@ def fields(**changes: Any) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
+TURNS: list[Any] = [pullpath.in_turns, *([shortpulls.in_turns] if COMPILED else [])]
 KINDS: list[Any] = [pullpath.PullPath, *([Picked] if COMPILED else [])]
 
 
@@ -314,7 +314,8 @@ class Kernel:
         return self.part
 
 
-def test_two_paths_take_turns_until_neither_takes_anything() -> None:
+@pytest.mark.parametrize("in_turns", TURNS, ids=["readable", "compiled"][: len(KINDS)])
+def test_two_paths_take_turns_until_neither_takes_anything(in_turns: Any) -> None:
     asked: list[str] = []
 
     def takes(letter: str) -> Any:
@@ -332,6 +333,22 @@ def test_two_paths_take_turns_until_neither_takes_anything() -> None:
     assert both(chunk, 0, 6, connection) == 3
     assert both(chunk, 4, 6, connection) == 6
     assert asked == ["a", "b", "a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("in_turns", TURNS, ids=["readable", "compiled"][: len(KINDS)])
+def test_pulls_and_others_of_a_chunk_take_turns(kit: Kit, in_turns: Any) -> None:
+    def others(view: memoryview, start: int, end: int, connection: Any) -> int:
+        while bytes(view[start : start + 5]) == b"other":
+            start += 5
+        return start
+
+    path = Picked(kit.pulls, HIGH_BYTES)
+    frame = java_frame(11, fields(), b"")
+    chunk = memoryview(frame * 2 + b"other" + frame + b"otherother" + frame[:-1])
+    peer: Any = Peer()
+    assert in_turns(path.process, others)(chunk, 0, len(chunk), peer) == len(chunk) - len(frame) + 1
+    assert len(peer.answers()) == len(peer.noted) == 3
+    assert in_turns(path.process, others)(memoryview(b"other"), 0, 5, peer) == 5
 
 
 @pytest.mark.parametrize("guarded", [False, True])
