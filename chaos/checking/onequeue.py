@@ -61,7 +61,7 @@ class Damaged(NamedTuple):
 class QueueHistory:
     """What the lines of one queue say. Most of them say the same unique ids, of which one string each is kept.
 
-    attempts  unique id -> how many sends of it were not refused
+    attempts  unique id -> how many sends of it were not refused; again: those acknowledged after one that was
     held      replica -> queue offset -> message; extents: replica -> (start, end)
     given     group -> deliveries in the order of time
     bodies    how many hashes of bodies were compared; damaged: those that are wrong
@@ -70,6 +70,7 @@ class QueueHistory:
     queue: Queue
     sends: dict[str, Send] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)
+    again: list[Send] = field(default_factory=list)
     held: dict[str, dict[int, Held]] = field(default_factory=dict)
     extents: dict[str, tuple[int, int]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
@@ -94,6 +95,8 @@ class QueueHistory:
                     self.attempts[line.unique_id] += line.outcome != FAIL
                     if before.outcome != OK:
                         self.sends[line.unique_id] = line
+                    elif line.outcome == OK:
+                        self.again.append(line)
             case Seen():
                 ids = tuple(map(self._kept, line.unique_ids))
                 self._compare(line.broker, ids, line.hashes, line.at_ns)

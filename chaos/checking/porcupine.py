@@ -105,7 +105,7 @@ class Porcupine:
         self._process.communicate()
 
     def ask(self, question: Question) -> Answer:
-        """Raises Unsupported where the program ends instead of answering."""
+        """Raises Unsupported where the program ends or says something else instead of answering."""
         to, answers = self._process.stdin, self._process.stdout
         assert to is not None and answers is not None
         try:
@@ -117,4 +117,7 @@ class Porcupine:
         if not line:
             code = self._process.wait()
             raise Unsupported(f"{self._command[0]} ended with {code} and said why above")
-        return msgspec.json.decode(line, type=Answer)
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as problem:
+            raise Unsupported(f"{self._command[0]} gives no answers: {problem}") from None

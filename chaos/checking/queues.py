@@ -73,6 +73,17 @@ def _acknowledged(
                 f"{send.queue_offset}, {send.offset}", send.ended_ns, _kept(findings, "C-6", history, unique_id),
             )  # fmt: skip
 
+    for send in history.again:
+        there = reference.get(send.queue_offset)
+        deleted = 0 <= send.queue_offset < start
+        if (there is None or there.unique_id != send.unique_id) and not (
+            deleted or send.due_ns or send.fate or send.unique_id in declared
+        ):
+            findings.add(
+                "C-6", f"{send.unique_id} was acknowledged once more, at {send.queue_offset}, and does not lie there",
+                send.ended_ns, (said(send), *_kept(findings, "C-6", history, send.unique_id)),
+            )  # fmt: skip
+
 
 def _never_sent(history: QueueHistory, findings: Findings) -> None:
     """C-2 and C-3: every message that anybody saw was sent to this queue and not refused. C-9: as often as sent."""

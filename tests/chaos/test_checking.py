@@ -61,6 +61,18 @@ from tandemmq.chaos.checking.made import GROUP, MASTERS, MS, TIMED, TOPIC, MadeU
 
 W, R = "write", "read"
 
+
+def acknowledged_again(found: Lines) -> None:
+    """A message was sent twice, and the second answer names the place of the next one."""
+    at, send = each(found, Send, unique_id=unique_id(0, MIDDLE))[0]
+    more = {
+        "queue_offset": MIDDLE + 1,
+        "began_ns": send.ended_ns + 1,
+        "ended_ns": send.ended_ns + 2,
+    }
+    found.insert(at + 1, msgspec.structs.replace(send, **more))
+
+
 #: name -> (the id it must get, what is done to a correct history)
 WRONG: dict[str, tuple[str, Change]] = {
     "the last message is lost": ("C-1", lambda h: cut(h, LAST)),
@@ -97,6 +109,7 @@ WRONG: dict[str, tuple[str, Change]] = {
         "C-6", lambda h: change(h, Send, {"unique_id": unique_id(0, MIDDLE)}, queue_offset=MIDDLE + 1)),
     "an acknowledgement names the wrong log offset": (
         "C-6", lambda h: change(h, Send, {"unique_id": unique_id(0, MIDDLE)}, offset=17)),
+    "a second try was acknowledged where another message lies": ("C-6", acknowledged_again),
     "two neighbours are swapped": ("C-7", lambda h: swap(h, MIDDLE, MIDDLE + 1)),
     "two messages far apart are swapped": ("C-7", lambda h: swap(h, 10, 300)),
     "a reader goes back": (
