@@ -58,6 +58,7 @@ class Watcher:
         if not self.looking:
             config = await self._reach.client()
             self._task = asyncio.create_task(self._run(config), name="http events")
+            self._task.add_done_callback(_tell_failure)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._looked.wait(), FIRST_LOOK_S)
         if self.seen is None:
@@ -118,6 +119,11 @@ class Watcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        log.error("looking at the cluster failed; who listens is let go", exc_info=failure)
 
 
 class Events:

@@ -152,7 +152,7 @@ def test_slow_reader_begins_anew_and_holds_no_more_than_its_share() -> None:
 
 
 async def test_who_listens_is_let_go_when_nobody_looks_any_more(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stream that says that it lives, and nothing else ever again, would be believed."""
     looks = iter((seen("Orders"),))
@@ -170,6 +170,7 @@ async def test_who_listens_is_let_go_when_nobody_looks_any_more(
         client.get(server.make_url("/api/events")) as answer,
     ):  # fmt: skip
         assert b"event: state" in await answer.read()  # and it ends
+    assert "looking at the cluster failed" in caplog.text
 
 
 def test_every_route_is_described_and_every_api_path_is_a_route() -> None:
