@@ -33,7 +33,7 @@ debian() {
     echo "base.sh: making $into/$name.tar of Debian $suite" >&2
     if ! mmdebstrap --format=tar --variant=minbase --include="$packages" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' --aptopt='Acquire::Languages "none"' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt=force-unsafe-io --aptopt='Acquire::Languages "none"' \
         "$@" "$suite" "$into/$name.tar.new" 2>"$into/$name.log"; then
         tail -n 20 "$into/$name.log" >&2
         exit 1

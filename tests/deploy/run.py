@@ -5,14 +5,16 @@
 Where a daemon runs, it is used. Where none does, root gets one for the time of the tests: in network and mount
 namespaces of its own, so that it changes nothing of this machine's network, with a data directory of its own, which is
 removed. What Debian can bring is installed first. Nothing outside can be reached from in there, so whatever has to be
-fetched is fetched before.
+fetched is fetched before; base images are kept in the user's cache, for every clone of this tree.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +35,8 @@ INSIDE: Final = "--inside"
 PACKAGES: Final = {
     "dockerd": "docker.io", "docker-compose": "docker-compose", "mmdebstrap": "mmdebstrap", "ip": "iproute2",
 }  # fmt: skip
-BASE: Final = ROOT / ".cache" / "base"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+BASE: Final = CACHE / "tandemmq" / "base"
 REGISTRY_IMAGE: Final = "python:3.12-slim"
 DAEMON_READY_S: Final = 60.0
 DAEMON_STOP_S: Final = 60.0
@@ -56,8 +59,10 @@ def main(words: Sequence[str]) -> int:
     except NoDocker as problem:
         print(f"compose-test: {problem}", file=sys.stderr)
         return 1
+    # in our place: who stops us stops what runs in there, and the daemon with it
+    os.chdir(ROOT)
     command = ["unshare", "--net", "--mount", sys.executable, __file__, INSIDE, *words]
-    return subprocess.run(command, check=False, cwd=ROOT).returncode
+    os.execvp(command[0], command)  # noqa: S606, no shell is what is wanted
 
 
 def run_tests(words: Sequence[str]) -> int:
@@ -104,8 +109,12 @@ def make_base() -> None:
     """The archives that deploy/base.sh makes images of. Raises NoDocker."""
     if shutil.which("mmdebstrap") is None and os.geteuid() == 0:
         install(["mmdebstrap"])
+    BASE.mkdir(parents=True, exist_ok=True)
     command = [str(ROOT / "deploy" / "base.sh"), "--files-only", str(BASE)]
-    if subprocess.run(command, check=False).returncode:
+    with (BASE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of another clone
+        made = subprocess.run(command, check=False)
+    if made.returncode:
         raise NoDocker("no registry answers, and deploy/base.sh made no base image")
     os.environ[BASE_FILES] = str(BASE)
 
@@ -113,10 +122,12 @@ def make_base() -> None:
 @contextlib.contextmanager
 def daemon() -> Iterator[None]:
     """A docker daemon in our namespaces; DOCKER_HOST of the environment names it meanwhile."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory(prefix="tandem-docker-", dir="/var/lib") as where:
         host = f"unix://{where}/socket"
         command = [
+            "setpriv", "--pdeathsig", "TERM",  # also when we are killed
             "dockerd", "--data-root", f"{where}/data", "--exec-root", f"{where}/exec",
             "--pidfile", f"{where}/pid", "--host", host,
         ]  # fmt: skip

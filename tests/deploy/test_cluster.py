@@ -26,6 +26,7 @@ from tandemmq.java import stock
 
 MEMBERS = 6
 HEALTHY_S = 60
+STARTS_S = 20  # of a processor, all servers together
 PATIENCE_S = 240  # for what is not measured: the machine may have other work
 WRITABLE_AGAIN_S = 2.0
 FROM_HOST = "127.0.0.1:9876;127.0.0.1:9886"
@@ -33,6 +34,9 @@ FROM_CONTAINER = "namesrv-a:9876;namesrv-b:9876"
 GROUP = "broker-a"
 COUNT = 200
 ANONYMOUS_BYTES_MAX = 100_000_000
+SINGLY = (
+    100_000  # of the million; the others come in batches, which are stored one by one all the same
+)
 
 #: run on the host and, as it is, in a container: what was sent is what is consumed, on both groups
 CLIENT = """
@@ -128,16 +132,31 @@ def master_of(name: str) -> str:
 
 
 def test_it_is_healthy_within_a_minute(cluster: Project) -> None:
-    # six starts and their checks take a share of the processors: what others took of them before is theirs
-    others = os.getloadavg()[0] / (os.cpu_count() or 1)
-    wanted_s = HEALTHY_S * max(1.0, others)
-    began = time.monotonic()
+    """On a machine that does nothing else: what others took of its processors meanwhile is not ours."""
+    began, waited_s = time.monotonic(), stalled_s()
     cluster.compose("up", "-d")
-    until(lambda: cluster.healthy(MEMBERS), wanted_s, "every container is healthy")
-    print(
-        f"healthy {time.monotonic() - began:.1f} s after up, load {others:.1f} a processor before"
-    )
-    assert time.monotonic() - began < wanted_s
+    until(lambda: cluster.healthy(MEMBERS), PATIENCE_S, "every container is healthy")
+    took_s, waited_s = time.monotonic() - began, stalled_s() - waited_s
+    worked_s = sum(map(worked_so_far_s, cluster.labelled("ps")))
+    print(f"healthy {took_s:.1f} s after up, {waited_s:.1f} s of them somebody waited for a processor; "
+          f"the servers took {worked_s:.1f} s of one")  # fmt: skip
+    assert took_s - waited_s < HEALTHY_S
+    assert worked_s < STARTS_S
+
+
+def stalled_s() -> float:
+    """How long somebody waited for a processor since this machine started; 0 where the kernel does not say."""
+    pressure = Path("/proc/pressure/cpu")
+    if not pressure.exists():
+        return 0.0
+    return int(pressure.read_text().splitlines()[0].rpartition("=")[2]) / 1e6
+
+
+def worked_so_far_s(container: str) -> float:
+    """What a container's server has taken of a processor."""
+    pid = inspected("container", container)["State"]["Pid"]
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_starting_it_twice_changes_nothing(running: Project) -> None:
@@ -389,18 +408,27 @@ def test_a_rolling_restart_under_load_loses_no_send(running: Project) -> None:
     assert set(acknowledged) - bodies("Rolling") == set()
 
 
+async def _sent_in_batches(topic: str, count: int) -> None:
+    batch = [Message(topic, b"x" * 100, keys=f"key-{number}") for number in range(1_000)]
+    async with Producer("batches", namesrv=FROM_HOST) as producer:
+        for _ in range(count // len(batch)):
+            assert (await producer.send_batch(batch)).status.name == "SEND_OK"
+    async with Admin(namesrv=FROM_HOST) as admin:
+        assert (await admin.topic_stats(topic)).message_count == SINGLY + count
+
+
 def test_a_broker_needs_less_than_100_mb_of_its_own_after_a_million_messages(
     running: Project,
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tandemmq", "bench", "--count", "1000000", "--size", "100", "--in-flight", "1000",
+        [sys.executable, "-m", "tandemmq", "bench", "--count", str(SINGLY), "--size", "100", "--in-flight", "1000",
          "--no-read", "--json", "--topic", "Million", "-n", FROM_HOST],
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     sent = json.loads(done.stdout)
-    assert (sent["sent"], sent["failed"], sent["not_promised"]) == (1_000_000, 0, 0)
-    print(f"{sent['sent_per_second']:,.0f} messages a second")
+    assert (sent["sent"], sent["failed"], sent["not_promised"]) == (SINGLY, 0, 0)
+    asyncio.run(_sent_in_batches("Million", 1_000_000 - SINGLY))
     for service in ("broker-a-0", "broker-a-1", "broker-b-0", "broker-b-1"):
         status = running.compose("exec", "-T", service, "cat", "/proc/1/status")
         (line,) = (each for each in status.splitlines() if each.startswith("RssAnon:"))

@@ -183,7 +183,16 @@ def test_a_full_volume_is_said_to_be_one_and_loses_nothing(image: str, small_vol
     with started(image, *mount, "--entrypoint", "/bin/sleep", "--", "600"):
         for command in (
             ["nameserver"],
-            [*BROKER, "--set", "brokerIP1=127.0.0.1", "-n", "127.0.0.1:9876"],
+            # as RocketMQ's by default, it would make room by what is oldest, where filling takes long enough
+            [
+                *BROKER,
+                "--set",
+                "cleanFileForciblyEnable=false",
+                "--set",
+                "brokerIP1=127.0.0.1",
+                "-n",
+                "127.0.0.1:9876",
+            ],
         ):
             docker("exec", "-d", "tandem-full", "tandem", *command)
         until(lambda: healthy_inside("tandem-full"), 60, "it serves")

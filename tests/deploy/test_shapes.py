@@ -34,6 +34,7 @@ def up(
         until(lambda: project.healthy(members), PATIENCE_S, "every container is healthy")
         yield project
     finally:
+        project.compose("kill")  # how they stop is looked at elsewhere
         project.compose("down", "-v")
 
 
@@ -63,23 +64,20 @@ def test_a_single_broker_serves_host_and_containers(image: str, compose: list[st
         assert "broker-a" in tandem("admin", "clusterList", *at)
 
 
-def test_the_other_mode_is_an_override(image: str, compose: list[str]) -> None:
-    with up(compose, 6, "compose.yaml", "compose.async.yaml"):
-        assert asyncio.run(_modes("127.0.0.1:9876")) == ["A0"] * 4
-
-
 async def _modes(name_server: str) -> list[str]:
     async with Admin(namesrv=name_server) as admin:
         addresses = [at for ids in (await admin.brokers()).values() for at in ids.values()]
         return [(await admin.broker_status(at))["replicaMode"] for at in addresses]
 
 
-def test_brokers_tell_an_address_of_the_machine_where_they_are_given_one(
+def test_brokers_of_the_other_mode_tell_an_address_of_the_machine_where_they_are_given_one(
     image: str, compose: list[str]
 ) -> None:
-    """Every way in is a published port then: from the host, and from a container on another network."""
+    """The mode is an override. Every way in is a published port with such an address: from the host, and from a
+    container on another network."""
     env = {"TANDEM_NET": NET, "TANDEM_HOST": GATEWAY, "TANDEM_PUBLISH": GATEWAY}
-    with up(compose, 6, "compose.yaml", env=env) as project:
+    with up(compose, 6, "compose.yaml", "compose.async.yaml", env=env) as project:
+        assert asyncio.run(_modes(f"{GATEWAY}:9876")) == ["A0"] * 4
         at = ("-n", f"{GATEWAY}:9876;{GATEWAY}:9886")
         shown = tandem("admin", "clusterList", *at)
         assert shown.count(f"{GATEWAY}:") == 4
