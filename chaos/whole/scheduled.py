@@ -32,6 +32,7 @@ LINK_SETS: Final = {
     "alone": ("controller", "stream"),
 }  # fmt: skip
 FORGETS: Final = ("power", "calls")
+ALL: Final = 1 << 30  # calls
 
 
 def scenario_of(schedule: Schedule, scenario: Scenario) -> Scenario:
@@ -261,7 +262,7 @@ class ScheduledFaults(Faults):
 
     def _play_calls(self, planned: Planned, host: Host) -> None:
         if "errno" in planned.with_:
-            host.fail_syncs(1)
+            host.fail_syncs(ALL)
             self._until_over(host.disarm)
         else:
             host.slow_us = int(planned.with_["delay_ms"]) * 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import pytest
 from shellbugs import answers_before_they_are_held
@@ -14,6 +15,7 @@ from tandemmq.chaos.scenarios.command import main
 from tandemmq.chaos.scenarios.schedule import Planned, Schedule, Step
 from tandemmq.chaos.whole.judge import Promise
 from tandemmq.chaos.whole.replay import CHECK_OF, REPORT, SCHEDULE, Verdict, agree, simulated
+from tandemmq.chaos.whole.seeds import SeedRun, run_seed
 
 pytestmark = pytest.mark.simulation
 
@@ -22,28 +24,36 @@ def planned(*faults: Planned, mode: str = "S0", calm_s: float = 0.3) -> Schedule
     return Schedule("kill", 1, mode, 2, "plain", (Step(calm_s, faults),))
 
 
+DEPOSES: Final = 2  # reigns: the fault ends one
+HARMLESS: Final = 1
+
+
 @pytest.mark.parametrize(
-    "faults",
+    ("reigns", "faults"),
     [
-        (Planned("stop", "slave", 0.3), Planned("kill", "master", 0.3, after_s=0.1)),
-        (Planned("pause", "controller", 0.4), Planned("stutter", "slave", 0.4)),
-        (Planned("partition", "master", 1.5, with_={"links": "alone", "way": "both"}),),
-        (Planned("packets", "master", 0.5, with_={"shape": "halves"}), Planned("storm", "replicas", 0.5)),
-        (Planned("power", "replicas", 0.3),),
-        (Planned("disk-full", "master", 0.5), Planned("latency", "slave", 0.3, with_={"latency_ms": 20})),
-        (Planned("calls", "slave", 0.3, with_={"call": "fdatasync", "errno": 5}),),
+        (DEPOSES, (Planned("stop", "slave", 0.3), Planned("kill", "master", 0.3, after_s=0.1))),
+        (HARMLESS, (Planned("pause", "controller", 0.4), Planned("stutter", "slave", 0.4))),
+        (DEPOSES, (Planned("partition", "master", 1.5, with_={"links": "alone", "way": "both"}),)),
+        (HARMLESS, (Planned("packets", "master", 0.5, with_={"shape": "halves"}),)),
+        (DEPOSES, (Planned("storm", "replicas", 2.5),)),
+        (DEPOSES, (Planned("power", "replicas", 0.3),)),
+        (HARMLESS, (
+            Planned("disk-full", "master", 0.5), Planned("latency", "slave", 0.3, with_={"latency_ms": 20}),
+        )),
+        (DEPOSES, (Planned("calls", "master", 1.5, with_={"call": "fdatasync", "errno": 5}),)),
     ],
-    ids=lambda faults: faults[0].kind,
+    ids=lambda given: "" if isinstance(given, int) else given[0].kind,
 )  # fmt: skip
 def test_faults_of_every_kind_happen_and_the_group_is_whole_again(
-    faults: tuple[Planned, ...],
+    reigns: int, faults: tuple[Planned, ...]
 ) -> None:
-    found = simulated(
-        planned(*faults, mode="S1" if faults[0].kind in ("power", "calls") else "S0"), [3]
-    )
-    assert (found.word, found.findings, found.doubts) == (VALID, [], [])
+    mode = "S1" if faults[0].kind in ("power", "calls") else "S0"
+    found = run_seed(SeedRun(3, schedule=planned(*faults, mode=mode)))
+    assert (found.finding, found.doubts) == ("", [])
     assert found.faults == len(faults)
-    assert found.acknowledged
+    assert found.acked
+    assert found.marks.keys() >= {each.kind for each in faults}
+    assert min(found.marks["reign"], DEPOSES) == reigns
 
 
 def test_a_planted_bug_turns_the_verdict() -> None:
