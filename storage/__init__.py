@@ -71,7 +71,14 @@ from tandemmq.storage.owner import Owner
 from tandemmq.storage.pagecache import PageCache
 from tandemmq.storage.querying import QueryResult
 from tandemmq.storage.queuefiles import BLANK_SIZE
-from tandemmq.storage.reading import EVERYTHING, GetResult, GetStatus, Selector, hot_bytes
+from tandemmq.storage.reading import (
+    EVERYTHING,
+    GetResult,
+    GetStatus,
+    ReadingParts,
+    Selector,
+    hot_bytes,
+)
 from tandemmq.storage.record import PROPERTIES_BYTES_MAX, Bytes
 from tandemmq.storage.recovery import Recovered
 from tandemmq.storage.residency import Fetch
@@ -143,6 +150,7 @@ __all__ = [
     "PropertiesTooLarge",
     "QueryResult",
     "QueueTail",
+    "ReadingParts",
     "Record",
     "Recovered",
     "Report",

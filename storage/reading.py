@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandemmq.storage.clock import Clock
 from tandemmq.storage.commitlog import CommitLog
@@ -110,6 +110,22 @@ class Selector:
 EVERYTHING: Final = Selector()
 
 
+class ReadingParts(NamedTuple):
+    """What a reader in C looks up by itself: functions of one store, none of which acts.
+
+    queue         (topic, queue id) -> it, if there is one; its window() and bounds are to be asked for
+    segment       log offset -> the segment that covers it
+    resident_end  (segment, log offset) -> see Residency.end
+    records, gather  see gathering.py
+    """
+
+    queue: Callable[[str, int], ConsumeQueue | None]
+    segment: Callable[[int], Segment | None]
+    resident_end: Callable[[Segment, int], int]
+    records: Callable[[], Records]
+    gather: Callable[..., tuple[int, int, bool]]
+
+
 class Reader:
     """Answers pulls. hot_bytes: of older records the kernel is asked whether they are in memory, a piece at a time;
     where they are not, or it does not tell, they are read from the file, not through the mapping.
@@ -133,9 +149,14 @@ class Reader:
         self.residency = Residency(clock)
 
     @property
-    def hot_bytes(self) -> int:
-        """How much of the log's end counts as being in memory."""
-        return self._hot_bytes
+    def hot_from(self) -> int:
+        """From this log offset on the estimate says "in memory"."""
+        return self._log.end - self._hot_bytes
+
+    def parts(self) -> ReadingParts:
+        return ReadingParts(
+            self._queues.get, self._log.run.find, self.resident_end, Records, gather
+        )
 
     def resident_end(self, segment: Segment, offset: int) -> int:
         """See Residency.end; nothing is in memory where nothing is to count as such."""

@@ -31,7 +31,14 @@ from tandemmq.storage.logfiles import LogFiles
 from tandemmq.storage.owner import Owner
 from tandemmq.storage.putrules import PutRules
 from tandemmq.storage.querying import QueryResult, query_by_key
-from tandemmq.storage.reading import EVERYTHING, GetResult, Reader, Selector, hot_bytes
+from tandemmq.storage.reading import (
+    EVERYTHING,
+    GetResult,
+    Reader,
+    ReadingParts,
+    Selector,
+    hot_bytes,
+)
 from tandemmq.storage.record import Bytes
 from tandemmq.storage.recovery import Parts, Recovered, Recovery
 from tandemmq.storage.retention import Retention
@@ -341,6 +348,16 @@ class MessageStore:
         return self.reader.get(
             topic, queue_id, offset, count_max, bytes_max, selector, patient=patient
         )
+
+    @property
+    def reading_parts(self) -> ReadingParts:
+        """For the short path of pulls, which does in C what get() does where nothing is special."""
+        return self.reader.parts()
+
+    @property
+    def hot_from(self) -> int:
+        """Log offset from which on records are taken to be in memory, without asking."""
+        return self.reader.hot_from
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that can be read; 0 for an unknown queue."""

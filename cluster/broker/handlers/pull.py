@@ -5,7 +5,7 @@ Source: RocketMQ's PullMessageProcessor, PullRequestHoldService.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Hashable
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
@@ -47,6 +47,7 @@ from tandemmq.storage import (
     GetResult,
     GetStatus,
     MessageStore,
+    ReadingParts,
     Selector,
     get_property,
 )
@@ -86,7 +87,7 @@ _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN
 class Parts(NamedTuple):
     """What the compiled short path of pulls looks things up in."""
 
-    store: MessageStore
+    reading: ReadingParts
     topics: TopicTable
     groups: GroupTable
     offsets: OffsetTable
@@ -97,7 +98,6 @@ class Terms(NamedTuple):
 
     lite            whether code 361 is served; slave_reads: whether readers may be sent to slaves
     log_end, hot_from   log offsets: of the log's end, and from where on the estimate says "in memory"
-    resident_end    (segment, offset) -> up to where the kernel says it
     """
 
     lite: bool
@@ -110,7 +110,6 @@ class Terms(NamedTuple):
     bytes_max_cold: int
     count_max_cold: int
     filter_bytes_max: int
-    resident_end: Callable[..., int]
 
 
 class PullHandler:
@@ -136,7 +135,7 @@ class PullHandler:
         self._took = took or Histogram()
         self._config = config
         self._store = store
-        self._get = store.reader.get
+        self._get = store.get
         self._fetches = Fetches()
         self._topics = topics
         self._groups = groups
@@ -205,7 +204,7 @@ class PullHandler:
     # -- for the compiled short path: it does what _pull() does where nothing is special
 
     def parts(self) -> Parts:
-        return Parts(self._store, self._topics, self._groups, self._offsets)
+        return Parts(self._store.reading_parts, self._topics, self._groups, self._offsets)
 
     def terms(self) -> Terms | None:
         """None when something is special, and any pull may be."""
@@ -219,19 +218,18 @@ class PullHandler:
             or (not config.slave_read_enabled and self._slave_reads.refusal() is not None)
         ):
             return None
-        storage, reader, log_end = self._store.config, self._store.reader, self._store.end
+        storage = self._store.config
         return Terms(
             config.lite_pull_enabled,
             config.slave_read_enabled,
             self._slave_reads.near_bytes,
-            log_end,
-            log_end - reader.hot_bytes,
+            self._store.end,
+            self._store.hot_from,
             storage.transfer_bytes_max_hot,
             storage.transfer_count_max_hot,
             storage.transfer_bytes_max_cold,
             storage.transfer_count_max_cold,
             storage.filter_bytes_max,
-            reader.resident_end,
         )
 
     def subscribed(

@@ -23,7 +23,6 @@ from tandemmq.cluster.broker.reading.pullpath import HEADER_BYTES_MAX
 from tandemmq.cluster.broker.reading.pullpath import PullPath as Readable
 from tandemmq.cluster.remoting.codes import LANGUAGE_CODES
 from tandemmq.storage import GetResult, GetStatus
-from tandemmq.storage._reading import Records, gather
 
 cdef extern from "Python.h":
     Py_buffer* PyMemoryView_GET_BUFFER(object)
@@ -246,6 +245,8 @@ cdef class PullPath:
     cdef object _queue_of
     cdef object _find
     cdef object _resident_end
+    cdef object _records
+    cdef object _gather
     cdef object _commit_pull
     cdef object _commit
     cdef dict _languages
@@ -276,8 +277,11 @@ cdef class PullPath:
         self._readable = Readable(handler, output_high_bytes)
         self._group_of = parts.groups.get
         self._topic_of = parts.topics.get
-        self._queue_of = parts.store.queues.get
-        self._find = parts.store.log.run.find
+        self._queue_of = parts.reading.queue
+        self._find = parts.reading.segment
+        self._resident_end = parts.reading.resident_end
+        self._records = parts.reading.records
+        self._gather = parts.reading.gather
         self._commit_pull = parts.offsets.commit_pull
         self._commit = parts.offsets.commit
         self._languages = dict(LANGUAGE_CODES)
@@ -422,12 +426,12 @@ cdef class PullPath:
             limit = min(self._segment_end, log_end)
             bytes_max, count_max = terms.bytes_max_hot, terms.count_max_hot
         else:
-            limit = min(<long long>terms.resident_end(self._segment, physical), hot_from)
+            limit = min(<long long>self._resident_end(self._segment, physical), hot_from)
             bytes_max, count_max = terms.bytes_max_cold, terms.count_max_cold
         if limit <= physical:
             return False
-        records = Records()
-        at, last, full = gather(
+        records = self._records()
+        at, last, full = self._gather(
             entries, came, stop, self._segment.view, self._segment_start, physical, limit,
             min(bytes_max, <long long>PULL_BYTES_MAX), min(<long long>count_max, count), tag_codes, records,
         )
