@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(LONG_S)
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
-NEEDS = {"containers": "testcontainers", "otel": "opentelemetry"}
+NEEDS = {"containers": "testcontainers", "otel": "opentelemetry", "service": "faststream"}
 CLEAN = sorted(each.stem for each in PROGRAMS.glob("*.py") if each.stem != "wrong")
 PYRIGHT_HERE = ROOT / ".cache" / "npm" / "node_modules" / ".bin" / "pyright"
 #: lines of wrong.py, and so many mistakes
