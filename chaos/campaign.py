@@ -198,12 +198,17 @@ class Campaign(ABC):
             Traffic(self.group, self.journal, messages, self._traffic_plan) as self.traffic,
         ):
             churn = Churn(self.group, self.journal, self.traffic, self._seed)
-            churning = asyncio.create_task(churn.run(), name="churn")
+            # a stock broker refuses the deletion, having done it: asked again and again it never says yes
+            churns = self.plan.servers != "java"
+            churning = asyncio.create_task(
+                churn.run() if churns else asyncio.sleep(0), name="churn"
+            )
             try:
                 await self.faults()
                 await self.group.whole()
                 addresses = [each.address for each in self.group.replicas]
-                self.outcome.problems += await churn.finish(churning, addresses)
+                if churns:
+                    self.outcome.problems += await churn.finish(churning, addresses)
                 self.outcome.counts["topics made again"] = churn.lives
                 await self.traffic.quiet()
                 await readers.drained()

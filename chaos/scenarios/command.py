@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import random
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +35,7 @@ from tandemmq.chaos.scenarios.stages import STAGES, stages_here
 from tandemmq.chaos.scenarios.target import TargetRun
 from tandemmq.chaos.scenarios.workloads.chosen import WORKLOADS, Unfit
 
-OK, INVALID_CODE, UNKNOWN_CODE, USAGE, MISSING = 0, 5, 1, 2, 11
+OK, INVALID_CODE, UNKNOWN_CODE, USAGE, MISSING, INTERRUPTED = 0, 5, 1, 2, 11, 130
 CODES: Final = {VALID: OK, INVALID: INVALID_CODE, UNKNOWN: UNKNOWN_CODE}
 EXAMPLES: Final = """examples:
   tandem chaos list
@@ -81,13 +83,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("tandemmq.cluster.client").setLevel(logging.ERROR)  # it meets every fault
     function: Callable[[argparse.Namespace], int] = arguments.function
     try:
-        return function(arguments)
+        with ended_by_sigterm():
+            return function(arguments)
+    except KeyboardInterrupt:
+        say("tandem chaos: interrupted; what it had started is stopped")
+        return INTERRUPTED
     except Unsupported as problem:
         say(f"tandem chaos: not possible here: {problem}")
         return MISSING
     except ProcessBroken as problem:
         say(f"tandem chaos: {problem}")
         return UNKNOWN_CODE
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM is Ctrl-C to a run: faults heal, and the processes that it started are ended."""
+    try:
+        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    except ValueError:  # not in the main thread: whoever runs it there ends it
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(text: str) -> None:

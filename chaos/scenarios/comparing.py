@@ -103,6 +103,7 @@ def run_comparison(arguments: argparse.Namespace, say: Callable[[str], None]) ->
             )
     directory: Path = arguments.report or Path(tempfile.mkdtemp(prefix="tandem-compare-"))
     directory.mkdir(parents=True, exist_ok=True)
+    directory = directory.resolve()
     sides: dict[tuple[str, str], Side] = {}
     for name in names:
         for seed in range(arguments.seed, arguments.seed + arguments.runs):
@@ -118,6 +119,8 @@ def run_comparison(arguments: argparse.Namespace, say: Callable[[str], None]) ->
                 say(
                     f"  {', '.join(side.verdicts)}: {side.acknowledged} acknowledged, {side.lost} lost"
                 )
+                for doubt in side.doubts[:3]:
+                    say(f"  {doubt}")
                 write_result(directory / RESULT, list(sides.values()), arguments.command_line)
     result = table(list(sides.values()))
     if arguments.json:
