@@ -332,11 +332,13 @@ cdef class PullPath:
                     if self._terms is None:
                         return self._readable.process(view, start, end, connection)
                     queued = connection.queued_bytes
+                    if queued > self._output_high:
+                        break  # also at first: in_turns() asks again at once
                     self._began_ns = perf_counter_ns()
                 if (
                     read_json(at + 8, at + 8 + header, &pull)
                     and (found := self._languages.get(text_of(&pull.language))) is not None
-                    and self._answer(&pull, connection)
+                    and self._answered(&pull, connection)
                 ):
                     self._taken += 1
                     language, version = found, pull.version
@@ -359,8 +361,15 @@ cdef class PullPath:
                 self._settle(connection, language, version)
         return start
 
-    cdef bint _answer(self, const Pull* pull, connection) except -1:
+    cdef bint _answered(self, const Pull* pull, connection) except -1:
         """Answer one pull; False when it is for the readable form, and then nothing happened."""
+        try:
+            return self._answer(pull, connection)
+        except OSError:  # reading is what comes first
+            return False
+
+    cdef bint _answer(self, const Pull* pull, connection) except -1:
+        """As _answered. Raises OSError before anything happened."""
         cdef long long queue_id, offset, count, sys_flag, commit, unused, version
         cdef long long log_end, hot_from, bytes_max, next_offset, max_offset, min_offset, physical, limit, behind
         cdef long long near, entries_max, last

@@ -60,8 +60,8 @@ class _Head(msgspec.Struct, gc=False):
     version: Int32 = 0
 
 
-#: what cannot be read here, and what is refused
-_LEFT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, *REFUSALS)
+#: what cannot be read here, what is refused, and what the disk does not give: the long way answers that, too
+_LEFT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError, *REFUSALS)
 _decode: Final = msgspec.json.Decoder(_Head, strict=False).decode
 
 
@@ -77,7 +77,10 @@ class PullPath:
 
     def process(self, view: memoryview, start: int, end: int, connection: Connection) -> int:
         """Answer the ordinary pulls at the front of view[start:end]; where the first other frame starts."""
-        while end - start >= _PREFIX_CODE.size:
+        # Also at first: asked again at once, as in_turns() does, it would take one more, and so all of the chunk.
+        while connection.queued_bytes <= self._output_high_bytes and not connection.closed:
+            if end - start < _PREFIX_CODE.size:
+                break
             length, header_bytes, code = _PREFIX_CODE.unpack_from(view, start)
             stop = start + 4 + length
             if (
@@ -104,8 +107,6 @@ class PullPath:
                 connection.send(answer)
             connection.heard(language, head.version, binary=False)
             start = stop
-            if connection.queued_bytes > self._output_high_bytes or connection.closed:
-                break
         return start
 
 

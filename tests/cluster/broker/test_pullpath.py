@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tandemmq.cluster.broker.reading.shortpulls import PullPath as Picked
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.storage import GetStatus
+from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.residency import Residency
 
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
@@ -349,6 +351,31 @@ def test_pulls_and_others_of_a_chunk_take_turns(kit: Kit, in_turns: Any) -> None
     assert in_turns(path.process, others)(chunk, 0, len(chunk), peer) == len(chunk) - len(frame) + 1
     assert len(peer.answers()) == len(peer.noted) == 3
     assert in_turns(path.process, others)(memoryview(b"other"), 0, 5, peer) == 5
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=["readable", "compiled"][: len(KINDS)])
+def test_turns_end_where_output_has_to_leave_first(kit: Kit, kind: int) -> None:
+    """500 pulls in one chunk were answered by 90 MB at once, and who sent them was cut off for it."""
+    chunk = java_frame(11, fields(), b"") * 500
+    path = KINDS[kind](kit.pulls, HIGH_BYTES)
+    both = TURNS[kind](path.process, lambda view, start, end, connection: start)
+    peer: Any = Peer()
+    assert 0 < both(memoryview(chunk), 0, len(chunk), peer) < len(chunk)
+    assert HIGH_BYTES < len(peer.written) < HIGH_BYTES + 20_000
+
+
+def test_what_the_disk_does_not_give_is_left_to_the_long_way(
+    kit: Kit, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(queue: ConsumeQueue, queue_offset: int, count_max: int) -> Any:
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    frame = java_frame(11, fields(), b"")
+    peer = Peer()
+    assert process(peer, frame) == len(frame)  # makes the group
+    monkeypatch.setattr(ConsumeQueue, "window", fails)
+    assert process(peer, frame) == 0
+    assert len(peer.answers()) == len(peer.noted) == kit.stats.get_found == 1
 
 
 @pytest.mark.parametrize("guarded", [False, True])
