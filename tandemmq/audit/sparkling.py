@@ -104,7 +104,7 @@ def _configuration(conf: Any, master: str, jit: str, purpose: str, archive: Path
         "spark.master": master or "local[*]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "1" if not master else "16",
+        "spark.sql.shuffle.partitions": "1" if not master or master.startswith("local") else "16",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": " ".join(
             (

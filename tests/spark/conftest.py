@@ -19,14 +19,18 @@ for folder in (
 
 pytest.importorskip("pyspark", reason="needs the audit extra")
 
-from bench.quickpython import quick_python
 from topickit import Topics  # noqa: E402
+
+from bench.quickpython import quick_python  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            if item.get_closest_marker("timeout") is None:
+                # the start of a JVM and of Spark's Pythons on a busy machine; one that is given up fails all behind it
+                item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
