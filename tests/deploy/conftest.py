@@ -18,6 +18,7 @@ TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 1_200
 
 
+@pytest.hookimpl(trylast=True)  # when -k has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mine = [each for each in items if Path(each.path).parent == Path(__file__).parent]
     for number, item in enumerate(mine):
