@@ -18,13 +18,19 @@ TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 1_200
 
 
-@pytest.hookimpl(trylast=True)  # when -k has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mine = [each for each in items if Path(each.path).parent == Path(__file__).parent]
-    for number, item in enumerate(mine):
+    for item in _mine(items):
         item.add_marker(pytest.mark.deploy)
-        # the first one waits for the image
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Of those that were chosen the first one waits for the image."""
+    for number, item in enumerate(_mine(session.items)):
         item.add_marker(pytest.mark.timeout(TIMEOUT_S if number else BUILD_TIMEOUT_S))
+
+
+def _mine(items: list[pytest.Item]) -> list[pytest.Item]:
+    return [each for each in items if Path(each.path).parent == Path(__file__).parent]
 
 
 @pytest.fixture(scope="session")
