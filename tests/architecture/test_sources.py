@@ -208,7 +208,8 @@ NO_TWIN = {"check_layout", "QueueSpan"}  # what only a compiled form needs
 
 def test_every_compiled_module_has_its_twin_here() -> None:
     sources = {
-        "tandemmq." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        "tandemmq."
+        + ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("tandemmq.")
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.pyx")
     }
