@@ -99,15 +99,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM is Ctrl-C to a run: faults heal, and the processes that it started are ended."""
+
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
     try:
-        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        terminated = signal.signal(signal.SIGTERM, interrupt)
     except ValueError:  # not in the main thread: whoever runs it there ends it
         yield
         return
+    # a shell lets what it starts in the background ignore Ctrl-C
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, terminated)
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -362,6 +363,13 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_handle_that_means_nothing_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--handle"):
         parse_handle(text, tmp_path)
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), command.ended_by_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_a_container_is_known_by_every_address_that_it_has() -> None:
