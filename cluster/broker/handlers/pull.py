@@ -252,10 +252,16 @@ class PullHandler:
         self._took.add(took_us, pulls)
 
     def pulled(
-        self, group: str, topic: str, messages: int, size: int, queue_ids: list[int]
+        self,
+        group: str,
+        topic: str,
+        messages: int,
+        size: int,
+        queue_ids: list[int],
+        took_ms: int = 0,
     ) -> None:
-        """What pulls of these queues brought together."""
-        self._stats.pulled_all(group, topic, messages, size, queue_ids)
+        """What pulls of these queues brought together; took_ms: each of them."""
+        self._stats.pulled_all(group, topic, messages, size, queue_ids, took_ms)
 
     def pull(
         self, request: Command, header: PullHeader, connection: Connection

@@ -457,7 +457,7 @@ cdef class PullPath:
         if sys_flag & COMMIT_OFFSET:
             self._commit(group_name, topic_name, queue_id, commit)
         if self._queue_ids and (self._group != group_name or self._topic != topic_name):
-            self._count()
+            self._count((perf_counter_ns() - self._began_ns) // 1_000_000 // (self._taken + 1))
         self._group, self._topic = group_name, topic_name
         self._queue_ids.append(queue_id)
         self._messages += len(records)
@@ -507,16 +507,17 @@ cdef class PullPath:
             return 0
         parts, self._parts = self._parts, []
         taken, self._taken, self._parts_bytes = self._taken, 0, 0
-        self._count()
         took_us = (perf_counter_ns() - self._began_ns) // 1_000
+        self._count(took_us // taken // 1_000)
         self._began_ns = perf_counter_ns()
         self._handler.took(took_us // taken, taken)
         connection.heard(language, version, binary=False, count=taken)
         connection.writelines(parts)
         return 0
 
-    cdef int _count(self) except -1:
-        self._handler.pulled(self._group, self._topic, self._messages, self._bytes, self._queue_ids)
+    cdef int _count(self, took_ms) except -1:
+        """took_ms: of each of the pulls, as their chunk took it together."""
+        self._handler.pulled(self._group, self._topic, self._messages, self._bytes, self._queue_ids, took_ms)
         self._queue_ids = []
         self._messages = self._bytes = 0
         return 0
