@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from pathlib import Path
 
 import pytest
-from bench.quickpython import quick_python
 
+from bench.quickpython import quick_python
 from tandemmq import ClientError, Message, Producer
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.servers import python_env
@@ -38,7 +38,12 @@ def driver(namesrv: str, directory: Path, written: Path) -> Iterator[subprocess.
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **python_env(), "PYSPARK_PYTHON": quick_python(directory)},
+            env={
+                **os.environ,
+                **python_env(),
+                "PYSPARK_PYTHON": quick_python(directory),
+                "SPARK_LOCAL_DIRS": str(directory / "local"),  # a killed JVM leaves its files
+            },
             start_new_session=True,
         )
         try:
@@ -128,7 +133,7 @@ async def test_every_row_is_in_the_sink_once_though_driver_and_master_are_killed
 
         async with sending(namesrv) as acknowledged:
             with driver(namesrv, tmp_path, first_log) as first:
-                await until(committed(2), "the first driver commits", first, first_log)
+                await until(committed(1), "the first driver commits", first, first_log)
                 kill(first)
             known = batches(tmp_path)
             second = stack.enter_context(driver(namesrv, tmp_path, second_log))
@@ -136,7 +141,7 @@ async def test_every_row_is_in_the_sink_once_though_driver_and_master_are_killed
             await kill_master(group)
             known, sent = batches(tmp_path), len(acknowledged)
             await until(lambda: len(acknowledged) > sent + 20, "sends go on", second, second_log)
-            await until(committed(known + 2), "it reads the new master", second, second_log)
+            await until(committed(known + 1), "it reads the new master", second, second_log)
         (tmp_path / "stop").touch()
         out, _ = await asyncio.to_thread(second.communicate, timeout=PATIENCE_S)
     assert second.returncode == 0, tail(second_log)
