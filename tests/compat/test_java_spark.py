@@ -17,7 +17,6 @@ from command_line import run
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
 from bench.quickpython import quick_python
-
 from tandemmq import Admin, Message, Producer
 from tandemmq.chaos.java import JavaBroker, JavaNameServer
 from tandemmq.java import NEWEST, java_missing
@@ -102,19 +101,18 @@ def test_topics_of_a_stock_broker_are_tables_and_streams(
         return spark.read.format("tandemmq").options(**{**options, **more}).load()
 
     everything = Counter(range(300))
-    assert numbers(read(minPartitions="5")) == everything
+    whole = read(minPartitions="5").collect()
+    assert Counter(int(bytes(row["body"])) for row in whole) == everything
     assert numbers(read(tags="a")) == Counter(range(0, 300, 2))
     assert numbers(read(sql92="n BETWEEN 10 AND 19")) == Counter(range(10, 20))
-    (row,) = read().where("key = 'k17'").collect()
+    (row,) = (row for row in whole if row["key"] == "k17")
     assert (row["tags"], row["properties"]["n"], row["epoch"]) == ("b", "17", None)
     start = json.dumps({"Orders": {"broker-a:0": 140, "broker-a:1": -1}})
-    assert read(startingOffsets=start).count() == 10
-
-    def columns(table: Any) -> list[tuple[str, ...]]:
-        return sorted(tuple(map(str, each)) for each in table.collect())
-
-    stored = read(via="log", places=json.dumps({"broker-a": str(broker.store)}))
-    assert columns(stored) == columns(read())  # the same rows, out of a stock store
+    assert len(read(startingOffsets=start, columns="queue_id").collect()) == 10
+    stored = read(via="log", places=json.dumps({"broker-a": str(broker.store)})).collect()
+    assert sorted(map(str, stored)) == sorted(
+        map(str, whole)
+    )  # the same rows, out of a stock store
 
     stream = spark.readStream.format("tandemmq").options(
         **options, startingOffsets="earliest", maxOffsetsPerTrigger="100", group="lake", commitOffsets="true"
