@@ -36,6 +36,7 @@ class ContainerProcess(AsyncProcess):
         if not self._pid:
             raise Unsupported(f"container {name} does not run")
         self._starting: subprocess.Popen[bytes] | None = None
+        self._signals: list[subprocess.Popen[bytes]] = []  # on their way
 
     @property
     def pid(self) -> int:
@@ -43,6 +44,7 @@ class ContainerProcess(AsyncProcess):
 
     @property
     def alive(self) -> bool:
+        self._signals = [each for each in self._signals if each.poll() is None]
         if self._starting is not None:
             if self._starting.poll() is None:
                 return True
@@ -65,7 +67,7 @@ class ContainerProcess(AsyncProcess):
     def signal(self, what: signal.Signals) -> None:
         if not self.alive:
             raise self.broken(f"ended by itself ({self.code})")
-        _begun("docker", "kill", "--signal", what.name, self.name)
+        self._signals.append(_begun("docker", "kill", "--signal", what.name, self.name))
 
     def abandon(self) -> None:
         """It is not ours to end."""

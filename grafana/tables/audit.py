@@ -114,7 +114,12 @@ DASHBOARD: Final = Dashboard(
         Panel(
             "Sends of a chaos run",
             "Acknowledged, refused and unknown ones per second, as the run's own clients were told.",
-            (Query(f"sum by (outcome) (rate(tandem_chaos_sends_total{RATE})) or vector(0)", "{{outcome}}"),),
+            (
+                Query(
+                    f"sum by (outcome) (rate(tandem_chaos_sends_total{RATE})) or vector(0)",
+                    "{{outcome}}",
+                ),
+            ),
             "cps",
         ),
         Panel(

@@ -66,13 +66,13 @@ def foreign() -> set[str]:
 
 
 def test_everything_that_is_imported_is_declared_and_the_other_way_round() -> None:
-    py4j_comes_with_spark, numpy_is_for_spark = {"py4j"}, {"numpy"}
+    py4j_comes_with_spark = {"py4j"}
     docker_comes_with_testcontainers = {"docker"}
     faststream_brings = {"fast_depends", "anyio"}
     extras = ("server", "audit", "testing", "testcontainers", "otel", "faststream")
     declared = BASE.union(*(EXTRAS[each] for each in extras)) - {"tandemmq"}
     come_along = py4j_comes_with_spark | docker_comes_with_testcontainers | faststream_brings
-    assert foreign() - come_along == declared - numpy_is_for_spark
+    assert foreign() - come_along == declared
 
 
 def test_the_command_asks_for_the_whole_extra_of_the_servers() -> None:

@@ -34,7 +34,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.timeout(2700)  # half a minute on two free cores; beside other lanes it gets what they leave
+@pytest.mark.timeout(
+    2700
+)  # half a minute on two free cores; beside other lanes it gets what they leave
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_promises_hold_in_every_seed(first: int) -> None:
     marks: Counter[str] = Counter()
