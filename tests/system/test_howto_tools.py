@@ -1,7 +1,11 @@
-"""What the how-tos about tests, traces and scripts print is run as it is printed."""
+"""What the how-tos about tests, traces and scripts print is run as it is printed.
+
+With TANDEM_PICTURES=docs/pictures the picture of a trace is drawn anew.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tracepicture import Bar, drawn
 
 from tandemmq.chaos.servers import REPOSITORY, python_env
 from tandemmq.testing import TandemCluster
@@ -17,7 +22,18 @@ from tandemmq.testing import TandemCluster
 pytestmark = pytest.mark.system
 
 HOWTOS = REPOSITORY / "docs" / "howto"
+PICTURES = REPOSITORY / "docs" / "pictures"
 USUAL = "127.0.0.1:9876"
+#: behind the program of traces.md: what its exporter was given
+EXPORTED = """
+import json
+with open("spans.json", "w") as file:
+    json.dump([
+        (span.context.span_id, span.parent.span_id if span.parent else None, span.name, span.kind.name,
+         span.attributes.get("messaging.consumer.group.name", ""), span.start_time, span.end_time)
+        for span in spans.get_finished_spans()
+    ], file)
+"""
 
 
 def program(document: str, name: str) -> str:
@@ -58,7 +74,15 @@ def test_the_picture_of_a_trace_is_what_the_program_draws(
     )
     cluster.create_topic("Orders")
     text = program("traces.md", "traced.py").replace(USUAL, cluster.namesrv)
-    assert python("-c", text, cwd=tmp_path) == printed("traces.md")
+    assert python("-c", text + EXPORTED, cwd=tmp_path) == printed("traces.md")
+    bars = [Bar(*each) for each in json.loads((tmp_path / "spans.json").read_text())]
+    now = drawn(bars)
+    if pictures := os.environ.get("TANDEM_PICTURES"):
+        (REPOSITORY / pictures / "trace.svg").write_text(now, encoding="utf-8")
+    kept = (PICTURES / "trace.svg").read_text(encoding="utf-8")
+    spans = re.compile(r'<text class="span".*?</text>')
+    assert spans.findall(kept) == spans.findall(now), "times differ, what belongs to what does not"
+    assert len(spans.findall(kept)) == len(printed("traces.md").splitlines())
 
 
 def test_the_metrics_of_the_page_are_those_of_the_table() -> None:
