@@ -86,6 +86,17 @@ def test_client_loads_neither_servers_nor_uvloop() -> None:
     assert not unwanted & loaded
 
 
+def test_the_package_is_imported_within_a_tenth_of_a_second() -> None:
+    """Of a processor: a busy machine takes longer. The command line within one and a half."""
+    timed = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
+    for code, most_s in (("import tandemmq", 0.1), ("import tandemmq.command.cli", 0.15)):
+        took_s = []
+        for _ in range(3):
+            words = [sys.executable, "-c", timed.format(code)]
+            took_s.append(float(subprocess.run(words, capture_output=True, check=True).stdout))
+        assert min(took_s) < most_s, code
+
+
 def test_command_line_starts_without_the_client() -> None:
     loaded = modules_after("import tandemmq.command.cli")
     assert "tandemmq.command.cli" in loaded
