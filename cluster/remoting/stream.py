@@ -109,6 +109,7 @@ class FrameStream(asyncio.BufferedProtocol):
         "_out",
         "_paused_since_ms",
         "_pending",
+        "_room",
         "_spoke",
         "_tls",
         "_transport",
@@ -134,6 +135,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._deferred: bytearray | None = None  # received; waits until the peer reads its answers
         self._out: list[bytes | memoryview] = []
         self.queued_bytes = 0
+        self._room: asyncio.Event | None = None  # what those wait for that wait in room()
         self._spoke = False  # whether a whole frame has come
         self._chunk_active = False
         self._flush_scheduled = False
@@ -213,6 +215,23 @@ class FrameStream(asyncio.BufferedProtocol):
             if not self.closed:
                 self._out += parts[1:]
                 self.queued_bytes += sum(map(len, parts[1:]))
+
+    async def room(self) -> None:
+        """Wait until there is room for output, or the connection is closed: no more than output_high_bytes are queued,
+        and the peer reads.
+
+        For tasks that make large answers: _defer() holds back what a chunk asks for only while it is answered at once.
+        """
+        high = self._endpoint.limits.output_high_bytes
+        while not self.closed and (self._paused_since_ms is not None or self.queued_bytes > high):
+            if self._room is None:
+                self._room = asyncio.Event()
+            await self._room.wait()
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     def close(self, reason: str = "closed by us") -> None:
         """Send what is queued, then end the connection. Further output is dropped."""
@@ -383,6 +402,7 @@ class FrameStream(asyncio.BufferedProtocol):
             transport.write(whole[0])
         else:
             transport.writelines(whole)
+        self._make_room()
 
     def _cut_off(self, output_bytes: int) -> None:
         self._endpoint.stats.slow_readers += 1
@@ -429,6 +449,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._paused_since_ms = None
+        self._make_room()
         if self._endpoint.budget is not None:
             self._endpoint.budget.moving(self)
         self.active_ms = self._endpoint.clock.monotonic_ms()
@@ -464,6 +485,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.closed = True
             self.close_reason = reason
             self._closed_at_ms = self._endpoint.clock.monotonic_ms()
+            self._make_room()
 
     def check_deadlines(self, now_ms: int) -> None:
         """Close when the peer is too slow or has gone quiet. Called once a second by the owner."""

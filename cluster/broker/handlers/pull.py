@@ -183,6 +183,7 @@ class PullHandler:
     ) -> Command | None:
         """The answer of a pull whose messages a thread brings into memory first: every check again, then."""
         await self._fetches.done(fetch)
+        await connection.room()  # one read of the disk may end the waiting of a thousand pulls
         if connection.closed:
             return None
         try:

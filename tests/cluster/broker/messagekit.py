@@ -98,11 +98,15 @@ class FakeConnection:
         self.waited_ms = 0
         self.written = b""
         self.writes = 0
+        self.rooms = 0  # how often somebody asked for room
         self._callbacks: list[Callable[[Any], None]] = []
 
     @property
     def close_callbacks(self) -> int:
         return len(self._callbacks)
+
+    async def room(self) -> None:
+        self.rooms += 1
 
     def on_close(self, callback: Callable[[Any], None]) -> None:
         self._callbacks.append(callback)

@@ -589,6 +589,7 @@ async def test_old_messages_are_read_by_a_thread_once_for_all_who_want_them(
     assert await asyncio.gather(*waiting) == [None, None, None]  # type: ignore[arg-type]
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()
+    assert first.rooms == second.rooms == 1, "large answers of tasks wait until there is room"
     for connection in (first, second):
         (answer,) = connection.take()
         assert bodies(answer) == [b"0", b"1", b"2"]

@@ -316,3 +316,35 @@ async def test_close_callbacks_run_once_when_the_transport_is_gone() -> None:
     assert seen == ["done"]
     peer.connection.on_close(lambda connection: seen.append("late"))
     assert seen == ["done", "late"]
+
+
+async def test_tasks_with_large_answers_wait_until_there_is_room() -> None:
+    """60 pulls of old messages were answered by 120 MB at once, and who sent them was cut off for it."""
+
+    async def large(request: Command, connection: Connection) -> Command:
+        await asyncio.sleep(0)
+        await connection.room()
+        return request.reply(body=b"x" * 600)
+
+    peer = Peer({11: large}, limits=ConnectionLimits(output_high_bytes=1000))
+    written = peer.transport.writes
+    peer.sends(b"".join(Command(11, opaque=n).encode() for n in range(9)))
+    for _ in range(30):
+        await settled()
+    assert [answer.opaque for answer in peer.transport.commands()] == list(range(9))
+    assert max(map(len, written)) < 1_800, "of two answers, not of nine"
+
+    written.clear()
+    peer.connection.pause_writing()
+    peer.sends(b"".join(Command(11, opaque=n).encode() for n in range(9)))
+    await settled()
+    assert not written
+    peer.connection.resume_writing()
+    await settled()
+    peer.connection.pause_writing()
+    for _ in range(30):
+        await settled()
+    assert 0 < len(peer.transport.commands()) < 9
+    peer.vanishes()
+    await settled()
+    assert not peer.endpoint.tasks, "the end of a connection ends the waiting, too"
