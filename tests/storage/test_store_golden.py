@@ -229,7 +229,7 @@ def test_recorded_store_goes_on_where_it_stopped(golden_name: str, golden_config
         assert placed.queue_offset == before
         store.dispatch()
         result = store.get(topic, queue_id, before, 1)
-        assert decode(result.records.pop()).body == b"one more"
+        assert decode(result.records[-1]).body == b"one more"
     assert inspect_store(config.root, config).problems == []
 
 
