@@ -9,6 +9,7 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,6 @@ class ContainerProcess(AsyncProcess):
         if not self._pid:
             raise Unsupported(f"container {name} does not run")
         self._starting: subprocess.Popen[bytes] | None = None
-        self._signals: list[subprocess.Popen[bytes]] = []  # on their way
 
     @property
     def pid(self) -> int:
@@ -44,7 +44,6 @@ class ContainerProcess(AsyncProcess):
 
     @property
     def alive(self) -> bool:
-        self._signals = [each for each in self._signals if each.poll() is None]
         if self._starting is not None:
             if self._starting.poll() is None:
                 return True
@@ -67,7 +66,7 @@ class ContainerProcess(AsyncProcess):
     def signal(self, what: signal.Signals) -> None:
         if not self.alive:
             raise self.broken(f"ended by itself ({self.code})")
-        self._signals.append(_begun("docker", "kill", "--signal", what.name, self.name))
+        _begun("docker", "kill", "--signal", what.name, self.name)
 
     def abandon(self) -> None:
         """It is not ours to end."""
@@ -145,4 +144,7 @@ def _docker(*words: str) -> str:
 
 
 def _begun(*command: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """It is waited for beside: whoever asked has its effect to look for."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    threading.Thread(target=process.wait, name=" ".join(command), daemon=True).start()
+    return process
