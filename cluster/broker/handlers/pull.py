@@ -80,6 +80,7 @@ CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+COPIED_BYTES: Final = 8 << 20  # of answers on one connection that are made before they leave
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _EMPTY_QUEUE: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -317,8 +318,11 @@ class PullHandler:
                 request, size, suggested, group.group_sys_flag, found.next_offset,
                 found.max_offset, found.min_offset, topic.topic_sys_flag,
             )  # fmt: skip
-            # One copy of the records, and one write for all answers of a chunk.
-            connection.write(records.after(head))
+            if connection.queued_bytes > COPIED_BYTES:
+                # Hundreds of held pulls woken at once: the connection may be cut off before anything is copied.
+                connection.writelines([head, *records])
+            else:  # one copy of the records, and one write for all answers of a chunk
+                connection.write(records.after(head))
         return None
 
     def _not_found(

@@ -55,6 +55,7 @@ class FakeConnection:
         self.binary_last = False
         self.sent: list[Command] = []
         self.written: list[bytes] = []
+        self.queued_bytes = 0
         self.requests: list[Command] = []
         self.answer: Command | Exception = Command(0)
         self.close_reason = ""

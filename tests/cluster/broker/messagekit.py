@@ -98,6 +98,7 @@ class FakeConnection:
         self.waited_ms = 0
         self.written = b""
         self.writes = 0
+        self.queued_bytes = 0
         self.rooms = 0  # how often somebody asked for room
         self._callbacks: list[Callable[[Any], None]] = []
 

@@ -36,9 +36,9 @@ class Peer(FakeConnection):
         super().__init__()
         self.noted: list[tuple[int, int, bool]] = []
 
-    @property
-    def queued_bytes(self) -> int:
-        return len(self.written)
+    def write(self, data: bytes | memoryview) -> None:
+        super().write(data)
+        self.queued_bytes = len(self.written)
 
     def heard(self, language: int, version: int, *, binary: bool, count: int = 1) -> None:
         self.noted += [(language, version, binary)] * count
