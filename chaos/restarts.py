@@ -87,9 +87,13 @@ class Settings:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did and found; good when there are no problems."""
+    """What a run did and found; good when there are no problems.
+
+    sent: and acknowledged. unanswered: asked for and not acknowledged; each may be stored or not
+    """
 
     sent: int = 0
+    unanswered: int = 0
     ways: Counter[str] = field(default_factory=Counter)
     groups: dict[str, Tally] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -333,6 +337,7 @@ class Campaign:
             while True:
                 keys = [str(number + place) for place in range(batch)]
                 number += batch
+                self.outcome.unanswered += batch
                 results = await asyncio.gather(
                     *(producer.send(Message(TOPIC, key.encode(), keys=key)) for key in keys),
                     return_exceptions=True,
@@ -344,6 +349,7 @@ class Campaign:
                         raise result
                     if result.ok:
                         self._sent.append(key)
+                        self.outcome.unanswered -= 1
                 await asyncio.sleep(SENDING_S)
 
     async def _sample(self, group: str, broker: str, queues: Sequence[MessageQueue]) -> None:

@@ -21,7 +21,5 @@ async def test_stock_consumers_get_everything_and_nothing_twice_that_was_on_the_
     assert sum(outcome.ways.values()) == len(said) == 3
     for found in outcome.groups.values():
         assert outcome.sent > 500
-        unanswered = found.delivered - found.repeated - outcome.sent
-        assert 0 <= unanswered <= 60, (
-            "of each broker that was killed, a few sends are stored and not answered"
-        )
+        beyond = found.delivered - found.repeated - outcome.sent
+        assert 0 <= beyond <= outcome.unanswered

@@ -19,10 +19,8 @@ async def test_consumers_that_live_through_restarts_keep_their_place(tmp_path: P
     assert dict(outcome.ways) == {KILL: 1, TERM: 1, LOCAL: 1}
     found = outcome.groups[OURS]
     assert outcome.sent > 500
-    unanswered = found.delivered - found.repeated - outcome.sent
-    assert 0 <= unanswered <= 60, (
-        "of each broker that was killed, a few sends are stored and not answered"
-    )
+    beyond = found.delivered - found.repeated - outcome.sent
+    assert 0 <= beyond <= outcome.unanswered
     assert found.repeated <= ON_THE_WAY, "it was a third of all, while two members read the same"
     assert found.set_back, "a broker that was killed has forgotten what was committed last"
     assert len(said) == 3
