@@ -33,7 +33,15 @@ def stock(
     with JavaNameServer(request.param, directory) as names:
         names.start()
         with JavaBroker(request.param, directory, names.address, settings=SYNC) as broker:
-            yield broker.start()
+            broker.start()
+            wait_until(lambda: tells_of_itself(names.address), 30, "the broker tells of itself")
+            yield broker
+
+
+def tells_of_itself(name_server: str) -> bool:
+    """A stock broker of no second of age fails at it: it looks at the last of the samples it has not taken yet."""
+    facts = asyncio.run(cluster_facts(ClientConfig(name_server)))
+    return [each.problem for each in facts.brokers] == [""]
 
 
 def found(name_server: str) -> dict[str, Severity]:

@@ -133,7 +133,10 @@ final class Producers {
         return replies;
     }
 
-    /** Requests all at once, with a callback each. */
+    /**
+     * Requests all at once, with a callback each. The stock client calls back without a message when the send is
+     * answered before the reply has come, and once more when it comes: only the reply counts.
+     */
     Object requestAsync(JSONObject c) throws Exception {
         List<Message> messages = Texts.messages(c);
         Object[] replies = new Object[messages.size()];
@@ -142,13 +145,21 @@ final class Producers {
             int at = i;
             producer(c).request(messages.get(i), new RequestCallback() {
                 @Override public void onSuccess(Message reply) {
-                    replies[at] = Texts.received((MessageExt) reply);
-                    open.countDown();
+                    if (reply == null) {
+                        return;
+                    }
+                    answered(Texts.received((MessageExt) reply));
                 }
 
                 @Override public void onException(Throwable failure) {
-                    replies[at] = failed(failure);
-                    open.countDown();
+                    answered(failed(failure));
+                }
+
+                private synchronized void answered(Object reply) {
+                    if (replies[at] == null) {
+                        replies[at] = reply;
+                        open.countDown();
+                    }
                 }
             }, c.getLongValue("timeoutMs"));
         }
