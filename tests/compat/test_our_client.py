@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 from inbox import Inbox, eventually
@@ -40,6 +41,10 @@ _serial = itertools.count(1)
 class Target:
     kind: str  # "ours", or a release
     namesrv: str
+
+
+#: one attempt of a send, however busy the machine: two would be stored twice
+PATIENT: Final = {"timeout_ms": 30_000, "attempt_timeout_ms": 30_000}
 
 
 @pytest.fixture(scope="module", params=["ours", *VERSIONS])
@@ -133,7 +138,7 @@ async def test_transactions_end_as_their_application_says(stock: Target) -> None
 async def test_every_way_of_sending_is_stored_and_consumed_once(stock: Target) -> None:
     topic = await create(stock, "Ways")
     inbox = Inbox()
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         await asyncio.gather(
             *(producer.send(Message(topic, b"%d" % n, tags="A", keys=f"k{n}")) for n in range(300))
         )
@@ -175,7 +180,7 @@ async def test_failed_message_comes_again_and_tags_filter(stock: Target) -> None
         again = message.reconsume_times == 0
         return ConsumeResult.RECONSUME_LATER if again else ConsumeResult.SUCCESS
 
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         for tag in ("A", "B", "C"):
             await producer.send(Message(topic, tag.encode(), tags=tag))
         consumer = PushConsumer(
@@ -190,7 +195,7 @@ async def test_consumers_choose_by_properties(stock: Target) -> None:
     topic = await create(stock, "Sql")
     dear = Sql92("price >= 50 AND region = 'eu' OR TAGS = 'always'")
     inbox = Inbox()
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
 
         async def offer(price: int, region: str, tags: str | None = None) -> None:
             properties = {"price": str(price), "region": region}
@@ -234,7 +239,7 @@ async def test_members_share_queues_with_each_other(stock: Target) -> None:
         return sum(queue.topic == topic for queue in consumer.assignment)
 
     async with (
-        Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer,
+        Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer,
         member(inboxes[0]) as one,
     ):
         async with member(inboxes[1]) as two:
@@ -249,7 +254,7 @@ async def test_members_share_queues_with_each_other(stock: Target) -> None:
 
 async def test_pull_consumer_commits_and_goes_on(stock: Target) -> None:
     topic, name = await create(stock, "Pull"), group()
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         await asyncio.gather(*(producer.send(Message(topic, b"%d" % n)) for n in range(100)))
     seen: list[bytes] = []
     for _ in range(2):
@@ -267,7 +272,7 @@ async def test_pull_consumer_commits_and_goes_on(stock: Target) -> None:
 async def test_pull_consumer_seeks_and_finds_times(stock: Target) -> None:
     topic = await create(stock, "Seek")
     expected = [b"%02d" % n for n in range(20)]
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         for body in expected:
             await producer.send(Message(topic, body), selector=by_key("one"))
     async with PullConsumer(group(), namesrv=stock.namesrv, start=StartFrom.FIRST) as pulling:
@@ -296,7 +301,7 @@ async def test_ordered_messages_stay_in_order_and_the_bad_one_is_buried(stock: T
         return ConsumeResult.SUSPEND if message.body == b"03" else None
 
     dead = Inbox()
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         for number in range(10):
             await producer.send(Message(topic, b"%02d" % number), selector=by_key("one"))
         consumer = PushConsumer(
@@ -339,7 +344,7 @@ async def test_broadcasting_members_each_read_everything_and_remember(
             config=ClientConfig(stock.namesrv, instance_name=f"member-{number}"),
         )  # fmt: skip
 
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         await asyncio.gather(*(producer.send(Message(topic, b"%d" % n)) for n in range(40)))
         inboxes = [Inbox(), Inbox()]
         async with member(inboxes[0], 0), member(inboxes[1], 1):
@@ -358,9 +363,7 @@ async def test_compressed_bodies_come_back(stock: Target, kind: Compression) -> 
     topic = await create(stock, "Packed", 1)
     body = b"a body that repeats itself " * 2_000
     inbox = Inbox()
-    async with Producer(
-        "PG", namesrv=stock.namesrv, compression=kind, attempt_timeout_ms=3_000
-    ) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, compression=kind, **PATIENT) as producer:
         await producer.send(Message(topic, body))
         consumer = PushConsumer(
             group(), inbox, namesrv=stock.namesrv, subscribe={topic: "*"}, start=StartFrom.FIRST
@@ -376,7 +379,7 @@ async def test_namespaces_keep_equal_names_apart(stock: Target) -> None:
     suffix = next(_serial)
     for name, inbox in inboxes.items():
         config = ClientConfig(stock.namesrv, namespace=f"{name}{suffix}", unit_name="unit")
-        async with Producer("PG", config=config, attempt_timeout_ms=3_000) as producer:
+        async with Producer("PG", config=config, **PATIENT) as producer:
             await producer.send(Message("Orders", name.encode()))
             consumer = PushConsumer(
                 "CG", inbox, config=config, subscribe={"Orders": "*"}, start=StartFrom.FIRST
@@ -389,7 +392,7 @@ async def test_namespaces_keep_equal_names_apart(stock: Target) -> None:
 
 async def test_thousands_of_pipelined_sends_are_stored_once(stock: Target) -> None:
     topic = await create(stock, "Pipelined")
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         messages = (Message(topic, b"%d" % n, tags="A", keys=f"k{n}") for n in range(5_000))
         results = [result async for result in producer.send_many(messages)]
     assert all(result.ok for result in results)
@@ -430,7 +433,7 @@ async def test_stock_and_our_clients_read_each_other(stock: Target, newest_drive
         await inbox.count(5)
     assert inbox.bodies == sorted([*bodies, b"b1", b"b2"])
 
-    async with Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer:
+    async with Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer:
         sent = await producer.send(Message(topic, b"zip " * 5000, keys="python", tags="P"))
         batch = await producer.send_batch([Message(topic, b"x%d" % n) for n in range(3)])
     newest_driver.call("push.start", group=group(), expression="*", **at)
@@ -449,7 +452,7 @@ async def test_stock_and_our_clients_read_each_other(stock: Target, newest_drive
 async def test_reading_begins_where_a_time_says(stock: Target) -> None:
     topic = await create(stock, "Times", 1)
     async with (
-        Producer("PG", namesrv=stock.namesrv, attempt_timeout_ms=3_000) as producer,
+        Producer("PG", namesrv=stock.namesrv, **PATIENT) as producer,
         PullConsumer(group(), namesrv=stock.namesrv) as reader,
     ):
         queue = (await reader.queues(topic))[0]
