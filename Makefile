@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PYTHONS ?=
 BIN := .venv/bin
-SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/sending/*.pyx replication/audit/*.pyx tandemmq/spark/*.pyx)
+SOURCES := pyproject.toml $(wildcard storage/*.p[yx][xd] cluster/remoting/*.pxd cluster/client/*.pyx cluster/broker/*.pxd cluster/broker/sending/*.pyx cluster/broker/reading/*.pyx replication/audit/*.pyx tandemmq/spark/*.pyx)
 
 .PHONY: help setup check test compat metrics-test compose-test console-test demo wheels bench gate kills failover sim whole clean
 

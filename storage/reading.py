@@ -219,7 +219,9 @@ class Reader:
         records = result.records
         begin, last_physical, full, removed = at, 0, False, False
         log_end = self._log.end
-        hot_from = log_end - self._hot_bytes
+        hot_from = (
+            log_end - self._hot_bytes
+        )  # behind it what the kernel says is in memory is as good
         patient = patient and self._hot_bytes > 0
         if selector.matches is None:
             while at < stop and not full:
@@ -229,14 +231,8 @@ class Reader:
                     break
                 if physical >= hot_from:
                     end = min(segment.start + segment.size, log_end)
-                    most = config.transfer_bytes_max_hot
-                    count = config.transfer_count_max_hot
-                elif (
-                    self._hot_bytes
-                ):  # RocketMQ's portions go by its estimate, wherever the bytes are
-                    end = min(self.residency.end(segment, physical), hot_from)
-                    most = config.transfer_bytes_max_cold
-                    count = config.transfer_count_max_cold
+                elif self._hot_bytes:
+                    end = min(self.residency.end(segment, physical), log_end)
                 else:
                     break
                 if end <= physical and patient:
@@ -246,8 +242,8 @@ class Reader:
                 came = at
                 at, last, full = gather(
                     entries, at, stop, segment.view, segment.start, physical, end,
-                    most if most < bytes_max else bytes_max,
-                    count if count < count_max else count_max,
+                    min(config.transfer_bytes_max_hot, bytes_max),
+                    min(config.transfer_count_max_hot, count_max),
                     tag_codes, records,
                 )  # fmt: skip
                 if at == came:

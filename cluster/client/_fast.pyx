@@ -27,7 +27,8 @@ except ImportError:                 # where it has no build: slower
 
 # Nothing is cimported from storage: its compiled form may be of another build.
 from tandemmq.cluster.remoting._scan cimport (
-    Bytes, Text, after_blanks, get32, get64, is_word, put32, read_number, read_text,
+    Bytes, Text, after_blanks, after_value, get32, get64, into_object, is_word, put32, put_decimal, read_name, read_number,
+    read_text,
 )
 
 cdef enum:
@@ -126,23 +127,9 @@ cdef bint put_properties(Escaped* out, message, str unique_id) except -1:
     )
 
 
-cdef Py_ssize_t put_number(char* at, long long value) noexcept nogil:
-    cdef char digits[24]
-    cdef Py_ssize_t size = 0, i
-    cdef bint negative = value < 0
-    cdef unsigned long long rest = <unsigned long long>(-value if negative else value)
-    while True:
-        digits[size] = <char>(48 + rest % 10)
-        size += 1
-        rest //= 10
-        if not rest:
-            break
-    if negative:
-        digits[size] = 45
-        size += 1
-    for i in range(size):
-        at[i] = digits[size - 1 - i]
-    return size
+cdef inline Py_ssize_t put_number(char* at, long long value) noexcept nogil:
+    """Its size as text."""
+    return <char*>put_decimal(<unsigned char*>at, value) - at
 
 
 cdef inline char* put_bytes(char* at, bytes part) noexcept:
@@ -231,7 +218,9 @@ cdef long long count_of(Text* text) noexcept nogil:
 cdef Bytes read_plain(Bytes at, Bytes end, Text* text) noexcept nogil:
     """As read_text; NULL also where it holds an escape or bytes beyond ASCII."""
     at = read_text(at, end, text)
-    return NULL if at != NULL and text.marks else at
+    if at != NULL and text.marks:
+        return NULL
+    return at
 
 
 cdef Bytes read_long(Bytes at, Bytes end, long long* found) noexcept nogil:
@@ -244,19 +233,15 @@ cdef Bytes read_long(Bytes at, Bytes end, long long* found) noexcept nogil:
 cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
     """Past the flat object of texts at `at`; NULL when it is not one."""
     cdef Text name, value
-    if at >= end or at[0] != 123:
-        return NULL
-    at = after_blanks(at + 1, end)
-    if at < end and at[0] == 125:
+    cdef bint more = True
+    at = into_object(at, end)
+    if at != NULL and at < end and at[0] == 125:
         return at + 1
-    while True:
-        at = read_plain(at, end, &name)
+    while at != NULL and more:
+        at = read_name(at, end, &name)
         if at == NULL:
             return NULL
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return NULL
-        at = read_plain(after_blanks(at + 1, end), end, &value)
+        at = read_plain(at, end, &value)
         if at == NULL:
             return NULL
         if is_word(&name, b"msgId", 5):
@@ -277,38 +262,24 @@ cdef Bytes read_fields(Bytes at, Bytes end, Answer* answer) noexcept nogil:
             answer.durable = count_of(&value)
         elif is_word(&name, b"recallHandle", 12):
             return NULL
-        at = after_blanks(at, end)
-        if at >= end:
-            return NULL
-        if at[0] == 125:
-            return at + 1
-        if at[0] != 44:
-            return NULL
-        at = after_blanks(at + 1, end)
+        at = after_value(at, end, &more)
+    return at
 
 
 cdef bint read_answer(Bytes at, Bytes end, Answer* answer) noexcept nogil:
     """A response header in the shape that brokers write; False in any doubt."""
     cdef Text name, text
     cdef long long ignored
+    cdef bint more = True
     answer.seen = 0
     answer.message_id.at = answer.queue_id.at = answer.queue_offset.at = NULL
     answer.transaction_id.at = answer.region.at = NULL
     answer.transaction_id.size = answer.region.size = 0
     answer.epoch = answer.copies = answer.durable = 0
-    at = after_blanks(at, end)
-    if at >= end or at[0] != 123:
-        return False
-    at = after_blanks(at + 1, end)
-    while True:
-        at = read_plain(at, end, &name)
-        if at == NULL:
-            return False
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return False
-        at = after_blanks(at + 1, end)
-        if at >= end:
+    at = into_object(after_blanks(at, end), end)
+    while at != NULL and more:
+        at = read_name(at, end, &name)
+        if at == NULL or at >= end:
             return False
         if is_word(&name, b"code", 4):
             at = read_long(at, end, &answer.code)
@@ -327,16 +298,8 @@ cdef bint read_answer(Bytes at, Bytes end, Answer* answer) noexcept nogil:
             at += 4
         else:
             at = read_long(at, end, &ignored)
-        if at == NULL:
-            return False
-        at = after_blanks(at, end)
-        if at >= end:
-            return False
-        if at[0] == 125:
-            return answer.seen == 7 and after_blanks(at + 1, end) == end
-        if at[0] != 44:
-            return False
-        at = after_blanks(at + 1, end)
+        at = after_value(at, end, &more)
+    return at != NULL and answer.seen == 7 and after_blanks(at, end) == end
 
 
 cdef str _last_region = "DefaultRegion"

@@ -126,6 +126,33 @@ cdef inline Bytes read_int(Bytes at, Bytes end, int* found) noexcept nogil:
     return at
 
 
+cdef inline Bytes into_object(Bytes at, Bytes end) noexcept nogil:
+    """Past the brace of a JSON object, at its first name or its end; NULL when it is none."""
+    return after_blanks(at + 1, end) if at < end and at[0] == 123 else NULL
+
+
+cdef inline Bytes read_name(Bytes at, Bytes end, Text* name) noexcept nogil:
+    """Past a member's plain name and its colon, at its value; NULL at anything else."""
+    at = read_text(at, end, name)
+    if at == NULL or name.marks:
+        return NULL
+    at = after_blanks(at, end)
+    return after_blanks(at + 1, end) if at < end and at[0] == 58 else NULL
+
+
+cdef inline Bytes after_value(Bytes at, Bytes end, bint* more) noexcept nogil:
+    """Past what follows a member's value: a comma and blanks, or the object's brace; NULL at anything else, and of NULL."""
+    if at == NULL:
+        return NULL
+    at = after_blanks(at, end)
+    if at >= end:
+        return NULL
+    more[0] = at[0] == 44
+    if more[0]:
+        return after_blanks(at + 1, end)
+    return at + 1 if at[0] == 125 else NULL
+
+
 cdef inline bint is_word(const Text* text, const char* word, Py_ssize_t size) noexcept nogil:
     return text.size == size and memcmp(text.at, word, <size_t>size) == 0
 
@@ -143,3 +170,27 @@ cdef inline unsigned char* put32(unsigned char* at, unsigned int value) noexcept
     at[2] = <unsigned char>(value >> 8)
     at[3] = <unsigned char>value
     return at + 4
+
+
+cdef inline unsigned char* put_decimal(unsigned char* at, long long value) noexcept nogil:
+    """Past the number as text: 20 bytes at most."""
+    cdef unsigned char digits[24]
+    cdef unsigned long long left
+    cdef int count = 0
+    if value < 0:
+        at[0] = 45
+        at += 1
+        left = 0 - <unsigned long long>value
+    else:
+        left = <unsigned long long>value
+    while True:
+        digits[count] = <unsigned char>(48 + left % 10)
+        count += 1
+        left //= 10
+        if left == 0:
+            break
+    while count:
+        count -= 1
+        at[0] = digits[count]
+        at += 1
+    return at

@@ -99,6 +99,7 @@ class Terms(NamedTuple):
 
     lite            whether code 361 is served; slave_reads: whether readers may be sent to slaves
     log_end, hot_from   log offsets: of the log's end, and from where on the estimate says "in memory"
+    bytes_max, count_max   of an answer from memory
     """
 
     lite: bool
@@ -106,10 +107,8 @@ class Terms(NamedTuple):
     near_bytes: int
     log_end: int
     hot_from: int
-    bytes_max_hot: int
-    count_max_hot: int
-    bytes_max_cold: int
-    count_max_cold: int
+    bytes_max: int
+    count_max: int
     filter_bytes_max: int
 
 
@@ -229,8 +228,6 @@ class PullHandler:
             self._store.hot_from,
             storage.transfer_bytes_max_hot,
             storage.transfer_count_max_hot,
-            storage.transfer_bytes_max_cold,
-            storage.transfer_count_max_cold,
             storage.filter_bytes_max,
         )
 

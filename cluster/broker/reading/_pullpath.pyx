@@ -10,10 +10,12 @@ look at each entry and record, one copy. What holds for all pulls of a chunk is 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.string cimport memcpy
 
+from tandemmq.cluster.broker._request cimport (
+    HAS_CODE, HAS_EXT, HAS_LANGUAGE, HAS_REMARK, NO_MATTER, NOT_OURS, Request, read_json,
+)
 from tandemmq.cluster.remoting._scan cimport (
-    Bytes, Text, after_blanks, get32, get64, is_word, put32, put_bytes, read_int, read_number, read_text,
+    Bytes, Text, get32, get64, is_word, put32, put_bytes, put_decimal, read_number,
 )
 
 from time import perf_counter_ns
@@ -49,21 +51,9 @@ cdef enum:
     VERSION = 9
     KIND = 10
     MAX_BYTES = 11
-    OTHERS = 12                 # known, and of no meaning here
-    FIELDS = 13
     REQUIRED = 0x3F             # GROUP to SYS_FLAG
     NUMBERS = 6
     HEAD_ROOM = 512
-
-cdef struct Pull:
-    # one frame's header, its texts still in the frame
-    int code
-    int flag
-    int opaque
-    int version
-    unsigned int seen           # bit per field
-    Text language
-    Text fields[FIELDS]
 
 cdef struct Fixed:
     Bytes at
@@ -72,8 +62,8 @@ cdef struct Fixed:
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
-cdef int field_of(const Text* key) noexcept nogil:
-    """Which field of a pull an ext key names; -1 for one that is not known."""
+cdef inline int field_of(int code, const Text* key) noexcept nogil:
+    """A FieldOf: of pulls, nothing that is not known."""
     if is_word(key, "consumerGroup", 13): return GROUP
     if is_word(key, "topic", 5): return TOPIC
     if is_word(key, "queueId", 7): return QUEUE
@@ -86,115 +76,19 @@ cdef int field_of(const Text* key) noexcept nogil:
     if is_word(key, "subVersion", 10): return VERSION
     if is_word(key, "expressionType", 14): return KIND
     if is_word(key, "maxMsgBytes", 11): return MAX_BYTES
-    if is_word(key, "bname", 5) or is_word(key, "lo", 2) or is_word(key, "ns", 2): return OTHERS
-    if is_word(key, "nsd", 3) or is_word(key, "oway", 4): return OTHERS
-    if is_word(key, "requestSource", 13) or is_word(key, "proxyFrowardClientId", 20): return OTHERS
-    return -1
+    if is_word(key, "bname", 5) or is_word(key, "lo", 2) or is_word(key, "ns", 2): return NO_MATTER
+    if is_word(key, "nsd", 3) or is_word(key, "oway", 4): return NO_MATTER
+    if is_word(key, "requestSource", 13) or is_word(key, "proxyFrowardClientId", 20): return NO_MATTER
+    return NOT_OURS
 
 
-cdef Bytes read_ext(Bytes at, Bytes end, Pull* pull) noexcept nogil:
-    """Past the extFields object of a pull; NULL at anything that a stock client does not write."""
-    cdef Text key, value
-    cdef int field
-    if at >= end or at[0] != 123:
-        return NULL
-    at = after_blanks(at + 1, end)
-    while True:
-        at = read_text(at, end, &key)
-        if at == NULL or key.marks:
-            return NULL
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return NULL
-        at = read_text(after_blanks(at + 1, end), end, &value)
-        if at == NULL or value.marks:
-            return NULL
-        field = field_of(&key)
-        if field < 0 or (pull.seen & (1u << field) and field != OTHERS):
-            return NULL
-        pull.seen |= 1u << field
-        pull.fields[field] = value
-        at = after_blanks(at, end)
-        if at >= end:
-            return NULL
-        if at[0] == 125:
-            return at + 1
-        if at[0] != 44:
-            return NULL
-        at = after_blanks(at + 1, end)
+cdef inline bint read_pull(Bytes at, Bytes end, Request* pull) noexcept nogil:
+    return read_json(at, end, pull, field_of, NO_MATTER) and pull.members & (
+        HAS_CODE | HAS_EXT | HAS_LANGUAGE | HAS_REMARK
+    ) == HAS_CODE | HAS_EXT | HAS_LANGUAGE
 
 
-cdef enum:
-    HAS_CODE = 1
-    HAS_EXT = 2
-    HAS_FLAG = 4
-    HAS_OPAQUE = 8
-    HAS_VERSION = 16
-    HAS_LANGUAGE = 32
-    HAS_REMARK = 64
-    HAS_SERIALIZATION = 128
-
-
-cdef bint read_json(Bytes at, Bytes end, Pull* pull) noexcept nogil:
-    """Whether [at, end) is the JSON header of a pull as clients write it: known members, each once."""
-    cdef Text key, value
-    cdef int found = 0, member
-    pull.seen = 0
-    pull.code = pull.flag = pull.opaque = pull.version = 0
-    pull.language.size = 0
-    if at >= end or at[0] != 123:
-        return False
-    at = after_blanks(at + 1, end)
-    while True:
-        at = read_text(at, end, &key)
-        if at == NULL or key.marks:
-            return False
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return False
-        at = after_blanks(at + 1, end)
-        if is_word(&key, "code", 4):
-            member = HAS_CODE
-            at = read_int(at, end, &pull.code)
-        elif is_word(&key, "extFields", 9):
-            member = HAS_EXT
-            at = read_ext(at, end, pull) if not found & HAS_EXT else NULL
-        elif is_word(&key, "flag", 4):
-            member = HAS_FLAG
-            at = read_int(at, end, &pull.flag)
-        elif is_word(&key, "opaque", 6):
-            member = HAS_OPAQUE
-            at = read_int(at, end, &pull.opaque)
-        elif is_word(&key, "version", 7):
-            member = HAS_VERSION
-            at = read_int(at, end, &pull.version)
-        elif is_word(&key, "language", 8):
-            member = HAS_LANGUAGE
-            at = read_text(at, end, &pull.language)
-            if at != NULL and pull.language.marks:
-                return False
-        elif is_word(&key, "serializeTypeCurrentRPC", 23):
-            member = HAS_SERIALIZATION
-            at = read_text(at, end, &value)
-        else:
-            return False
-        if at == NULL or found & member:
-            return False
-        found |= member
-        at = after_blanks(at, end)
-        if at >= end:
-            return False
-        if at[0] == 125:
-            break
-        if at[0] != 44:
-            return False
-        at = after_blanks(at + 1, end)
-    return after_blanks(at + 1, end) == end and (
-        found & (HAS_CODE | HAS_EXT | HAS_LANGUAGE) == HAS_CODE | HAS_EXT | HAS_LANGUAGE
-    )
-
-
-cdef inline bint long_in(const Pull* pull, int field, long long low, long long high, long long* found) noexcept nogil:
+cdef inline bint long_in(const Request* pull, int field, long long low, long long high, long long* found) noexcept nogil:
     """The number in a field, 0 where it is absent."""
     if not pull.seen & (1u << field):
         found[0] = 0
@@ -202,37 +96,12 @@ cdef inline bint long_in(const Pull* pull, int field, long long low, long long h
     return read_number(pull.fields[field].at, pull.fields[field].size, low, high, found)
 
 
-cdef inline bint int_in(const Pull* pull, int field, long long* found) noexcept nogil:
+cdef inline bint int_in(const Request* pull, int field, long long* found) noexcept nogil:
     return long_in(pull, field, -2147483648, 2147483647, found)
 
 
 cdef inline str text_of(const Text* text):
     return PyUnicode_DecodeUTF8(<const char*>text.at, text.size, NULL)
-
-
-# --- writing -------------------------------------------------------------------------------------------------------
-
-cdef unsigned char* put_decimal(unsigned char* at, long long value) noexcept nogil:
-    cdef unsigned char digits[24]
-    cdef unsigned long long left
-    cdef int count = 0
-    if value < 0:
-        at[0] = 45
-        at += 1
-        left = 0 - <unsigned long long>value
-    else:
-        left = <unsigned long long>value
-    while True:
-        digits[count] = <unsigned char>(48 + left % 10)
-        count += 1
-        left //= 10
-        if left == 0:
-            break
-    while count:
-        count -= 1
-        at[0] = digits[count]
-        at += 1
-    return at
 
 
 cdef class PullPath:
@@ -302,7 +171,7 @@ cdef class PullPath:
     cdef Py_ssize_t _process(self, view, Py_ssize_t start, Py_ssize_t end, connection) except -1:
         cdef Py_buffer buffer
         cdef Bytes at
-        cdef Pull pull
+        cdef Request pull
         cdef Py_ssize_t length, header, stop, next_start
         cdef Py_ssize_t queued
         cdef int version = 0
@@ -336,7 +205,7 @@ cdef class PullPath:
                         break  # also at first: in_turns() asks again at once
                     self._began_ns = perf_counter_ns()
                 if (
-                    read_json(at + 8, at + 8 + header, &pull)
+                    read_pull(at + 8, at + 8 + header, &pull)
                     and (found := self._languages.get(text_of(&pull.language))) is not None
                     and self._answered(&pull, connection)
                 ):
@@ -361,20 +230,20 @@ cdef class PullPath:
                 self._settle(connection, language, version)
         return start
 
-    cdef bint _answered(self, const Pull* pull, connection) except -1:
+    cdef bint _answered(self, const Request* pull, connection) except -1:
         """Answer one pull; False when it is for the readable form, and then nothing happened."""
         try:
             return self._answer(pull, connection)
         except OSError:  # reading is what comes first
             return False
 
-    cdef bint _answer(self, const Pull* pull, connection) except -1:
+    cdef bint _answer(self, const Request* pull, connection) except -1:
         """As _answered. Raises OSError before anything happened."""
         cdef long long queue_id, offset, count, sys_flag, commit, unused, version
-        cdef long long log_end, hot_from, bytes_max, next_offset, max_offset, min_offset, physical, limit, behind
-        cdef long long near, entries_max, last
+        cdef long long log_end, hot_from, next_offset, max_offset, min_offset, physical, limit, behind
+        cdef long long entries_max, last
         cdef Py_ssize_t at, came, stop
-        cdef bint hot, full
+        cdef bint full
         cdef str group_name, topic_name
         if pull.flag or pull.seen & REQUIRED != REQUIRED:
             return False
@@ -430,19 +299,16 @@ cdef class PullPath:
             self._segment_start = segment.start
             self._segment_end = segment.start + segment.size
         log_end, hot_from = terms.log_end, terms.hot_from
-        hot = physical >= hot_from
-        if hot:
+        if physical >= hot_from:
             limit = min(self._segment_end, log_end)
-            bytes_max, count_max = terms.bytes_max_hot, terms.count_max_hot
         else:
-            limit = min(<long long>self._resident_end(self._segment, physical), hot_from)
-            bytes_max, count_max = terms.bytes_max_cold, terms.count_max_cold
+            limit = min(<long long>self._resident_end(self._segment, physical), log_end)
         if limit <= physical:
             return False
         records = self._records()
         at, last, full = self._gather(
             entries, came, stop, self._segment.view, self._segment_start, physical, limit,
-            min(bytes_max, <long long>PULL_BYTES_MAX), min(<long long>count_max, count), tag_codes, records,
+            min(<long long>terms.bytes_max, <long long>PULL_BYTES_MAX), min(<long long>terms.count_max, count), tag_codes, records,
         )
         if not full or not records:
             return False

@@ -15,9 +15,11 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 
+from tandemmq.cluster.broker._request cimport (
+    EXT_FIELDS_TAKEN, EXT_NAME_MAX, HAS_CODE, HAS_EXT, NO_MATTER, NOT_OURS, Request, keep_field, read_json,
+)
 from tandemmq.cluster.remoting._scan cimport (
-    ESCAPED, NOT_ASCII, Bytes, Text, after_blanks, get16, get32, is_word, put32, put_bytes, read_int, read_number, read_text,
-    tandem_plain_bytes,
+    ESCAPED, NOT_ASCII, Bytes, Text, get16, get32, is_word, put32, put_bytes, put_decimal, read_number, tandem_plain_bytes,
 )
 from tandemmq.storage._record cimport LAYOUT, DraftFields, LogTail, QueueTail
 
@@ -36,7 +38,6 @@ cdef enum:
 
     PROPERTIES_MAX = 32767
     TOPIC_MAX = 127
-    EXT_FIELDS_TAKEN = 32
     UNIQUE_ID_MAX = 128
     MESSAGES_PER_ADMISSION = 1024
     ANSWER_PARTS = 6
@@ -57,17 +58,7 @@ cdef enum:
     L_TRIES = 11
     M_BATCH = 12
     N_BROKER = 13
-    FIELDS = 14
     REQUIRED = 0xFF             # a to h
-
-cdef struct Send:
-    # one frame's header, its texts still in the frame
-    int code
-    int flag
-    int opaque
-    bint binary
-    unsigned int seen           # bit per letter
-    Text fields[FIELDS]
 
 cdef struct Fixed:
     # bytes of ours that outlive every call
@@ -77,12 +68,13 @@ cdef struct Fixed:
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
-cdef int letter_of(int code, const Text* key) noexcept nogil:
-    """Which field of a send an ext key names; -1 for keys that mean nothing here."""
+cdef inline int letter_of(int code, const Text* key) noexcept nogil:
+    """A FieldOf: of sends, by letter or by name. Others may know more fields than these."""
     if code == SEND_MESSAGE_V2:
         if key.size == 1 and 97 <= key.at[0] <= 110:
             return key.at[0] - 97
-        return -1
+        return NO_MATTER
+    if code != SEND_MESSAGE: return NOT_OURS
     if is_word(key, "producerGroup", 13): return A_GROUP
     if is_word(key, "topic", 5): return B_TOPIC
     if is_word(key, "defaultTopic", 12): return C_TEMPLATE
@@ -97,119 +89,21 @@ cdef int letter_of(int code, const Text* key) noexcept nogil:
     if is_word(key, "maxReconsumeTimes", 17): return L_TRIES
     if is_word(key, "batch", 5): return M_BATCH
     if is_word(key, "bname", 5): return N_BROKER
-    return -1
+    return NO_MATTER
 
 
-cdef Bytes read_ext(Bytes at, Bytes end, Send* send) noexcept nogil:
-    """Past the extFields object of a send; NULL at anything that a stock client does not write."""
-    cdef Text key, value
-    cdef int letter, count = 0
-    if at >= end or at[0] != 123:
-        return NULL
-    at = after_blanks(at + 1, end)
-    while True:
-        at = read_text(at, end, &key)
-        if at == NULL or key.marks or key.size > 64:
-            return NULL
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return NULL
-        at = read_text(after_blanks(at + 1, end), end, &value)
-        count += 1
-        if at == NULL or count > EXT_FIELDS_TAKEN:
-            return NULL
-        letter = letter_of(send.code, &key)
-        if letter >= 0:
-            if send.seen & (1u << letter):
-                return NULL
-            send.seen |= 1u << letter
-            send.fields[letter] = value
-        if value.marks and letter != I_PROPERTIES:
-            return NULL
-        at = after_blanks(at, end)
-        if at >= end:
-            return NULL
-        if at[0] == 125:
-            return at + 1
-        if at[0] != 44:
-            return NULL
-        at = after_blanks(at + 1, end)
+cdef inline bint read_json_send(Bytes at, Bytes end, Request* send) noexcept nogil:
+    return read_json(at, end, send, letter_of, I_PROPERTIES) and send.members & (HAS_CODE | HAS_EXT) == HAS_CODE | HAS_EXT
 
 
-cdef enum:
-    HAS_CODE = 1
-    HAS_EXT = 2
-    HAS_FLAG = 4
-    HAS_OPAQUE = 8
-    HAS_VERSION = 16
-    HAS_LANGUAGE = 32
-    HAS_REMARK = 64
-    HAS_SERIALIZATION = 128
-
-
-cdef bint read_json(Bytes at, Bytes end, Send* send) noexcept nogil:
-    """Whether [at, end) is the JSON header of a send as clients write it: known members, each once, code first."""
-    cdef Text key, value
-    cdef int found = 0, member, version
-    if at >= end or at[0] != 123:
-        return False
-    at = after_blanks(at + 1, end)
-    while True:
-        at = read_text(at, end, &key)
-        if at == NULL or key.marks:
-            return False
-        at = after_blanks(at, end)
-        if at >= end or at[0] != 58:
-            return False
-        at = after_blanks(at + 1, end)
-        if is_word(&key, "code", 4):
-            member = HAS_CODE
-            at = read_int(at, end, &send.code)
-            if at == NULL or (send.code != SEND_MESSAGE_V2 and send.code != SEND_MESSAGE):
-                return False
-        elif is_word(&key, "extFields", 9):
-            member = HAS_EXT
-            if not found & HAS_CODE or found & HAS_EXT:
-                return False
-            at = read_ext(at, end, send)
-        elif is_word(&key, "flag", 4):
-            member = HAS_FLAG
-            at = read_int(at, end, &send.flag)
-        elif is_word(&key, "opaque", 6):
-            member = HAS_OPAQUE
-            at = read_int(at, end, &send.opaque)
-        elif is_word(&key, "version", 7):
-            member = HAS_VERSION
-            at = read_int(at, end, &version)
-        elif is_word(&key, "language", 8) or is_word(&key, "remark", 6) or is_word(
-            &key, "serializeTypeCurrentRPC", 23
-        ):
-            member = HAS_LANGUAGE if key.size == 8 else HAS_REMARK if key.size == 6 else HAS_SERIALIZATION
-            at = read_text(at, end, &value)
-            if value.marks:
-                return False
-        else:
-            return False
-        if at == NULL or found & member:
-            return False
-        found |= member
-        at = after_blanks(at, end)
-        if at >= end:
-            return False
-        if at[0] == 125:
-            break
-        if at[0] != 44:
-            return False
-        at = after_blanks(at + 1, end)
-    return after_blanks(at + 1, end) == end and found & (HAS_CODE | HAS_EXT) == HAS_CODE | HAS_EXT
-
-
-cdef bint read_binary(Bytes at, Bytes end, Send* send) noexcept nogil:
+cdef bint read_binary_send(Bytes at, Bytes end, Request* send) noexcept nogil:
     """Whether [at, end) is the binary header of a send: no remark, no field twice, none empty."""
     cdef Text key, value
-    cdef int letter, count = 0
+    cdef int count = 0
     if end - at < 21:
         return False
+    send.seen = 0
+    send.binary = True
     send.code = <int>get16(at)
     send.opaque = <int>get32(at + 5)
     send.flag = <int>get32(at + 9)
@@ -224,7 +118,7 @@ cdef bint read_binary(Bytes at, Bytes end, Send* send) noexcept nogil:
             return False
         key.size = <Py_ssize_t>get16(at)
         key.at = at + 2
-        if key.size > 64 or key.size + 6 > end - at:
+        if key.size > EXT_NAME_MAX or key.size + 6 > end - at:
             return False
         at = key.at + key.size
         value.size = <Py_ssize_t>get32(at)
@@ -233,14 +127,8 @@ cdef bint read_binary(Bytes at, Bytes end, Send* send) noexcept nogil:
             return False
         at = value.at + value.size
         count += 1
-        if count > EXT_FIELDS_TAKEN:
+        if count > EXT_FIELDS_TAKEN or not keep_field(send, letter_of(send.code, &key), &value):
             return False
-        letter = letter_of(send.code, &key)
-        if letter >= 0:
-            if send.seen & (1u << letter):
-                return False
-            send.seen |= 1u << letter
-            send.fields[letter] = value
     return True
 
 
@@ -370,29 +258,6 @@ cdef bint ordinary(Bytes at, Py_ssize_t size, bint held, Text* unique_id) noexce
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
-
-cdef unsigned char* put_decimal(unsigned char* at, long long value) noexcept nogil:
-    cdef unsigned char digits[24]
-    cdef unsigned long long left
-    cdef int count = 0
-    if value < 0:
-        at[0] = 45
-        at += 1
-        left = 0 - <unsigned long long>value
-    else:
-        left = <unsigned long long>value
-    while True:
-        digits[count] = <unsigned char>(48 + left % 10)
-        count += 1
-        left //= 10
-        if left == 0:
-            break
-    while count:
-        count -= 1
-        at[0] = digits[count]
-        at += 1
-    return at
-
 
 cdef unsigned char* put_hex16(unsigned char* at, unsigned long long value) noexcept nogil:
     cdef int i
@@ -560,7 +425,7 @@ cdef class SendPath:
         self, Bytes view, Py_ssize_t at, Py_ssize_t end, bytes born_host, long long now_ms
     ) except -1:
         """Store sends from `at` on; where the first frame starts that is none, or not whole."""
-        cdef Send send
+        cdef Request send
         cdef DraftFields draft
         cdef Py_ssize_t length, header, frame_end, body_start
         cdef bint is_send
@@ -583,13 +448,10 @@ cdef class SendPath:
                 or length > self._frame_max - 4 or header > self._header_max
             ):
                 break
-            send.seen = 0
-            send.flag = send.opaque = 0
-            send.binary = view[at + 4] == 1
-            if send.binary:
-                is_send = read_binary(view + at + 8, view + body_start, &send)
+            if view[at + 4] == 1:
+                is_send = read_binary_send(view + at + 8, view + body_start, &send)
             elif view[at + 4] == 0:
-                is_send = read_json(view + at + 8, view + body_start, &send)
+                is_send = read_json_send(view + at + 8, view + body_start, &send)
             else:
                 break
             if not is_send:
@@ -602,7 +464,7 @@ cdef class SendPath:
             at = frame_end
         return at
 
-    cdef bint _store_one(self, Send* send, DraftFields* draft) except -1:
+    cdef bint _store_one(self, Request* send, DraftFields* draft) except -1:
         """Store one message and answer it; False when it is not for us, and then nothing was written."""
         cdef long long queue_id, sys_flag, born_ms, flag, number, offset
         cdef long long reconsumed = 0
@@ -655,7 +517,7 @@ cdef class SendPath:
             self._answer(send, queue_id, &unique_id, offset, queue.next_offset - 1)
         return True
 
-    cdef bint _read_properties(self, Send* send, DraftFields* draft, Text* unique_id) except -1:
+    cdef bint _read_properties(self, Request* send, DraftFields* draft, Text* unique_id) except -1:
         """Point the draft at a send's properties, escapes undone."""
         cdef Text* found = &send.fields[I_PROPERTIES]
         cdef Py_ssize_t size
@@ -714,7 +576,7 @@ cdef class SendPath:
         return x >> 11
 
     cdef int _answer(
-        self, const Send* send, long long queue_id, const Text* unique_id, long long offset, long long queue_offset
+        self, const Request* send, long long queue_id, const Text* unique_id, long long offset, long long queue_offset
     ) except -1:
         """Append the answer of one stored message to the output."""
         cdef unsigned char* start
