@@ -219,9 +219,7 @@ class Reader:
         records = result.records
         begin, last_physical, full, removed = at, 0, False, False
         log_end = self._log.end
-        hot_from = (
-            log_end - self._hot_bytes
-        )  # behind it what the kernel says is in memory is as good
+        hot_from = log_end - self._hot_bytes
         patient = patient and self._hot_bytes > 0
         if selector.matches is None:
             while at < stop and not full:
@@ -231,7 +229,7 @@ class Reader:
                     break
                 if physical >= hot_from:
                     end = min(segment.start + segment.size, log_end)
-                elif self._hot_bytes:
+                elif self._hot_bytes:  # what the kernel says is in memory is as good
                     end = min(self.residency.end(segment, physical), log_end)
                 else:
                     break
