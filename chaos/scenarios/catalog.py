@@ -106,6 +106,7 @@ def _partitions(rng: random.Random, steps: int) -> tuple[Step, ...]:
 
 
 def _slow(rng: random.Random, steps: int) -> tuple[Step, ...]:
+    """Replication and clients in turn: two steps slow both, six do each to each."""
     how: tuple[tuple[str, dict[str, Value]], ...] = (
         ("latency", {"latency_ms": 200, "jitter_ms": 100}),
         ("bandwidth", {"rate_kb": 30}),
@@ -116,7 +117,7 @@ def _slow(rng: random.Random, steps: int) -> tuple[Step, ...]:
         _step(
             rng,
             _fault(
-                rng, how[number % 3][0], "master", (3.0, 5.0), links=links[number // 3 % 2],
+                rng, how[number % 3][0], "master", (3.0, 5.0), links=links[number % 2],
                 **how[number % 3][1],
             ),
         )
@@ -295,7 +296,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         ),
         Scenario("controller", "controller and name server killed -9 or silent", "plain", _controller, 2, steps=2),
         Scenario("partition", "links of the master swallow all, both ways or one", "links", _partitions, 4, steps=5),
-        Scenario("slow-network", "latency with jitter, little bandwidth, small pieces", "links", _slow, 2, steps=3),
+        Scenario("slow-network", "latency with jitter, little bandwidth, small pieces", "links", _slow, 2, steps=6),
         Scenario("broken-connections", "connections reset again and again, or refused", "links", _broken, 2, steps=3),
         Scenario("two-at-once", "the master dies or freezes while the controller or a link fails", "links", _pairs, 3),
         Scenario(

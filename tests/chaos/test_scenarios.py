@@ -127,6 +127,19 @@ def test_another_seed_draws_another_schedule() -> None:
     assert len({str(SCENARIOS["kill"].schedule(seed)) for seed in range(20)}) > 10
 
 
+def test_a_slow_network_slows_clients_as_well_as_replicas() -> None:
+    def slowed(steps: int | None) -> list[tuple[str, object]]:
+        planned = SCENARIOS["slow-network"].schedule(7, steps).steps
+        return [(fault.kind, fault.with_["links"]) for step in planned for fault in step.faults]
+
+    assert {links for _, links in slowed(2)} == {"clients", "stream"}, "however short it is"
+    assert set(slowed(None)) == {
+        (kind, links)
+        for kind in ("latency", "bandwidth", "slicing")
+        for links in ("clients", "stream")
+    }
+
+
 def heard(pairs: frozenset[tuple[str, str]], one: str) -> set[str]:
     return {each for each in NODES if each != one and (each, one) not in pairs}
 
