@@ -45,18 +45,25 @@ class Load:
     header: Header = "json"
     rate: int = 0  # messages/s, open loop; 0: as fast as the closed loop goes
     tick_us: int = 0  # with a rate: how often to send and read; 0 takes a whole core for it
+    behind: bool = False  # of a pull: far from the log's end, where a broker guesses that it must read the disk
 
     @property
     def name(self) -> str:
         """Stable: `--only` and readers of the JSON report use it."""
         size = f"{self.body_bytes // 1024}k" if self.body_bytes >= 1024 else str(self.body_bytes)
         paced = f"-at-{self.rate}" if self.rate else ""
-        return f"{self.mode}-{self.connections}x{self.outstanding}-{size}-{self.header}{paced}"
+        where = "-behind" if self.behind else ""
+        return (
+            f"{self.mode}-{self.connections}x{self.outstanding}-{size}-{self.header}{paced}{where}"
+        )
 
     @property
     def topic(self) -> str:
         """Pulls have a topic per body size, filled before; sends share one."""
-        return "bench-send" if self.mode == "send" else f"bench-{self.mode}-{self.body_bytes}"
+        where = "-behind" if self.behind else ""
+        return (
+            "bench-send" if self.mode == "send" else f"bench-{self.mode}-{self.body_bytes}{where}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

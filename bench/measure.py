@@ -33,6 +33,7 @@ QUICK: Final = (
     Load("send", 8, 64, header="binary"),
     Load("send", 64, 1, rate=10_000),
     Load("pull", 8, 4),
+    Load("pull", 8, 4, behind=True),
 )
 FULL: Final = (
     *QUICK,
@@ -49,7 +50,12 @@ FULL: Final = (
     Load("pull", 8, 4, header="binary"),
 )
 PURE_LOADS: Final = ("send-8x64-1k-json", "send-64x1-1k-json", "pull-8x4-1k-json")
-FILL_BYTES: Final = 400 << 20  # of bodies, per server, before its pulls
+#: of bodies, per server, before its pulls; and once more behind those that are to be old
+FILL_BYTES: Final = 400 << 20
+#: RocketMQ's setting, in per cent of the machine's memory: what is older than that counts as on disk
+MEMORY_RATIO: Final = "accessMessageInMemoryMaxRatio"
+MEMORY_RATIO_DEFAULT: Final = 40
+MEMORY_RATIO_BEHIND: Final = 1
 WAKE: Final = Load("wake", 2, 1, 128)
 WAKE_COUNT: Final = 1000
 TOPIC_COUNT: Final = 1000
@@ -157,13 +163,16 @@ class Bench:
             progress(f"  REFUSED {what}: {error}")
 
     @contextlib.contextmanager
-    def tandem(self, *, pure_python: bool = False) -> Iterator[Server]:
+    def tandem(
+        self, *, pure_python: bool = False, memory_ratio: int = MEMORY_RATIO_DEFAULT
+    ) -> Iterator[Server]:
         """Our broker over an empty store that is removed afterwards."""
         self._serial += 1
         directory = self.directory / f"ours-{self._serial}"
         try:
+            more = {MEMORY_RATIO: str(memory_ratio)}
             with running(
-                Tandem(directory, self.plan.server_cores, pure_python=pure_python)
+                Tandem(directory, self.plan.server_cores, pure_python=pure_python, more=more)
             ) as server:
                 yield server
         finally:
@@ -214,14 +223,19 @@ class Bench:
             self._run_rocketmq(load)
 
     def _measure_pull(self, load: Load) -> None:
+        ratio = MEMORY_RATIO_BEHIND if load.behind else MEMORY_RATIO_DEFAULT
         for pure_python in self._our_kinds(load):
-            with self.refusing(load.name), self.tandem(pure_python=pure_python) as server:
+            with (
+                self.refusing(load.name),
+                self.tandem(pure_python=pure_python, memory_ratio=ratio) as server,
+            ):
                 self._fill(server, load)
                 for _ in range(self.plan.runs):
                     self._run(server, load, self.plan.server_cores)
         if self.rocketmq is not None:
             with self.refusing(load.name), resumed(self.rocketmq):
                 self.rocketmq.pin(self.plan.all_cores)
+                self.rocketmq.change(MEMORY_RATIO, str(ratio))
                 self._fill(self.rocketmq, load)
                 run_load(self.rocketmq, load, replace(self.plan.timing, seconds=5.0))  # its warm-up
             for _ in range(self.plan.runs):
@@ -240,6 +254,9 @@ class Bench:
         fill = Load("send", 8, 64, load.body_bytes)
         timing = replace(self.plan.timing, warmup_s=0.0, count=FILL_BYTES // load.body_bytes)
         run_load(server, fill, timing, load.topic)
+        if load.behind:
+            server.create_topic(fill.topic)
+            run_load(server, fill, timing)
 
     def _run_rocketmq(self, load: Load) -> None:
         if self.rocketmq is None:

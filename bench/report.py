@@ -33,6 +33,7 @@ REQUIRED_RATIOS: Final = {
     ("ours", "send-8x64-1k-json", "echo"): 0.15,
     ("ours", "send-8x64-1k-json", ROCKETMQ): 4.0,
     ("ours", "send-64x1-1k-json", ROCKETMQ): 2.0,
+    ("ours", "pull-8x4-1k-json-behind", ROCKETMQ): 0.8,
     (
         "ours, pure Python",
         "send-8x64-1k-json",

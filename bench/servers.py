@@ -21,6 +21,7 @@ from bench.wire import Line, RequestRefused
 from tandemmq.chaos.ports import LOOPBACK, Ports
 from tandemmq.chaos.processes import POLL_S, ProcessBroken, ServerProcess
 from tandemmq.chaos.servers import write_settings
+from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.java import NEWEST, classpath
 
 PORTS: Final = Ports(range(32_000, 32_760))  # above the others', below Linux's ephemeral range
@@ -138,6 +139,11 @@ class Server(ServerProcess):
         with Line(self.port) as line:
             return line.queue_ranges(topic, QUEUES)
 
+    def change(self, key: str, value: str) -> None:
+        """Have the running broker take another value of a setting."""
+        with Line(self.port) as line:
+            line.request(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{key}={value}\n".encode())
+
     def pin(self, cores: frozenset[int]) -> None:
         """Move every thread to these cores."""
         self.cores = cores
@@ -170,10 +176,15 @@ class Tandem(Server):
     """Our broker over an empty store in `directory`."""
 
     def __init__(
-        self, directory: Path, cores: frozenset[int], *, pure_python: bool = False
+        self,
+        directory: Path,
+        cores: frozenset[int],
+        *,
+        pure_python: bool = False,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         port = PORTS.take()
-        conf = write_conf(directory, port, {})
+        conf = write_conf(directory, port, more or {})
         super().__init__(
             "ours, pure Python" if pure_python else "ours",
             [sys.executable, "-m", "tandemmq", "broker", "-c", str(conf)],
