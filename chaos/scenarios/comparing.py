@@ -40,6 +40,7 @@ RESULT: Final = "comparison.json"
 BEGIN: Final = "<!-- the comparison is written by tandem chaos compare --document -->"
 END: Final = "<!-- the end of the comparison -->"
 TITLE: Final = "## Beside Apache RocketMQ"
+PLACES: Final = frozenset({"--report", "--document"})  # options with a path
 #: findings that have a column of their own
 COUNTED: Final = frozenset({"C-1", "C-7", "C-8"})
 
@@ -210,10 +211,22 @@ def _verdicts(words: Iterable[str]) -> str:
     return ", ".join(f"{found.count(word)} {word}" for word in sorted(set(found)))
 
 
+def repeatable(command_line: Sequence[str]) -> str:
+    """The command for whoever wants to repeat it: not where reports and document lie on this machine."""
+    kept: list[str] = []
+    words = iter(command_line)
+    for word in words:
+        if word in PLACES:
+            next(words, None)
+        elif word.partition("=")[0] not in PLACES:
+            kept.append(word)
+    return shlex.join(["tandem", "chaos", *kept])
+
+
 def write_result(path: Path, sides: Sequence[Side], command_line: Sequence[str]) -> None:
     """Everything so far, for programs."""
     tree = {
-        "command": shlex.join(["tandem", "chaos", *command_line]), "commit": commit(), "date": _today(),
+        "command": repeatable(command_line), "commit": commit(), "date": _today(),
         "machine": _machine(),
         "sides": [
             {**msgspec.to_builtins(each), "unavailable_p50_s": each.p50_s, "unavailable_max_s": each.max_s}
@@ -225,9 +238,9 @@ def write_result(path: Path, sides: Sequence[Side], command_line: Sequence[str])
 
 def section(result: str, command_line: Sequence[str]) -> str:
     """What stands between the marks of a document."""
-    command = shlex.join(["tandem", "chaos", *command_line])
+    of_what = f"`{repeatable(command_line)}`, commit {commit() or 'unknown'}, {_today()}, {_machine()}"
     return (
-        f"{BEGIN}\n\n`{command}`, commit {commit() or 'unknown'}, {_today()}, {_machine()}:\n\n{result}\n"
+        f"{BEGIN}\n\n{of_what}:\n\n{result}\n"
         "*Unavailable*: of each fault, the longest without any acknowledgement while it lasted and two seconds behind\n"
         "its end. *Given twice*: deliveries to the consumer group beyond the first of a message, which neither\n"
         "promises to avoid. Findings are of the properties in [the how-to](howto/chaos.md).\n\n"
