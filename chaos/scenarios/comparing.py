@@ -238,7 +238,9 @@ def write_result(path: Path, sides: Sequence[Side], command_line: Sequence[str])
 
 def section(result: str, command_line: Sequence[str]) -> str:
     """What stands between the marks of a document."""
-    of_what = f"`{repeatable(command_line)}`, commit {commit() or 'unknown'}, {_today()}, {_machine()}"
+    of_what = (
+        f"`{repeatable(command_line)}`, commit {commit() or 'unknown'}, {_today()}, {_machine()}"
+    )
     return (
         f"{BEGIN}\n\n{of_what}:\n\n{result}\n"
         "*Unavailable*: of each fault, the longest without any acknowledgement while it lasted and two seconds behind\n"
