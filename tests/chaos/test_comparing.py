@@ -65,7 +65,7 @@ def test_a_document_keeps_all_but_the_table_before(tmp_path: Path) -> None:
 
 
 def test_a_command_is_told_without_the_paths_of_this_machine() -> None:
-    told_to = ["compare", "--report", "/here/r", "--runs", "2", "--document=d.md", "--rate", "200"]
+    told_to = ["compare", "--report", "/here/r", "--runs", "2", "--document=/here/d", "--rate", "200"]
     assert comparing.repeatable(told_to) == "tandem chaos compare --runs 2 --rate 200"
 
 
