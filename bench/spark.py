@@ -114,7 +114,7 @@ def read_by_client(place: Place) -> int:
     from tandemmq.spark.reading import Reading
 
     options = read_options({"namesrv": place.namesrv, "topics": TOPIC}, streaming=False)
-    return sum(len(some) for each in Reading(options).batch() for some in pulled(options, each))
+    return sum(len(some) for each in Reading(options).batch() for some in pulled(options, [each]))
 
 
 def options_of(place: Place) -> dict[str, str]:

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from tandemmq.cluster.client import ReceivedMessage
 from tandemmq.cluster.client.hot import read_records
@@ -21,20 +20,11 @@ from tandemmq.replication.audit.walking import ranges_of
 from tandemmq.replication.audit.windows import limit_of, whole_record
 from tandemmq.spark.errors import OptionRefused, UnknownTopic
 from tandemmq.spark.options import LogOptions, ReadOptions
-from tandemmq.spark.planning import QueueRange, lost
+from tandemmq.spark.planning import LogPiece, QueueRange, lost
 from tandemmq.spark.positions import Offsets, QueueKey, Span
 from tandemmq.spark.topics import matching
 
 log = logging.getLogger(__name__)
-
-
-class LogPiece(NamedTuple):
-    """What one task reads: records of these ranges that begin in [start, end) of a broker's log."""
-
-    broker: str
-    start: int
-    end: int
-    ranges: tuple[QueueRange, ...]
 
 
 class Logs:

@@ -40,7 +40,7 @@ READ_OPTIONS: Final[Mapping[str, str]] = {
     "endingOffsets": "as startingOffsets, exclusive; batch only",
     "endingTimestamp": "instead of it, exclusive; batch only",
     "maxOffsetsPerTrigger": "at most so many messages in a micro-batch",
-    "minPartitions": "at least so many input partitions; default one for each queue",
+    "minPartitions": "at least so many input partitions; default one for each queue, small ones of a broker together",
     "failOnDataLoss": "false: tell of messages that are gone in the log, and go on; default true",
     "group": "consumer group that the pulls name, and that progress is committed to; tandemmq-spark",
     "commitOffsets": "true: commit a stream's progress to the group",

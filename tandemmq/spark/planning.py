@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tandemmq.spark.errors import DataLost, OffsetsRefused
 from tandemmq.spark.positions import Offsets, Positions, QueueKey, Span
 
+TOGETHER_ROWS: Final = 2_000  # what a task costs to begin is more than these cost to read
 Held = Mapping[QueueKey, Span]
 Tell = Callable[[str], None]
 
@@ -19,6 +20,15 @@ class QueueRange(NamedTuple):
     queue: QueueKey
     start: int
     end: int
+
+
+class LogPiece(NamedTuple):
+    """What one task reads: records of these ranges that begin in [start, end) of a broker's log."""
+
+    broker: str
+    start: int
+    end: int
+    ranges: tuple[QueueRange, ...]
 
 
 def resolved(
@@ -155,3 +165,23 @@ def split(ranges: Sequence[QueueRange], partitions_min: int) -> list[QueueRange]
         cuts = [start + rows * number // count for number in range(count + 1)]
         pieces += [QueueRange(queue, first, stop) for first, stop in pairwise(cuts) if first < stop]
     return pieces
+
+
+def together(pieces: Sequence[QueueRange], partitions_min: int) -> list[tuple[QueueRange, ...]]:
+    """What each task reads: small pieces of one broker together, up to TOGETHER_ROWS; partitions_min tasks at least.
+
+    The same pieces give the same tasks: a micro-batch that is run again has its rows in the same places.
+    """
+    tasks: list[list[QueueRange]] = []
+    open_tasks: dict[str, tuple[list[QueueRange], int]] = {}
+    for piece in pieces:
+        rows = piece.end - piece.start
+        task, held = open_tasks.get(piece.queue.broker, (None, 0))
+        if task is None or held + rows > TOGETHER_ROWS:
+            task, held = [], 0
+            tasks.append(task)
+        task.append(piece)
+        open_tasks[piece.queue.broker] = task, held + rows
+    if len(tasks) < partitions_min:
+        return [(each,) for each in pieces]
+    return [tuple(each) for each in tasks]

@@ -1,4 +1,4 @@
-"""What an executor does on the pull path: one range of a queue, by our client."""
+"""What an executor does on the pull path: some ranges of queues, by our client."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ def subscription_of(options: ReadOptions, topic: str) -> Subscription:
 
 
 def pulled(
-    options: ReadOptions, piece: QueueRange, *, decoded: bool = True
+    options: ReadOptions, pieces: Sequence[QueueRange], *, decoded: bool = True
 ) -> Iterator[Sequence[ReceivedMessage]]:
-    """The wanted messages of one range, in order. decoded=False: as the records that they are, where that is possible.
+    """The wanted messages of some ranges, one after the other, in order.
 
+    decoded  False: as the records that they are, where that is possible
     Raises DataLost, ClientError when the queue's brokers stay away for retryTimeoutMs.
     """
-    queue = queue_of(piece.queue)
-    subscription = subscription_of(options, queue.topic)
     config = client_config(options.cluster)
     with asyncio.Runner() as runner:
         instance = runner.run(instances.lease(config))
         try:
-            reader = QueueRangeReader(
-                instance,
-                options.group,
-                queue,
-                piece.start,
-                piece.end,
-                subscription,
-                options.cluster.retry_timeout_ms,
-                decoded=decoded,
-            )
-            while found := runner.run(_some(reader, options.fails_on_loss)):
-                yield from found
+            for piece in pieces:
+                queue = queue_of(piece.queue)
+                reader = QueueRangeReader(
+                    instance,
+                    options.group,
+                    queue,
+                    piece.start,
+                    piece.end,
+                    subscription_of(options, queue.topic),
+                    options.cluster.retry_timeout_ms,
+                    decoded=decoded,
+                )
+                while found := runner.run(_some(reader, options.fails_on_loss)):
+                    yield from found
         finally:
             runner.run(instances.release(instance))
 

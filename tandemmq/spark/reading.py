@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from tandemmq.spark.batches import Batches
 from tandemmq.spark.cluster import Cluster
 from tandemmq.spark.errors import ClusterAway
-from tandemmq.spark.logs import LogPiece, Logs, read_log
-from tandemmq.spark.options import ReadOptions
+from tandemmq.spark.options import LogOptions, ReadOptions
 from tandemmq.spark.planning import (
     Held,
+    LogPiece,
     QueueRange,
     Tell,
     between,
@@ -23,9 +23,13 @@ from tandemmq.spark.planning import (
     resolved,
     shrunk,
     split,
+    together,
 )
 from tandemmq.spark.positions import Offsets, Positions, QueueKey, Span
 from tandemmq.spark.pulling import pulled, subscription_of
+
+if TYPE_CHECKING:
+    from tandemmq.spark.logs import Logs
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +39,9 @@ SETTLE_S: Final = (
 
 
 class Task(NamedTuple):
-    """What one executor reads: plain values. epochs: of the broker's log."""
+    """What one executor reads of one broker: plain values. epochs: of the broker's log."""
 
-    piece: QueueRange | LogPiece
+    piece: tuple[QueueRange, ...] | LogPiece
     epochs: tuple[tuple[int, int], ...]
 
 
@@ -63,7 +67,7 @@ class Reading:
         self._options = options
         for topic in options.topics or ("any",):
             subscription_of(options, topic)  # a bad expression is refused before anybody is asked
-        self._logs = None if options.log is None else Logs(options.log)
+        self._logs = None if options.log is None else _logs(options.log)
         self._source: Source = self._logs or Cluster(options.cluster)
         self.latest: Offsets = {}  # where the queues ended when next() last looked
         self._committed: Offsets = {}
@@ -103,9 +107,10 @@ class Reading:
         if self._logs is not None:
             pieces = self._logs.pieces(ranges)
             return [Task(each, tuple(epochs.get(each.broker, ()))) for each in pieces]
+        least = self._options.partitions_min
         return [
-            Task(each, tuple(epochs.get(each.queue.broker, ())))
-            for each in split(ranges, self._options.partitions_min)
+            Task(each, tuple(epochs.get(each[0].queue.broker, ())))
+            for each in together(split(ranges, least), least)
         ]
 
     # Streams
@@ -149,7 +154,16 @@ def read_task(options: ReadOptions, task: Task) -> Iterator[Any]:
     """The Arrow batches of one task, in an executor. Raises DataLost, BodyNotText, ClientError, AuditIncomplete."""
     batches = Batches(options.columns, text=options.text)
     if isinstance(task.piece, LogPiece):
+        from tandemmq.spark.logs import read_log  # as in _logs()
+
         found = read_log(options, task.piece)
     else:
         found = pulled(options, task.piece, decoded=options.filtered)
     yield from batches.of(found, task.epochs)
+
+
+def _logs(options: LogOptions) -> Logs:
+    # not above: a part of what every stream's Python would import when it starts, and few need it
+    from tandemmq.spark.logs import Logs
+
+    return Logs(options)

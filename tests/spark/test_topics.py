@@ -132,7 +132,7 @@ def test_rows_arrive_as_they_are_and_their_ids_are_those_of_their_places(
     topics: Topics, spark: Any, topic: str
 ) -> None:
     copy = topics.topic("Copies")
-    table = topics.read(spark, topic).where("properties['amount'] is not null")
+    table = topics.read(spark, topic, minPartitions=4).where("properties['amount'] is not null")
     sent = table.select("body", "key", "tags", "properties")
     write = sent.write.format("tandemmq").option("namesrv", topics.address).option("topic", copy)
     write.option("reservedProperties", "drop").mode("append").save()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tandemmq.spark.errors import DataLost, OffsetsRefused
 from tandemmq.spark.planning import (
+    TOGETHER_ROWS,
     QueueRange,
     advanced,
     between,
@@ -18,6 +19,7 @@ from tandemmq.spark.planning import (
     resolved,
     shrunk,
     split,
+    together,
 )
 from tandemmq.spark.positions import (
     EARLIEST,
@@ -138,6 +140,35 @@ def test_pieces_are_the_ranges_and_as_many_as_asked_for(
         assert [mine[0].start, mine[-1].end] == [each.start, each.end]
         assert all(a.end == b.start for a, b in pairwise(mine))
         assert all(piece.start < piece.end for piece in mine)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 1_500)), max_size=12),
+    st.integers(1, 14),
+)
+def test_small_pieces_of_one_broker_are_read_together(
+    spans: list[tuple[str, int]], partitions_min: int
+) -> None:
+    pieces = [
+        QueueRange(QueueKey("T", broker, number), 5, 5 + rows)
+        for number, (broker, rows) in enumerate(spans)
+    ]
+    tasks = together(pieces, partitions_min)
+    assert tasks == together(pieces, partitions_min)
+    assert sorted(each for task in tasks for each in task) == sorted(pieces)
+    assert len(tasks) >= min(partitions_min, len(pieces))
+    for task in tasks:
+        assert list(task) == [piece for piece in pieces if piece in task], "in their order"
+        assert len({each.queue.broker for each in task}) == 1, "epochs are of one broker's log"
+        assert len(task) == 1 or sum(each.end - each.start for each in task) <= TOGETHER_ROWS
+
+
+def test_tasks_are_as_few_as_their_rows_allow() -> None:
+    few = [QueueRange(QueueKey("T", "b", number), 0, 100) for number in range(8)]
+    assert together(few, 1) == [tuple(few)]
+    assert together(few, 2) == [(each,) for each in few]
+    large = QueueRange(QueueKey("T", "b", 9), 0, TOGETHER_ROWS + 1)
+    assert together([large, *few], 1) == [(large,), tuple(few)]
 
 
 @pytest.mark.parametrize(

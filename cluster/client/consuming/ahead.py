@@ -13,7 +13,8 @@ from typing import Final
 from tandemmq.cluster.client.consuming.pulls import PullFuture
 from tandemmq.cluster.remoting import Channel
 
-AHEAD_MAX: Final = 8  # answers hold 256 KiB at most: 2 MiB of a queue under way
+AHEAD_BYTES: Final = 2 << 20  # of a queue under way
+AHEAD_MAX: Final = 48  # so many answers of 32 messages of 1 KiB hold as much
 
 
 class PullsAhead:
@@ -56,10 +57,11 @@ class PullsAhead:
             return None
         return self.take(found.channel, offset, end)
 
-    def learn(self, count: int) -> None:
-        """An answer had so many messages."""
+    def learn(self, count: int, size: int) -> None:
+        """An answer had so many messages, and bytes."""
         if count and count == self._step:
-            self._depth = min(AHEAD_MAX, 2 * self._depth or 1)
+            depth_max = max(1, min(AHEAD_MAX, AHEAD_BYTES // max(1, size)))
+            self._depth = min(depth_max, 2 * self._depth or 1)
             return
         self._step = count
         self.drop()

@@ -44,7 +44,7 @@ _PREFIX: Final = struct.Struct(">II")
 
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
-    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted."""
+    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted. size: bytes before that."""
 
     status: PullStatus
     next_offset: int
@@ -52,6 +52,7 @@ class PullAnswer:
     max_offset: int
     suggested_broker_id: int
     messages: Sequence[ReceivedMessage]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,7 @@ def pull_answer(answer: Command, request: PullRequest, address: str) -> PullAnsw
         max_offset=max_offset,
         suggested_broker_id=number(answer, "suggestWhichBrokerId", address),
         messages=_wanted(messages, request.subscription),
+        size=len(answer.body or b""),
     )
 
 

@@ -170,7 +170,7 @@ class QueueRangeReader:
         if future is None:
             return None
         answer = future.result()
-        self._ahead.learn(len(answer.messages))
+        self._ahead.learn(len(answer.messages), answer.size)
         return answer, self._asked_id
 
     async def _asked(self) -> tuple[PullAnswer, int] | None:
@@ -250,7 +250,7 @@ class QueueRangeReader:
             answer = await future
         finally:
             self._forget(future)
-        self._ahead.learn(len(answer.messages))
+        self._ahead.learn(len(answer.messages), answer.size)
         return answer
 
     def _begin(self, channel: Channel, offset: int) -> PullFuture:
