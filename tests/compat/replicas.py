@@ -89,7 +89,7 @@ def log_end(broker: Broker) -> int:
 
 
 def runtime(broker: Broker) -> dict[str, str]:
-    """GET_BROKER_RUNTIME_INFO. A stock 4.9.7 fails in the first second, when it has measured nothing yet."""
+    """GET_BROKER_RUNTIME_INFO. A stock broker fails in its first second, when it has measured nothing yet."""
     for _ in range(100):
         code, answer, body = ask(broker.address, RUNTIME_TABLE)
         if "NoSuchElementException" not in str(answer):

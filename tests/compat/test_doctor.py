@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from replicas import runtime
 
 from tandemmq import Message, Producer
 from tandemmq.chaos.java import JavaBroker, JavaNameServer
@@ -33,15 +34,8 @@ def stock(
     with JavaNameServer(request.param, directory) as names:
         names.start()
         with JavaBroker(request.param, directory, names.address, settings=SYNC) as broker:
-            broker.start()
-            wait_until(lambda: tells_of_itself(names.address), 30, "the broker tells of itself")
+            runtime(broker.start())  # in its first second it fails at that
             yield broker
-
-
-def tells_of_itself(name_server: str) -> bool:
-    """A stock broker of no second of age fails at it: it looks at the last of the samples it has not taken yet."""
-    facts = asyncio.run(cluster_facts(ClientConfig(name_server)))
-    return [each.problem for each in facts.brokers] == [""]
 
 
 def found(name_server: str) -> dict[str, Severity]:

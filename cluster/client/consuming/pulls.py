@@ -44,7 +44,7 @@ _PREFIX: Final = struct.Struct(">II")
 
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
-    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted. size: bytes before that."""
+    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted. size: bytes, unwanted too."""
 
     status: PullStatus
     next_offset: int
