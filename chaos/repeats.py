@@ -88,12 +88,14 @@ class Tally:
     """What came to one group.
 
     delivered  in all; repeated: of these a second time, or a third
+    messages   different ones; a send that was tried again may have stored one twice, as two records
     went_back  repeated at the member that had it, though nobody else read the queue meanwhile
     set_back   times that a broker's position of the group was smaller than before
     """
 
     delivered: int = 0
     repeated: int = 0
+    messages: int = 0
     went_back: int = 0
     set_back: int = 0
     problems: list[str] = field(default_factory=list)
@@ -135,6 +137,7 @@ def tally(
                 )
         before[each.member] = readers[each.queue]
     seen = {each.key for each in given}
+    found.messages = len(seen)
     problems["UNREAD"] = [f"{key} was acknowledged" for key in sent if key not in seen]
     for kind, texts in problems.items():
         found.problems += [f"{kind}: {text}" for text in texts[:PROBLEMS_MAX]]

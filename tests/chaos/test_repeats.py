@@ -126,6 +126,12 @@ def test_a_run_that_shows_nothing_is_no_success() -> None:
     assert kinds(tally(["0"], one, [KILLED], Positions(), ours=True)) == ["EMPTY"]
 
 
+def test_a_message_that_was_stored_twice_by_a_retried_send_is_one() -> None:
+    twice = [given("1", 0, 1), Delivery("1", QUEUE, 9, "0", 2)]
+    found = tally(["0"], twice, [KILLED], told((1, 1)), ours=True)
+    assert (found.delivered, found.repeated, found.messages, found.problems) == (2, 0, 1, [])
+
+
 def test_many_problems_of_a_kind_are_counted() -> None:
     sent = [str(number) for number in range(PROBLEMS_MAX + 5)]
     found = tally(sent, [given("1", 0, 1)], [KILLED], told((1, 1)), ours=True)
