@@ -25,6 +25,8 @@ CALL_S: Final = 30.0
 WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
 CLICKS_MAX: Final = 10
+#: Chromium's errors when a page goes while a script runs in it, or before it does
+LEFT: Final = ("navigated or closed", "Cannot find context", "context was destroyed")
 FLAGS: Final = (
     "--headless=new", "--remote-debugging-port=0", "--no-first-run", "--no-default-browser-check", "--disable-gpu",
     "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -40,6 +42,10 @@ def program() -> str | None:
 
 class PageProblem(AssertionError):
     """Something did not become so in the page, or its script raised."""
+
+
+class PageLeft(PageProblem):
+    """The page went while it was asked: another is on its way."""
 
 
 @dataclass
@@ -59,7 +65,7 @@ class Tab:
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def call(self, method: str, **given: Any) -> dict[str, Any]:
-        """One command of the protocol. Raises PageProblem."""
+        """One command of the protocol. Raises PageProblem, PageLeft."""
         number = next(self._numbers)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
@@ -70,7 +76,8 @@ class Tab:
         async with asyncio.timeout(CALL_S):
             found = await answer
         if "error" in found:
-            raise PageProblem(f"{method}: {found['error']}")
+            left = any(each in found["error"]["message"] for each in LEFT)
+            raise (PageLeft if left else PageProblem)(f"{method}: {found['error']}")
         result: dict[str, Any] = found["result"]
         return result
 
@@ -133,9 +140,10 @@ class Tab:
                 continue
             self._loaded.clear()
             for kind in ("mousePressed", "mouseReleased"):
-                await self.call(
-                    "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1
-                )  # fmt: skip
+                with contextlib.suppress(PageLeft):
+                    await self.call(
+                        "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1
+                    )  # fmt: skip
             if await self.value("window.met !== false"):  # undefined: on another page by now
                 break
         else:
@@ -164,10 +172,18 @@ class Tab:
     # --- what a person sees ---
 
     async def value(self, script: str) -> Any:
-        """What a script's expression is. Raises PageProblem with what it raised."""
-        found = await self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        """What a script's expression is. A page that goes meanwhile: what it is on the next.
+
+        Raises PageProblem with what it raised.
+        """
+        async with asyncio.timeout(CALL_S):
+            while True:
+                with contextlib.suppress(PageLeft):
+                    found = await self.call(
+                        "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+                    )
+                    break
+                await asyncio.sleep(LOOK_S)
         if "exceptionDetails" in found:
             raise PageProblem(
                 f"{script}: {found['exceptionDetails'].get('exception', found['exceptionDetails'])}"
