@@ -40,3 +40,17 @@ def test_files_that_are_named_exist(lanes: ModuleType) -> None:
         assert (TESTS / "compat" / name).is_file(), name
     for name in lanes.LONG:
         assert (TESTS / "system" / name).is_file(), name
+
+
+def test_only_what_failed_beside_programs_of_others_is_run_again(lanes: ModuleType) -> None:
+    def run(path: str, code: int) -> object:
+        return lanes.Run(lanes.Work(path, (path,)), code, (0, 0))
+
+    stock, ours = "tests/compat/test_a.py::test_b[4.9.7]", "tests/system/test_a.py::test_b"
+    green, red = run("system/test_b.py", 0), run("compat/test_a.py", 1)
+    assert lanes.failed_beside_others([green, red], [stock]) == [stock]
+    assert lanes.failed_beside_others([green], []) == []
+    assert lanes.failed_beside_others([red, run("system/test_a.py", 1)], [stock, ours]) == []
+    assert lanes.failed_beside_others([red, run("system/test_a.py", 1)], [stock]) == []
+    assert lanes.failed_beside_others([red, run("compat/test_c.py", 2)], [stock]) == []
+    assert lanes.failed_beside_others([red], [stock] * (lanes.AGAIN_MAX + 1)) == []
