@@ -194,7 +194,7 @@ class Campaign(ABC):
     async def _loaded(self) -> None:
         messages = random.Random(self._seed)
         async with (
-            Readers(self.group.name_server_address, self.journal) as readers,
+            Readers(self.group.routes_address, self.journal) as readers,
             Traffic(self.group, self.journal, messages, self._traffic_plan) as self.traffic,
         ):
             churn = Churn(self.group, self.journal, self.traffic, self._seed)

@@ -239,9 +239,14 @@ class ReplicaGroup:
         alive = sum(each.alive for each in view.members)
         return bool(view.master) and len(view.in_sync) == alive == len(self.replicas)
 
+    @property
+    def routes_address(self) -> str:
+        """The name server, as clients reach it."""
+        return self.name_server_address
+
     async def addresses(self, topic: str) -> dict[int, str] | None:
         """Broker id to address, as the name server's route of a topic says; None without one."""
-        found = await brokers_of(self.pool, self.name_server_address, topic, ASK_MS)
+        found = await brokers_of(self.pool, self.routes_address, topic, ASK_MS)
         return found.get(self.plan.name)
 
     async def create_topic(self, topic: str, queues: int) -> None:

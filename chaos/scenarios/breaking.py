@@ -41,10 +41,11 @@ PROCESS_KINDS: Final[Mapping[str, Callable[[AsyncProcess, str], Fault]]] = {
     "pause": Paused,
     "stutter": Stuttering,
 }
-#: links by the word of a schedule; "alone": the master hears neither controller nor slave
+#: links by the word of a schedule; "routes": from clients to the name server, whoever the victim is; "alone": the
+#: master hears neither controller nor slave
 LINK_SETS: Final[Mapping[str, tuple[str, ...]]] = {
     "clients": ("clients",), "stream": ("stream",), "controller": ("controller",), "names": ("names",),
-    "alone": ("controller", "stream"),
+    "routes": ("routes",), "alone": ("controller", "stream"),
 }  # fmt: skip
 
 
@@ -138,9 +139,10 @@ class Breaker:
         return PacketLoss(group.spaces, drawn(shape, self._rng, nodes, victim.name), str(shape))
 
     async def _links(self, planned: Planned, group: LinkedGroup) -> list[Link]:
+        names = LINK_SETS[str(planned.with_["links"])]
         replica = await self._replica(planned)
-        links = group.links[replica.number]
-        return [links[name] for name in LINK_SETS[str(planned.with_["links"])]]
+        links = group.links[replica.number] | {"routes": group.routes}
+        return [links[name] for name in names]
 
     async def _process(self, planned: Planned) -> AsyncProcess:
         if planned.victim == "controller":

@@ -92,13 +92,13 @@ def _storm(rng: random.Random, steps: int) -> tuple[Step, ...]:
 
 
 def _partitions(rng: random.Random, steps: int) -> tuple[Step, ...]:
-    links = ("controller", "stream", "clients", "alone", "names")
+    links = ("controller", "stream", "clients", "alone", "names", "routes")
     return tuple(
         _step(
             rng,
             _fault(
-                rng, "partition", "slave" if links[number % 5] == "names" else "master", (3.0, 7.0),
-                links=links[number % 5], way=rng.choice(("both", "both", "up", "down")),
+                rng, "partition", "slave" if links[number % 6] == "names" else "master", (3.0, 7.0),
+                links=links[number % 6], way=rng.choice(("both", "both", "up", "down")),
             ),
         )
         for number in range(steps)
@@ -295,7 +295,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
             _everything, 2, steps=3, workloads=tuple(WORKLOADS),
         ),
         Scenario("controller", "controller and name server killed -9 or silent", "plain", _controller, 2, steps=2),
-        Scenario("partition", "links of the master swallow all, both ways or one", "links", _partitions, 4, steps=5),
+        Scenario("partition", "links of the master swallow all, both ways or one", "links", _partitions, 4, steps=6),
         Scenario("slow-network", "latency with jitter, little bandwidth, small pieces", "links", _slow, 2, steps=6),
         Scenario("broken-connections", "connections reset again and again, or refused", "links", _broken, 2, steps=3),
         Scenario("two-at-once", "the master dies or freezes while the controller or a link fails", "links", _pairs, 3),

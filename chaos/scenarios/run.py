@@ -171,7 +171,7 @@ class ScenarioRun(Campaign):
         for kind in self.kinds:
             rng = random.Random(f"{kind.name}/{self._seed}")
             ground = Ground(
-                self.group.name_server_address, self.plan.name, self.journal, rng, self._directory,
+                self.group.routes_address, self.plan.name, self.journal, rng, self._directory,
                 self.group.controller_address if tandem else "",
                 keeps_all=self.plan.mode.startswith("S"),
             )  # fmt: skip

@@ -37,23 +37,29 @@ PROXIED: Final = "127.0.0.2"  # what brokers advertise: all of 127/8 is loopback
 SMALL_MIB: Final = 192
 THIN_MIB: Final = 256
 KEEPER: Final = "names"  # the node of name server and controller
-LINKS: Final = ("clients", "stream", "controller", "names")
 
 
 class LinkedGroup(ReplicaGroup):
     """A Toxiproxy in front of every link of every replica.
 
-    Each replica has a server of its own: the kernel's counts of what a server sends to the controller would be those of
-    all replicas' links together.
+    Each replica has a server of its own, and clients have one: the kernel's counts of what a server sends to the
+    controller, or to the name server, would be those of all links together.
 
     links[n]  of replica n by what they carry: "clients" (clients, and slaves that copy tables) and "stream" lead to
               it, "controller" and "names" from it to the controller and the name server
+    routes    from clients to the name server
     """
 
     def __init__(self, directory: Path, plan: GroupPlan, toxiproxies: Sequence[Toxiproxy]) -> None:
         self.toxiproxies = toxiproxies
         self.links: dict[int, dict[str, Link]] = {}
         super().__init__(directory, plan)
+        listen = f"{LOOPBACK}:{PORTS.take((0,))}"
+        self.routes = Link(toxiproxies[-1], "routes", listen, self.name_server_address)
+
+    @property
+    def routes_address(self) -> str:
+        return self.routes.listen
 
     def settings_of(self, number: int) -> dict[str, object]:
         settings = super().settings_of(number)
@@ -92,6 +98,7 @@ class LinkedGroup(ReplicaGroup):
         for links in self.links.values():
             for link in links.values():
                 await link.create()
+        await self.routes.create()
         await super().start()
 
 
@@ -189,7 +196,7 @@ async def staged(
             case "links":
                 proxies = [
                     await stack.enter_async_context(Toxiproxy(directory / f"toxiproxy-{number}"))
-                    for number in range(plan.replicas)
+                    for number in range(plan.replicas + 1)
                 ]
                 group = LinkedGroup(directory, plan, proxies)
             case "shims":

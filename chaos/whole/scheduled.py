@@ -29,7 +29,7 @@ STORM_US: Final = (1_000_000, 4_000_000)
 KEEPER: Final = "names"  # the node of name server and controller, in the words of partitions
 LINK_SETS: Final = {
     "clients": ("clients",), "stream": ("stream",), "controller": ("controller",), "names": ("controller",),
-    "alone": ("controller", "stream"),
+    "routes": ("routes",), "alone": ("controller", "stream"),
 }  # fmt: skip
 FORGETS: Final = ("power", "calls")
 ALL: Final = 1 << 30  # calls
@@ -227,6 +227,8 @@ class ScheduledFaults(Faults):
         cluster = self._cluster
         if link == "controller":
             return [(host, cluster.names)]
+        if link == "routes":
+            return [(each, cluster.names) for each in cluster.client_hosts]
         others = cluster.client_hosts if link == "clients" else cluster.replica_hosts
         return [(each, host) for each in others if each is not host]
 
