@@ -1,7 +1,8 @@
 """`python -m bench.spark`: what a row costs when Spark reads a topic, beside Parquet and beside our client alone.
 
 A broker is filled with messages; then each reader reads all of them in a process of its own: our client, Spark from the
-topic (batch, by the logs, as a stream), and Spark from Parquet with the same rows. Rows per second of one core: rows by
+topic (batch, by the logs, as a stream), Spark from Parquet with the same rows, and from a Python source that has made
+its rows beforehand: the least that any such source costs. Rows per second of one core: rows by
 the CPU time of that process and of all that it started, JVM and Python workers; the broker's is not in it. The JVM's
 start is not in it either: each reader runs some times before it is measured, for the JVM compiles what is busy. Spark's
 settings are its own.
@@ -42,6 +43,7 @@ READERS: Final = {
     "stream": "Spark, stream",
     "log": "Spark, batch by the logs",
     "parquet": "Spark, the same rows as Parquet",
+    "readymade": "Spark, rows made beforehand",
 }
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -133,6 +135,14 @@ def spark_reader(reader: str, place: Place, spark: Any) -> Callable[[], int]:
         table.write.format("noop").mode("overwrite").save()
         return place.rows
 
+    def readymade() -> int:
+        from bench.readymade import ReadyMade
+
+        spark.dataSource.register(ReadyMade)
+        source = spark.read.format(ReadyMade.name()).options(**options, rows=place.rows)
+        source.load().write.format("noop").mode("overwrite").save()
+        return place.rows
+
     def stream() -> int:
         rows = spark.readStream.format("tandemmq").options(**options, startingOffsets="earliest")
         with tempfile.TemporaryDirectory(prefix="bench-spark-") as checkpoint:
@@ -142,7 +152,7 @@ def spark_reader(reader: str, place: Place, spark: Any) -> Callable[[], int]:
             query.awaitTermination()
         return sum(each["numInputRows"] for each in query.recentProgress)
 
-    return stream if reader == "stream" else batch
+    return {"stream": stream, "readymade": readymade}.get(reader, batch)
 
 
 def started(writing: Any) -> Any:
