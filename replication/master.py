@@ -187,6 +187,11 @@ class MasterCore:
         members = max(len(self.granted), len(self._proposed))
         return Refusal.NOT_ENOUGH_COPIES if members < self._copies_min else None
 
+    def unsucceeded(self, now_ms: int) -> bool:
+        """Whether nobody can have been elected after us yet: the lease runs, and we did not give up."""
+        serves = self.state in (MasterState.SERVING, MasterState.DRAINING)
+        return serves and self._lease_valid(now_ms)
+
     @property
     def _copies_min(self) -> int:
         """How many the set must have before anything can be acknowledged. Source: RocketMQ never takes fewer than

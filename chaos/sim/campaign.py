@@ -104,6 +104,8 @@ def campaign(
                 done += 1
                 if isinstance(outcome, str):
                     found.failures.append((seed, outcome))
+                    if progress is not None:
+                        progress(f"FAILED seed {seed}: {outcome.splitlines()[0]}")
                 else:
                     found.add(outcome)
             if progress is not None and done % (CHUNK_SEEDS * 20) == 0:

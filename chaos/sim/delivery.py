@@ -54,6 +54,7 @@ class Reader:
 
     positions  queue -> next queue offset to be asked for
     cached     queue -> what was pulled and is not consumed: (queue offset, record)
+    reigns     queue -> epoch of the last master that answered a pull
     """
 
     group: str
@@ -62,6 +63,7 @@ class Reader:
     positions: dict[int, int] = field(default_factory=dict)
     cached: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
+    reigns: dict[int, int] = field(default_factory=dict)
     heard: bool = True  # from whom it asked last
 
     @property
@@ -260,10 +262,11 @@ class Delivery:
         if found is None or reader.peer is not peer or reader.positions.get(queue) != offset:
             self._again(reader)
             return
-        if found.reign is not None and self.slept.heard(
-            reader.group, queue, found.reign, found.next_offset if found.moved else offset
-        ):
-            self.world.mark("reader slept through the reign after a loss")
+        if found.reign is not None:
+            reader.reigns[queue] = found.reign.epoch
+            at = found.next_offset if found.moved else offset
+            if self.slept.heard(reader.group, queue, found.reign, at):
+                self.world.mark("reader slept through the reign after a loss")
         if found.moved:  # as clients do: what was pulled is dropped, the position kept
             at = found.next_offset
             if reader.broadcasting and at < offset:  # as our clients: back, and over nothing
@@ -291,9 +294,12 @@ class Delivery:
         self.horizon = max(self.horizon, start)
 
     def quiet(self, master: Broker) -> bool:
-        """Whether every reader has come to the end, and no message waits for its time."""
-        tables = master.tables
-        if tables is None:
+        """Whether every reader has come to the end, and no message waits for its time.
+
+        A reader that has not asked this master yet may stand where it would be moved away from.
+        """
+        tables, core = master.tables, master.core
+        if tables is None or core is None:
             return False
         tables.store.dispatch()
         queues = tables.store.queues.by_number
@@ -302,7 +308,9 @@ class Delivery:
             if queue is not None and tables.schedule.offsets.get(level, 0) < queue.max_offset:
                 return False
         return all(
-            not reader.cached.get(number) and reader.positions.get(number, 0) >= queue.max_offset
+            not reader.cached.get(number)
+            and reader.positions.get(number, 0) >= queue.max_offset
+            and reader.reigns.get(number) == core.epoch
             for number, queue in queues.items()
             if number >= 0
             for reader in self.readers

@@ -254,6 +254,12 @@ class Stand:
         return Role.SYNC_MASTER if self._broker.accepts else Role.SLAVE
 
     @property
+    def unsucceeded(self) -> bool:
+        core = self._broker.core
+        master = core.master if core is not None else None
+        return master is not None and master.unsucceeded(self._broker.local_ms())
+
+    @property
     def following(self) -> Following:
         core = self._broker.core
         streaming = core is not None and core.slave.state is SlaveState.STREAMING
@@ -531,6 +537,7 @@ class Tables:
             return elsewhere if slave else Pulled(True, lowest)
         if offset > highest:
             waits = slave or offset <= self.broker.queue_offsets.get(number, 0)
+            waits = waits or not self.standing.unsucceeded
             return elsewhere if waits else Pulled(True, highest)
         at = offset - lowest
         records = tuple(queue.entries[at : at + PULLED_MAX])

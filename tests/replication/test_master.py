@@ -67,3 +67,16 @@ def test_the_last_report_of_a_slave_that_is_gone_still_tells_of_our_log(core: Ma
 def test_a_report_beyond_the_end_that_came_with_it_is_a_lie(core: MasterCore) -> None:
     report(core, 201, end=200)
     assert core.slaves == {} and core.acknowledged == 100
+
+
+def test_nobody_came_after_a_master_whose_lease_runs_and_who_did_not_give_up() -> None:
+    core = MasterCore(
+        1, Mode.S0, StreamRules(), granted=frozenset({1}), number=1, lease_until_ms=1000
+    )
+    assert core.unsucceeded(999) and not core.unsucceeded(1000)
+    core.close("another was elected", 10)
+    assert not core.unsucceeded(11)
+
+
+def test_a_classic_master_has_no_successor(core: MasterCore) -> None:
+    assert core.unsucceeded(1 << 60)

@@ -539,14 +539,18 @@ class PullHandler:
         self, header: PullHeader, selector: Selector, *, patient: bool = False
     ) -> GetResult:
         """A reader of what is in the log and not confirmed here yet waits for it: a new master is told how far the
-        one before it had shown its log only by its first slave or lease. Moved, it would drop what it has (INV-42)."""
+        one before it had shown its log only by its first slave or lease. So does one that comes from beyond the end to
+        a master that may have a successor by now. Moved, they would drop what they have (INV-42)."""
         offset = header.queue_offset
         found = self._get(
             header.topic, header.queue_id, offset, header.max_msg_nums, BYTES_MAX, selector,
             patient=patient,
         )  # fmt: skip
         beyond = found.status is GetStatus.OFFSET_OVERFLOW_BADLY
-        if beyond and offset <= self._store.next_offset(header.topic, header.queue_id):
+        if beyond and (
+            offset <= self._store.next_offset(header.topic, header.queue_id)
+            or self._slave_reads.may_lack_the_end
+        ):
             found.status, found.next_offset = GetStatus.OFFSET_OVERFLOW_ONE, offset
         return found
 

@@ -176,6 +176,10 @@ class ClassicMaster:
             return None
         return Overdue(ResponseCode.FLUSH_DISK_TIMEOUT, copies, durable)
 
+    @property
+    def unsucceeded(self) -> bool:
+        return True
+
     def readable_elsewhere(self, offset: int) -> bool:
         return any(slave.received >= offset for slave in self.core.slaves.values())
 

@@ -122,6 +122,10 @@ class ClassicSlave:
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         return Overdue(ResponseCode.SYSTEM_ERROR, 1, 0)  # a slave answers no send
 
+    @property
+    def unsucceeded(self) -> bool:
+        return True
+
     def readable_elsewhere(self, offset: int) -> bool:
         return False
 

@@ -295,6 +295,11 @@ class ControlledReplica:
         view = self.core.view
         return not self.core.mode.waits_for_slaves or view.lossy_epoch == self.core.epoch
 
+    @property
+    def unsucceeded(self) -> bool:
+        master = self.core.master
+        return master is not None and master.unsucceeded(self._clock.monotonic_ms())
+
     def readable_elsewhere(self, offset: int) -> bool:
         master = self.core.master
         return master is not None and any(

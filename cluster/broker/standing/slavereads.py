@@ -115,6 +115,11 @@ class SlaveReads:
         """
         return status in _ELSEWHERE and self._is_slave and not self._config.offset_checked_in_slave
 
+    @property
+    def may_lack_the_end(self) -> bool:
+        """Whether this was the master, and readers from beyond its end may come from one that it has not heard of."""
+        return not self._is_slave and not self._standing.unsucceeded
+
     def waits(self, reader: Hashable, offset: int) -> bool:
         """Whether a consumer that must look elsewhere waits here instead.
 

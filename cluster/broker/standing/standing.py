@@ -83,6 +83,11 @@ class Standing(Protocol):
         """Where clients reach the master that this slave follows: its tables are copied from there.
         None on a master, and while none is known."""
 
+    @property
+    def unsucceeded(self) -> bool:
+        """Whether no other master can have given out more than this one has. A master whose lease has run out
+        may have a successor that it has not heard of; without a controller there is none."""
+
     def readable_elsewhere(self, offset: int) -> bool:
         """Whether a slave holds the log up to `offset` now: readers of older messages may go there."""
 

@@ -14,6 +14,7 @@ from messagekit import UNIQUE, FakeConnection, Kit, open_kit
 from tandemmq.cluster.broker.handlers.pull import CODES
 from tandemmq.cluster.broker.reading.members import GroupClient, Heartbeat
 from tandemmq.cluster.broker.reading.subscriptions import Subscription
+from tandemmq.cluster.broker.standing.classicmaster import ClassicMaster
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.storage import Fetch, GetStatus, decode
 from tandemmq.storage.residency import Residency
@@ -157,6 +158,18 @@ def test_an_offset_outside_the_queue_is_told_where_to_go_on(
     assert answer is not None and answer.ext is not None
     assert (answer.code, answer.remark) == (code, status)
     assert (answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == (next_offset, "2")
+
+
+def test_a_master_that_may_have_a_successor_moves_nobody_who_comes_from_beyond_its_end(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that reader has of the successor and has not consumed it would drop."""
+    fill(kit, "a", "b")
+    monkeypatch.setattr(ClassicMaster, "unsucceeded", property(lambda standing: False))
+    answer = pull(kit, queueOffset=9)
+    assert answer is not None and answer.ext is not None
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "9")
+    assert bodies(pull(kit, queueOffset=0)) == [b"0", b"1"]
 
 
 def test_an_empty_queue_is_not_found_at_its_start_and_moved_behind_it(kit: Kit) -> None:
