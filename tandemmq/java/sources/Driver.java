@@ -109,6 +109,7 @@ public final class Driver {
             case "push.suspend": return pushes.suspend(c);
             case "push.resume": return pushes.resume(c);
             case "push.queues": return pushes.queues(c);
+            case "push.unfinished": return pushes.unfinished(c);
             case "pull.start": return pulls.start(c);
             case "pull.stop": return pulls.stop(c);
             case "pull.queues": return pulls.queues(c);

@@ -104,6 +104,12 @@ final class PushConsumers {
         return queues;
     }
 
+    /** How many messages it was given and has not counted as consumed: its listener may have returned from them. */
+    Object unfinished(JSONObject c) {
+        return byName.get(c.getString("name")).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable()
+            .values().stream().mapToLong(queue -> queue.getMsgCount().get()).sum();
+    }
+
     /** Says what arrived; true if the listener shall fail because a message was not yet tried failUntil times. */
     private static boolean report(String name, List<MessageExt> messages, int failUntil) {
         boolean failed = false;
