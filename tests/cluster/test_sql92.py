@@ -10,6 +10,7 @@ import pytest
 from expressions import Expressions
 from hypothesis import given
 from hypothesis import strategies as st
+from newinputs import new_inputs
 
 from tandemmq.cluster.sql92 import grammar
 from tandemmq.cluster.sql92.grammar import DEPTH_MAX, TERMS_MAX, compile_expression
@@ -142,6 +143,22 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
         assert 0 <= refused.position <= len(text)
     else:
         assert compiled.matches({"a": "1"}) in (True, False)
+
+
+@pytest.mark.fuzz
+def test_20_000_filters_compile_and_judge_or_are_refused() -> None:
+    drawn = Expressions(new_inputs())
+    refused = 0
+    for _ in range(20_000):
+        text = drawn.expression()
+        try:
+            compiled = compile_expression(text)
+        except ExpressionRefused as refusal:
+            assert 0 <= refusal.position <= len(text)
+            refused += 1
+        else:
+            assert compiled.matches(drawn.properties()) in (True, False)
+    assert 2_000 < refused < 18_000
 
 
 @given(st.integers(0, 2**32), st.dictionaries(st.sampled_from(["a", "b", "$c"]), st.text()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from newinputs import new_inputs
 
 from tandemmq.replication import epochs
 from tandemmq.replication.epochs import (
@@ -238,3 +239,29 @@ def test_files_come_back(steps: list[tuple[int, int]]) -> None:
         number, start = number + by, start + further
         found = found.begin(number, start)
     assert decode_epochs(encode_epochs(found)) == found
+
+
+@pytest.mark.fuzz
+def test_20_000_damaged_files_are_read_or_refused() -> None:
+    rng = new_inputs()
+    read = 0
+    for _ in range(20_000):
+        data = bytearray(
+            rng.choice([encode_epochs(THREE), b"3\r\n0\r\n1-0\r\n2-4096\r\n5-10240\r\n"])
+        )
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            match rng.randrange(3):
+                case 0:
+                    data[at] = rng.choice(b"0123456789-\r\n \0\xff")
+                case 1:
+                    del data[at : at + rng.randint(1, 6)]
+                case _:
+                    data[at:at] = data[at : at + rng.randint(1, 12)]
+        try:
+            found = decode_epochs(bytes(data))
+        except CorruptEpochFile:
+            continue
+        read += 1
+        assert decode_epochs(encode_epochs(found)) == found
+    assert 100 < read < 19_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from newinputs import new_inputs
 
 from tandemmq.storage.checkpoint import (
     CHECKPOINT_BYTES,
@@ -75,7 +75,7 @@ def memory_path() -> Iterator[Path]:
 
 @pytest.mark.fuzz
 def test_20_000_damaged_queue_states_are_never_believed(memory_path: Path) -> None:
-    rng = random.Random(11)
+    rng = new_inputs()
     path = memory_path / "queuestate"
     save_queue_state(path, STATE)
     good = path.read_bytes()

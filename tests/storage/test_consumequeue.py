@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from newinputs import new_inputs
 
 from tandemmq.storage import CorruptFile, FlushFailed, NotAStore, StorageConfig
 from tandemmq.storage.checkpoint import QueueMark
@@ -381,7 +381,7 @@ def test_min_offset_of_a_queue_begun_anew_owes_nothing_to_the_old_one(
 
 @pytest.mark.fuzz
 def test_20_000_damaged_queue_files_are_cut_to_something_readable() -> None:
-    rng = random.Random(5)
+    rng = new_inputs()
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as root:
         directory = Path(root) / "consumequeue" / "T" / "0"

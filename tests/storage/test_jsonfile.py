@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from newinputs import new_inputs
 
 from tandemmq.storage import CorruptFile, jsonfile
 
@@ -120,7 +120,7 @@ def memory_path() -> Iterator[Path]:
 
 @pytest.mark.fuzz
 def test_20_000_damaged_config_files_are_loaded_or_refused(memory_path: Path) -> None:
-    rng = random.Random(7)
+    rng = new_inputs()
     path = memory_path / "x.json"
     good = b'{\n\t"offsetTable":{\n\t\t"T2@g1":{0:12,1:5\n\t\t}\n\t}\n}'
     outcomes = {"loaded": 0, "refused": 0}

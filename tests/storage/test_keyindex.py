@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import struct
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from newinputs import new_inputs
 
 from tandemmq.storage import FlushFailed, StorageConfig
 from tandemmq.storage.keyindex import IndexFile, IndexUnavailable, KeyIndex
@@ -244,7 +244,7 @@ def test_failed_flush_is_final(index: KeyIndex, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.fuzz
 def test_20_000_damaged_index_files_are_answered_from_or_given_up(clock: Clock) -> None:
-    rng = random.Random(6)
+    rng = new_inputs()
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as root:
         index = KeyIndex(config(Path(root), entries=30), clock)

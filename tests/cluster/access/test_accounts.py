@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 import yaml
+from newinputs import new_inputs
 
 from tandemmq.cluster.access.accounts import Accounts, host_test, joined, read_file
 from tandemmq.cluster.access.rights import Action, Need, ResourceKind
@@ -184,7 +184,7 @@ async def test_a_change_that_makes_no_sense_is_refused_and_changes_nothing(
 
 async def test_files_of_noise_change_nothing_and_crash_nothing(tmp_path: Path) -> None:
     """20,000 damaged files: each is read as accounts, or refused as a whole and those of before stay."""
-    rng = random.Random(7)
+    rng = new_inputs()
     whole = SAMPLE.encode()
     files, seen = opened(tmp_path)
     bad = 0
