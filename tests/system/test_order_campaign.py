@@ -12,6 +12,8 @@ from tandemmq.chaos.traffic import TrafficPlan
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
+TAKEN_OVER_MS_MAX = 2000  # by a machine with too much to do; a quiet one takes 50
+
 
 async def test_no_queue_is_in_two_hands_or_out_of_order_while_masters_die(tmp_path: Path) -> None:
     """INV-45"""
@@ -21,6 +23,7 @@ async def test_no_queue_is_in_two_hands_or_out_of_order_while_masters_die(tmp_pa
     outcome = await campaign.run()
     assert outcome.problems == []
     assert outcome.counts["masters killed"] >= 4
+    assert max(outcome.samples_ms["kill"]) < TAKEN_OVER_MS_MAX
     assert outcome.counts["messages handled in order"] > 1_000
     assert outcome.counts["queues taken over"] > 0
     for replica in campaign.group.replicas:
