@@ -188,9 +188,15 @@ class MasterCore:
         return Refusal.NOT_ENOUGH_COPIES if members < self._copies_min else None
 
     def unsucceeded(self, now_ms: int) -> bool:
-        """Whether nobody can have been elected after us yet: the lease runs, and we did not give up."""
-        serves = self.state in (MasterState.SERVING, MasterState.DRAINING)
-        return serves and self._lease_valid(now_ms)
+        """Whether nobody was elected after us, or we go on as if nobody had been (LeasePolicy).
+
+        Whoever is elected is of the union: while all of it follows us nobody was, and without it we confirm nothing.
+        """
+        if self.state not in (MasterState.SERVING, MasterState.DRAINING):
+            return False
+        if not self.controlled or self._goes_on_without_lease(now_ms):
+            return True
+        return self._lease_valid(now_ms) and not self._fenced_by(self.union)
 
     @property
     def _copies_min(self) -> int:

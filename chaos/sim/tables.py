@@ -177,6 +177,8 @@ class Queues:
 class Store:
     """Of a MessageStore what the tables ask: the log's positions, and queues derived up to what is confirmed."""
 
+    last_store_ms = 0  # asked for the words of a warning only
+
     def __init__(self, broker: Broker, delivery: Delivery) -> None:
         self.world = broker.world
         self.disk = broker.disk
@@ -254,10 +256,12 @@ class Stand:
         return Role.SYNC_MASTER if self._broker.accepts else Role.SLAVE
 
     @property
-    def unsucceeded(self) -> bool:
+    def may_lack_the_end(self) -> bool:
+        """As SlaveReads has it."""
         core = self._broker.core
         master = core.master if core is not None else None
-        return master is not None and master.unsucceeded(self._broker.local_ms())
+        unsucceeded = master is not None and master.unsucceeded(self._broker.local_ms())
+        return self.role is not Role.SLAVE and not unsucceeded
 
     @property
     def following(self) -> Following:
@@ -518,7 +522,8 @@ class Tables:
             if moved is not None:
                 self.world.mark("reader moved to a cut")
         found = self._stored(queue, offset) if moved is None else Pulled(True, moved)
-        if self.cuts.active:
+        waits = not found.moved and not found.records
+        if self.cuts.active and not (waits and self.standing.may_lack_the_end):
             self.cuts.gave(group, TOPIC, queue, found.next_offset, reader)
         core = self.broker.core
         if core is None or self.standing.role is Role.SLAVE:
@@ -530,14 +535,14 @@ class Tables:
         queue = self.store.queues.by_number.get(number)
         slave = self.standing.role is Role.SLAVE
         elsewhere = Pulled(False, offset)
+        lacks = slave or self.standing.may_lack_the_end
         if queue is None or not queue.max_offset:
-            return elsewhere if slave or not offset else Pulled(True, 0)
+            return elsewhere if lacks or not offset else Pulled(True, 0)
         lowest, highest = queue.min_offset, queue.max_offset
         if offset < lowest:
             return elsewhere if slave else Pulled(True, lowest)
         if offset > highest:
-            waits = slave or offset <= self.broker.queue_offsets.get(number, 0)
-            waits = waits or not self.standing.unsucceeded
+            waits = lacks or offset <= self.broker.queue_offsets.get(number, 0)
             return elsewhere if waits else Pulled(True, highest)
         at = offset - lowest
         records = tuple(queue.entries[at : at + PULLED_MAX])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemmq.replication.config import Mode, StreamRules
+from tandemmq.replication.epochs import Epoch, EpochHistory
 from tandemmq.replication.master import MasterCore
 from tandemmq.replication.masterevents import (
     Acknowledge,
@@ -13,6 +14,7 @@ from tandemmq.replication.masterevents import (
     Effect,
     Flushed,
     SlaveGreeted,
+    SlaveLost,
 )
 from tandemmq.replication.masterevents import SlaveReported as Reported
 
@@ -69,13 +71,34 @@ def test_a_report_beyond_the_end_that_came_with_it_is_a_lie(core: MasterCore) ->
     assert core.slaves == {} and core.acknowledged == 100
 
 
-def test_nobody_came_after_a_master_whose_lease_runs_and_who_did_not_give_up() -> None:
-    core = MasterCore(
-        1, Mode.S0, StreamRules(), granted=frozenset({1}), number=1, lease_until_ms=1000
-    )
+def leader(mode: Mode, *members: int) -> MasterCore:
+    return MasterCore(
+        1, mode, StreamRules(), history=EpochHistory((Epoch(3, 0),)), end=50, flushed=50,
+        granted=frozenset(members), number=1, lease_until_ms=1000,
+    )  # fmt: skip
+
+
+def test_nobody_came_after_a_master_alone_while_its_lease_runs_and_it_did_not_give_up() -> None:
+    core = leader(Mode.S0, 1)
     assert core.unsucceeded(999) and not core.unsucceeded(1000)
     core.close("another was elected", 10)
     assert not core.unsucceeded(11)
+
+
+def test_nobody_came_after_a_master_whom_all_of_the_set_follow() -> None:
+    core = leader(Mode.S0, 1, 2)
+    grace_ms = core.rules.lost_grace_ms
+    assert not core.unsucceeded(grace_ms + 1), "its lease runs, and who may be elected is not here"
+    core.step(SlaveGreeted(CONNECTION, 2, compared=50), grace_ms)
+    core.step(Reported(CONNECTION, 50, 50, 3, 50, 50), grace_ms)
+    assert core.unsucceeded(grace_ms + 1)
+    assert core.unsucceeded(1000), "by its lease it could not tell"
+    core.step(SlaveLost(CONNECTION), 1000)
+    assert not core.unsucceeded(1001)
+
+
+def test_a_master_that_goes_on_without_a_lease_is_believed() -> None:
+    assert leader(Mode.A0, 1, 2).unsucceeded(5000)
 
 
 def test_a_classic_master_has_no_successor(core: MasterCore) -> None:

@@ -82,10 +82,10 @@ def test_five_hundred_seeds_keep_every_promise() -> None:
     assert not SITUATIONS - found.marks.keys()
 
 
-@pytest.mark.parametrize("seed", [3475, 3730])
+@pytest.mark.parametrize("seed", [3475, 3730, 5947])
 def test_a_seed_that_failed_once_keeps_every_promise(seed: int) -> None:
     """3730: a former master moved a reader of its successor to its own end. 3475: the judge looked before a reader had
-    met the last master."""
+    met the last master. 5947: the simulated store lacked a field."""
     assert simulate(seed, EVENTS).acked > 0
 
 

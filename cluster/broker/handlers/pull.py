@@ -512,7 +512,9 @@ class PullHandler:
             if moved == ASK_MASTER:
                 return self._elsewhere(header)
         found = self._stored(header, selector) if moved is None else self._moved(header, moved)
-        self._cuts.gave(*place, found.next_offset, connection)
+        waits = found.status is GetStatus.OFFSET_OVERFLOW_ONE
+        if not (waits and self._slave_reads.may_lack_the_end):  # else it may be somebody else's word
+            self._cuts.gave(*place, found.next_offset, connection)
         return found
 
     def _commit(self, header: PullHeader, connection: Connection) -> None:
@@ -547,9 +549,9 @@ class PullHandler:
             patient=patient,
         )  # fmt: skip
         beyond = found.status is GetStatus.OFFSET_OVERFLOW_BADLY
-        if beyond and (
-            offset <= self._store.next_offset(header.topic, header.queue_id)
-            or self._slave_reads.may_lack_the_end
+        if (beyond and offset <= self._store.next_offset(header.topic, header.queue_id)) or (
+            (beyond or (offset > 0 and found.status in _EMPTY_QUEUE))
+            and self._slave_reads.may_lack_the_end
         ):
             found.status, found.next_offset = GetStatus.OFFSET_OVERFLOW_ONE, offset
         return found

@@ -85,8 +85,9 @@ class Standing(Protocol):
 
     @property
     def unsucceeded(self) -> bool:
-        """Whether no other master can have given out more than this one has. A master whose lease has run out
-        may have a successor that it has not heard of; without a controller there is none."""
+        """Whether no other master can have given out more than this one has. Once its lease has run out, or who must
+        confirm with it does not follow any more, it may have a successor that it has not heard of. A master that goes
+        on all the same is believed (mode A0), and one without a controller."""
 
     def readable_elsewhere(self, offset: int) -> bool:
         """Whether a slave holds the log up to `offset` now: readers of older messages may go there."""
