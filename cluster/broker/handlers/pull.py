@@ -513,7 +513,8 @@ class PullHandler:
                 return self._elsewhere(header)
         found = self._stored(header, selector) if moved is None else self._moved(header, moved)
         waits = found.status is GetStatus.OFFSET_OVERFLOW_ONE
-        if not (waits and self._slave_reads.may_lack_the_end):  # else it may be somebody else's word
+        # a position that it waits at may be another master's: we do not vouch for it
+        if not (waits and self._slave_reads.may_lack_the_end):
             self._cuts.gave(*place, found.next_offset, connection)
         return found
 
