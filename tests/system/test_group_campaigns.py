@@ -28,6 +28,7 @@ TAKEN_OVER_MS_MAX = 2000  # by a machine with too much to do; a quiet one takes 
 async def good(campaign: Campaign) -> Outcome:
     """Run it; it must have shown something, and all of it good."""
     outcome = await campaign.run()
+    print(*outcome.lines(), sep="\n")  # docs/goals.md has what a run shows
     assert outcome.problems == []
     assert outcome.sends["ok"] > ACKNOWLEDGED_MIN
     assert outcome.messages_read > ACKNOWLEDGED_MIN

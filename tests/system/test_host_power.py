@@ -96,6 +96,7 @@ async def test_a_group_keeps_what_its_mode_promises_when_machines_lose_power(
     campaign = HostCuts(plan, LIGHT, tmp_path, SEED, lambda _: None)
     campaign.rounds, campaign.fault, campaign.load_s = 2, fault, 0.5
     outcome = await campaign.run()
+    print(*outcome.lines(), sep="\n")  # docs/goals.md has what a run shows
     assert outcome.problems == []
     assert outcome.rounds == 2
     assert outcome.verdict is not None
@@ -111,6 +112,7 @@ async def test_a_classic_pair_loses_nothing_when_a_person_does_what_the_page_say
     campaign = HostCuts(GroupPlan(), LIGHT, tmp_path, SEED, lambda _: None)
     campaign.classic, campaign.kinds, campaign.load_s = True, {"master_dark": 1}, 0.5
     outcome = await campaign.run()
+    print(*outcome.lines(), sep="\n")  # docs/goals.md has what a run shows
     assert outcome.problems == []
     assert outcome.counts["a person: made master"] == 1
     assert outcome.verdict is not None

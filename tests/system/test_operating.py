@@ -296,6 +296,14 @@ def test_masters_without_slaves_are_restarted_while_others_take_their_messages(
         before = cluster.pids()
         at = "-n", cluster.name_server
         run("admin", "updateTopic", "-c", "TandemCluster", "-t", READ_ONLY, "-p", "4", *at)
+        # a topic that first sends make is on those brokers only that they knew of
+        run("admin", "updateTopic", "-c", "TandemCluster", "-t", TOPIC, *at)
+        route = "admin", "topicRoute", "-t", TOPIC, "--json", *at
+        wait_until(
+            lambda: (found := run(*route)).code == 0 and len(found.json["queueDatas"]) == 2,
+            BACK_S,
+            "both brokers have the topic",
+        )
         command = (
             "local",
             "rolling-restart",

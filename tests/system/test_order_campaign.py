@@ -21,6 +21,7 @@ async def test_no_queue_is_in_two_hands_or_out_of_order_while_masters_die(tmp_pa
     campaign = Ordering(GroupPlan(), traffic, tmp_path, 20261124, lambda _: None)
     campaign.rounds, campaign.load_s = 4, 1.0
     outcome = await campaign.run()
+    print(*outcome.lines(), sep="\n")  # docs/goals.md has what a run shows
     assert outcome.problems == []
     assert outcome.counts["masters killed"] >= 4
     assert max(outcome.samples_ms["kill"]) < TAKEN_OVER_MS_MAX
