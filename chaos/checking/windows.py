@@ -12,7 +12,7 @@ RTO_NS: Final = 5_000_000_000  # goal for silent deaths: this long after its hea
 
 @dataclass(slots=True)
 class Window:
-    """One fault. 0: not yet, or never."""
+    """One fault. 0: not yet, or never. ppm: so much faster than ours its victim's clocks ran."""
 
     number: int
     kind: str
@@ -24,6 +24,7 @@ class Window:
     evidence: str = ""
     healing: str = ""
     problem: str = ""
+    ppm: int = 0
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Windows:
         match phase:
             case "start":
                 window.began_ns, window.says = at_ns, str(event.get("says", ""))
+                window.ppm = int(event.get("ppm", 0))
             case "effect":
                 window.seen_ns, window.evidence = at_ns, str(event.get("evidence", ""))
             case "heal":
@@ -71,6 +73,14 @@ class Windows:
             else:
                 self._starts.append(start)
                 self._ends.append(end)
+
+    def clocks_apart_ns(self, at_ns: int) -> int:
+        """At most so far are two brokers' clocks from each other then: drifts go, what they made stays."""
+        return sum(
+            abs(each.ppm) * (min(each.healed_ns or at_ns, at_ns) - each.began_ns) // 1_000_000
+            for each in self.faults.values()
+            if each.ppm and each.began_ns < at_ns
+        )
 
     def excuse(self, began_ns: int, ended_ns: int) -> bool:
         """Whether [began, ended] touches a stretch in which something was broken or getting well."""

@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -195,6 +196,9 @@ class ClockDrift(Fault):
     def describe(self) -> str:
         how = "fast" if self.ppm > 0 else "slow"
         return f"all clocks of {self.story.victim} run {how} by {abs(self.ppm) / 10_000:g} %"
+
+    def told(self) -> Mapping[str, object]:
+        return {"ppm": self.ppm}
 
     async def inject(self) -> str:
         since_ns = self._clock.drift(self.ppm)

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Final, Protocol, Self, TypeVar
@@ -82,6 +82,10 @@ class Fault(ABC):
     def describe(self) -> str:
         """What will be done to whom, as one clause: "kill -9 of replica 1"."""
 
+    def told(self) -> Mapping[str, object]:
+        """What those who judge must know of it in numbers."""
+        return {}
+
     @abstractmethod
     async def inject(self) -> str:
         """Do it; what shows that it happened. Raises NoEffect, Unsupported."""
@@ -94,7 +98,7 @@ class Fault(ABC):
         story = self.story
         story.says = self.describe()
         story.began_ns = time.monotonic_ns()
-        self._note("start", says=story.says, victim=story.victim)
+        self._note("start", says=story.says, victim=story.victim, **self.told())
         try:
             story.evidence = await self.inject()
         except BaseException as problem:

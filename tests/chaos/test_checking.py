@@ -58,6 +58,7 @@ from tandemmq.chaos.checking.lines import (
     encode_line,
 )
 from tandemmq.chaos.checking.made import GROUP, MASTERS, MS, TIMED, TOPIC, MadeUp, lines, unique_id
+from tandemmq.chaos.checking.windows import Windows
 
 W, R = "write", "read"
 
@@ -265,6 +266,16 @@ def test_what_the_mode_lets_a_fault_take_is_declared_and_no_loss(tmp_path: Path)
         change(found, Commit, {"queue_id": queue, "topic": TOPIC, "offset": 400}, offset=LAST)
     judgement = judge(found, tmp_path)
     assert judgement.counts == {}
+
+
+def test_clocks_that_drifted_may_be_apart_by_what_they_gained() -> None:
+    windows = Windows()
+    for at_ns, phase, more in ((0, "start", {"ppm": -20_000}), (5000 * MS, "healed", {})):
+        event = {"what": "fault", "number": 1, "kind": "drift", "phase": phase, "at_ns": at_ns}
+        windows.take(event | more)
+    assert [windows.clocks_apart_ns(at_ms * MS) for at_ms in (0, 2500, 5000, 90_000)] == [
+        0, 50 * MS, 100 * MS, 100 * MS
+    ]  # fmt: skip
 
 
 def test_a_late_answer_is_a_second_word_on_the_same_send(tmp_path: Path) -> None:
