@@ -30,9 +30,9 @@ def unsupported() -> str:
     """What is missing here; "" when nodes can have namespaces."""
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
-    for tool in ("ip", "iptables", "bash", "timeout"):
+    for tool in ("ip", "iptables", "nsenter", "bash", "timeout"):
         if shutil.which(tool) is None:
-            return f"needs {tool} (Debian: packages iproute2, iptables)"
+            return f"needs {tool} (Debian: packages iproute2, iptables, util-linux)"
     probe = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
     return "" if probe.returncode == 0 else "needs network namespaces (unshare -n)"
 
@@ -58,8 +58,9 @@ class Namespaces:
         return f"{self._mark}-{self.nodes.index(node)}"
 
     def prefix(self, node: str) -> list[str]:
-        """What to put before a command of this node."""
-        return ["ip", "netns", "exec", self.namespace(node)]
+        """What to put before a command of this node. Not `ip netns exec`: that gives the command mounts of its own, so
+        that file systems of other runs stay mounted there when they are gone for everybody else."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace(node)}"]
 
     def __enter__(self) -> Self:
         if missing := unsupported():
