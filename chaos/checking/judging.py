@@ -87,7 +87,6 @@ class _Global:
     drained: bool = False
     operations: int = 0
     acknowledged: int = 0
-    end_ns: int = 0
     broken_line: str = ""
 
     def broken(self, path: Path, problem: Exception) -> None:
@@ -201,7 +200,6 @@ def _split(
                 case Send():
                     gathered.operations += 1
                     gathered.acknowledged += line.outcome == OK
-                    gathered.end_ns = max(gathered.end_ns, line.ended_ns)
                     gathered.reigns.take(line, findings)
                     queue = (line.topic, line.queue_id)
                     if line.topic in left_out:
@@ -256,7 +254,7 @@ def _finish(
     findings: Findings,
 ) -> None:
     gathered.reigns.finish(declared, gathered.windows, findings)
-    gathered.availability.finish(gathered.end_ns, gathered.windows, findings)
+    gathered.availability.finish(gathered.windows, findings)
     judge_settings(settings, findings)
     judge_routes(gathered.routes, findings)
     judge_replicas(gathered.blocks, gathered.derived, gathered.audits, findings)

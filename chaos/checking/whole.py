@@ -78,9 +78,10 @@ class Reigns:
 
 @dataclass(slots=True)
 class Stretch:
-    """A queue that failed sends begun since `since_ns`; 0: it works."""
+    """A queue that failed sends begun since `since_ns`; 0: it works. tried_ns: when the last of them ended."""
 
     since_ns: int = 0
+    tried_ns: int = 0
     reported: bool = False
 
 
@@ -98,6 +99,7 @@ class Availability:
             stretch = self.stretches[queue] = Stretch()
         if send.outcome != OK:
             stretch.since_ns = stretch.since_ns or send.began_ns
+            stretch.tried_ns = send.ended_ns
             return
         findings.observed["C-17"] += 1
         if stretch.since_ns and send.began_ns >= stretch.since_ns:
@@ -115,10 +117,11 @@ class Availability:
                 "that one may take", since_ns, (f"no send succeeded from t={since_ns} to t={until_ns}",),
             )  # fmt: skip
 
-    def finish(self, end_ns: int, windows: Windows, findings: Findings) -> None:
+    def finish(self, windows: Windows, findings: Findings) -> None:
+        """Nobody knows of the time after the last attempt: workloads end before the run does."""
         for queue, stretch in self.stretches.items():
             if stretch.since_ns:
-                self._ended(queue, stretch.since_ns, end_ns, windows, findings)
+                self._ended(queue, stretch.since_ns, stretch.tried_ns, windows, findings)
 
 
 def by_setting(

@@ -156,7 +156,7 @@ class Stuttering(_OfProcess):
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self.process.alive and self.process.paused:
+        if self.process.alive:  # also one that does not look stopped yet: a stop may be on its way
             await self.process.resume()
         return f"running again after {self._times} stops"
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from tandemmq.chaos.sim.checks import Check, Violation
 from tandemmq.chaos.sim.slept import Slept
-from tandemmq.chaos.sim.tables import DELAYS, SCALE, Pulled, Tables, queue_of_level
+from tandemmq.chaos.sim.tables import DELAYS, SCALE, TOPIC, Pulled, Tables, queue_of_level
 from tandemmq.cluster.broker.reading.members import Peer
 from tandemmq.cluster.broker.sending.delay import DelayLevels
 
@@ -85,6 +85,7 @@ class Delivery:
         self.make = make
         self.levels = DelayLevels(DELAYS)
         self.delivered: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.uncommitted: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.slept = Slept()
         self.horizon = 0  # below it some replica's log has been trimmed
         self._parked: dict[int, tuple[int, int]] = {}  # record -> level, world time
@@ -271,7 +272,9 @@ class Delivery:
             at = found.next_offset
             if reader.broadcasting and at < offset:  # as our clients: back, and over nothing
                 at = min(at, reader.consumed(queue))
-            reader.cached.pop(queue, None)
+            cached = reader.cached.pop(queue, ())
+            if found.at_cut:
+                self._passed_over(reader, queue, at, cached, target)
             reader.positions[queue] = at
             self._commit(reader, target, queue, at)
             return
@@ -279,6 +282,18 @@ class Delivery:
         cached.extend((offset + at, record) for at, record in enumerate(found.records))
         reader.positions[queue] = max(offset, found.next_offset)
         self._again(reader)
+
+    def _passed_over(
+        self, reader: Reader, queue: int, at: int, cached: Iterable[tuple[int, int]], target: Broker
+    ) -> None:
+        """Nobody knows what a group consumed that this master knows no commit of: decision 0010, "Not kept"."""
+        tables = target.tables
+        if tables is None or tables.offsets.committed(reader.group, TOPIC, queue) >= 0:
+            return
+        passed_over = {record for offset, record in cached if offset < at}
+        if passed_over:
+            self.uncommitted[reader.group] |= passed_over
+            self.world.mark("reader moved before its group's first commit")
 
     def _consume(self, reader: Reader, queue: int) -> None:
         cached = reader.cached.get(queue)
@@ -331,7 +346,8 @@ class Delivery:
                     )
                 continue
             for group, delivered in self.delivered.items():
-                if number not in delivered and not self.slept.excuses(group, record):
+                excused = number in self.uncommitted[group] or self.slept.excuses(group, record)
+                if number not in delivered and not excused:
                     raise Violation(
                         Check.DELIVERED,
                         f"{record} never reached group {group}\n{self.world.describe()}",

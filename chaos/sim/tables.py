@@ -293,12 +293,14 @@ def _unasked(draft: Draft) -> None:
 class Pulled(NamedTuple):
     """A pull's answer: moved, or some records (perhaps none), and where to go on.
 
-    reign  for the judge: of the master that answers
+    at_cut  moved because of a loss
+    reign   for the judge: of the master that answers
     """
 
     moved: bool
     next_offset: int
     records: tuple[int, ...] = ()
+    at_cut: bool = False
     reign: Reign | None = None
 
 
@@ -521,7 +523,7 @@ class Tables:
             moved = self.cuts.target(group, TOPIC, queue, offset, reader)
             if moved is not None:
                 self.world.mark("reader moved to a cut")
-        found = self._stored(queue, offset) if moved is None else Pulled(True, moved)
+        found = self._stored(queue, offset) if moved is None else Pulled(True, moved, at_cut=True)
         waits = not found.moved and not found.records
         if self.cuts.active and not (waits and self.standing.may_lack_the_end):
             self.cuts.gave(group, TOPIC, queue, found.next_offset, reader)
