@@ -12,7 +12,7 @@ from tandemmq.chaos.traffic import TrafficPlan
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
-TAKEN_OVER_MS_MAX = 2000  # by a machine with too much to do; a quiet one takes 50
+TAKEN_OVER_MS_MAX = 4000  # by a machine with too much to do; a quiet one takes 50
 
 
 async def test_no_queue_is_in_two_hands_or_out_of_order_while_masters_die(tmp_path: Path) -> None:
