@@ -218,19 +218,19 @@ NOT_WELL = frozenset({"STUCK", "LOST"})
 
 PLANTED = [
     PlantedBug(answers_before_they_are_held, NOT_SAFE, 0),
-    PlantedBug(drops_a_tick_for_ever, NOT_WELL, 1),
+    PlantedBug(drops_a_tick_for_ever, NOT_WELL, 43),
     PlantedBug(leaves_queue_offsets, frozenset({"REWRITTEN"}), 22),
-    PlantedBug(reports_before_it_appends, NOT_SAFE, 1),
-    PlantedBug(claims_a_flush_before_it_is_made, NOT_SAFE, 0, Mode.S1),
-    PlantedBug(counts_what_was_sent, NOT_SAFE, 4, Mode.S0),
+    PlantedBug(reports_before_it_appends, NOT_SAFE, 4),
+    PlantedBug(claims_a_flush_before_it_is_made, NOT_SAFE, 7, Mode.S1),
+    PlantedBug(counts_what_was_sent, NOT_SAFE, 47, Mode.S0),
     PlantedBug(keeps_records_in_memory, NOT_WELL, 11),
-    PlantedBug(believes_a_failed_sync, NOT_SAFE, 15, Mode.S1),
+    PlantedBug(believes_a_failed_sync, NOT_SAFE, 19, Mode.S1),
     PlantedBug(forgets_the_suspicion, NOT_SAFE, 59, Mode.S0),
-    PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 1, Mode.S0),
+    PlantedBug(notes_the_reign_later, NOT_SAFE | NOT_WELL, 0, Mode.S0),
     PlantedBug(counts_reports_of_the_stream_before, NOT_SAFE, 108, Mode.S0),
-    PlantedBug(appends_twice_after_a_reconnect, frozenset({"DIED"}), 0, Mode.S0),
+    PlantedBug(appends_twice_after_a_reconnect, frozenset({"DIED"}), 1, Mode.S0),
     PlantedBug(notes_an_end_before_its_message, frozenset({"LOST"}), 64),
-    PlantedBug(marks_timers_before_their_copies, frozenset({"LOST", "EARLY"}), 0),
+    PlantedBug(marks_timers_before_their_copies, frozenset({"LOST", "EARLY"}), 13),
     PlantedBug(
         shows_what_is_not_confirmed, frozenset({"REWRITTEN", "LOST", "STUCK"}), 139, Mode.S0
     ),
