@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.chaos.checking.lines import Delivered
@@ -65,10 +64,7 @@ class Readers:
             await member.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(each.stop() for each in self._members))
 
     async def drained(self) -> None:

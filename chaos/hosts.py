@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
@@ -142,10 +141,7 @@ class Disks:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self._unmount()
 
     def _unmount(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -96,10 +95,7 @@ class ProxiedLink:
         self._server = await asyncio.start_server(self._accepted, *self.address)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None, "never entered"
         self._server.close()
         tasks = list(self._connections)

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from msgspec.structs import replace
@@ -215,10 +214,7 @@ class Traffic:
             self._sending.append(asyncio.create_task(self._delayed(), name="delayed"))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         for task in (*self._sending, *self._jobs):
             task.cancel()
         results = await asyncio.gather(*self._sending, *self._jobs, return_exceptions=True)

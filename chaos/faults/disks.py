@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.chaos.faults.failing_disk import FailingDisk
@@ -43,10 +42,7 @@ class SmallDisk:
             raise Unsupported(f"cannot mount tmpfs: {done.stderr.strip()}")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "-l", str(self.at)], check=True)
 
 

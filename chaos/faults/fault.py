@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 LOOK_S: Final = 0.02
@@ -110,10 +109,7 @@ class Fault(ABC):
         self._note("effect", evidence=story.evidence)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         await self._healed()
 
     async def _healed(self) -> None:

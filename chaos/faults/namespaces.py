@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
@@ -97,10 +96,7 @@ class Namespaces:
             ):
                 run(*self.prefix(node), *arguments)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     def _remove(self) -> None:

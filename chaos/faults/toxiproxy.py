@@ -13,7 +13,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 from tandemmq.chaos.faults.fault import Unsupported
@@ -80,10 +79,7 @@ class Toxiproxy:
                 await asyncio.sleep(0.02)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         self.process.abandon()
 
     async def create(self, name: str, listen: str, upstream: str) -> None:

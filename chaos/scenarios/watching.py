@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.chaos.checking.lines import (
@@ -80,10 +79,7 @@ class Watchers:
         self._jobs = [asyncio.create_task(job(), name=name) for name, job in jobs.items()]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    async def __aexit__(self, *_: object) -> None:
         for job in self._jobs:
             job.cancel()
         results = await asyncio.gather(*self._jobs, return_exceptions=True)
