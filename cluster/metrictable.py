@@ -10,24 +10,35 @@ from tandemmq.cluster.histogram import LATENCY_BOUNDS_US
 class Metric(NamedTuple):
     """One metric. `labels` are its own, beside the base labels that all have.
 
-    A counter's name ends in _total. Names that begin with rocketmq_ are those RocketMQ, or its exporter, publishes,
-    with its units; process_ is what Prometheus' own clients say of a process.
+    A counter's name ends in _total, and what has a unit ends in that (before it). Names that begin with rocketmq_ are
+    those RocketMQ, or its exporter, publishes, with its units; process_ is what Prometheus' own clients say
+    of a process.
 
     bounds  of a histogram, in the unit of `scale`: how many of what its Histogram holds are one of `unit`
     """
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    unit: str
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
     scale: int = 1
 
+    @property
+    def kind(self) -> Literal["counter", "gauge", "histogram"]:
+        if self.bounds:
+            return "histogram"
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def unit(self) -> str:
+        """bytes, seconds or milliseconds; "" for a count or a share."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in ("bytes", "seconds", "milliseconds") else ""
+
 
 def _seconds(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
     """A histogram of durations."""
-    return Metric(name, "histogram", "seconds", text, labels, LATENCY_BOUNDS_US, 1_000_000)
+    return Metric(name, text, labels, LATENCY_BOUNDS_US, 1_000_000)
 
 
 #: RocketMQ's buckets of message sizes and of requests' durations
@@ -43,119 +54,79 @@ _STORE = ("storage_type", "storage_medium")
 _REPLICA_GROUP = ("broker",)
 
 METRICS: Final = (
-    Metric("rocketmq_broker_permission", "gauge", "", "brokerPermission: 4 read, 2 write, 6 both"),
-    Metric("rocketmq_topic_number", "gauge", "", "topics of this broker, system topics included"),
-    Metric("rocketmq_consumer_group_number", "gauge", "", "subscription groups of this broker"),
-    Metric("rocketmq_messages_in_total", "counter", "", "messages stored", _TOPIC),
-    Metric("rocketmq_throughput_in_total", "counter", "", "bytes stored; up to 10 s late", _TOPIC),
+    Metric("rocketmq_broker_permission", "brokerPermission: 4 read, 2 write, 6 both"),
+    Metric("rocketmq_topic_number", "topics of this broker, system topics included"),
+    Metric("rocketmq_consumer_group_number", "subscription groups of this broker"),
+    Metric("rocketmq_messages_in_total", "messages stored", _TOPIC),
+    Metric("rocketmq_throughput_in_total", "bytes stored; up to 10 s late", _TOPIC),
     Metric(
         "rocketmq_message_size",
-        "histogram",
-        "",
         "bytes of stored messages; up to 10 s late, large bursts by their newest messages",
         _TOPIC,
         MESSAGE_SIZE_BOUNDS,
     ),
     Metric(
         "rocketmq_send_to_dlq_messages_total",
-        "counter",
-        "",
         "messages given up on: put into their group's dead letters",
         _GROUP_TOPIC,
     ),
-    Metric("rocketmq_half_messages", "gauge", "", "transactions not ended yet", ("topic",)),
-    Metric("rocketmq_commit_messages_total", "counter", "", "transactions committed", ("topic",)),
-    Metric(
-        "rocketmq_rollback_messages_total", "counter", "", "transactions rolled back", ("topic",)
-    ),
-    Metric("rocketmq_messages_out_total", "counter", "", "messages handed to pulls", _GROUP_TOPIC),
-    Metric("rocketmq_throughput_out_total", "counter", "", "bytes handed to pulls", _GROUP_TOPIC),
+    Metric("rocketmq_half_messages", "transactions not ended yet", ("topic",)),
+    Metric("rocketmq_commit_messages_total", "transactions committed", ("topic",)),
+    Metric("rocketmq_rollback_messages_total", "transactions rolled back", ("topic",)),
+    Metric("rocketmq_messages_out_total", "messages handed to pulls", _GROUP_TOPIC),
+    Metric("rocketmq_throughput_out_total", "bytes handed to pulls", _GROUP_TOPIC),
     Metric(
         "rocketmq_producer_connections",
-        "gauge",
-        "",
         "connections that registered as producers",
         ("language", "version", "protocol_type"),
     ),
     Metric(
         "rocketmq_consumer_connections",
-        "gauge",
-        "",
         "connections that registered as consumers",
         ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
     ),
-    Metric("rocketmq_consumer_lag_messages", "gauge", "", "messages not yet committed", _LAG),
+    Metric("rocketmq_consumer_lag_messages", "messages not yet committed", _LAG),
     Metric(
         "rocketmq_consumer_lag_latency_milliseconds",
-        "gauge",
-        "milliseconds",
         "how long ago the oldest message was stored that is not yet committed",
         _LAG,
     ),
-    Metric("rocketmq_consumer_inflight_messages", "gauge", "", "pulled, not yet committed", _LAG),
-    Metric("rocketmq_consumer_ready_messages", "gauge", "", "messages not yet pulled", _LAG),
+    Metric("rocketmq_consumer_inflight_messages", "pulled, not yet committed", _LAG),
+    Metric("rocketmq_consumer_ready_messages", "messages not yet pulled", _LAG),
     Metric(
         "rocketmq_consumer_queueing_latency_milliseconds",
-        "gauge",
-        "milliseconds",
         "how long ago the oldest message was stored that is not yet pulled",
         _LAG,
     ),
     Metric(
         "rocketmq_processor_watermark",
-        "gauge",
-        "",
         "taken and not answered: sends that wait for safety, pulls to be judged by filters, other requests (admin)",
         ("processor",),
     ),
     Metric(
         "rocketmq_rpc_latency_milliseconds",
-        "histogram",
-        "milliseconds",
         "from a request to its answer; pulls that were held count as what they took then",
         ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
         RPC_BOUNDS_US,
         1_000,
     ),
-    Metric("rocketmq_storage_size_bytes", "gauge", "bytes", "bytes of the log", _STORE),
+    Metric("rocketmq_storage_size_bytes", "bytes of the log", _STORE),
+    Metric("rocketmq_storage_flush_behind_bytes", "bytes not yet flushed", _STORE),
+    Metric("rocketmq_storage_dispatch_behind_bytes", "bytes of the log not yet in queues", _STORE),
     Metric(
-        "rocketmq_storage_flush_behind_bytes", "gauge", "bytes", "bytes not yet flushed", _STORE
+        "rocketmq_storage_message_reserve_time_milliseconds", "age of the oldest message", _STORE
     ),
-    Metric(
-        "rocketmq_storage_dispatch_behind_bytes",
-        "gauge",
-        "bytes",
-        "bytes of the log not yet in queues",
-        _STORE,
-    ),
-    Metric(
-        "rocketmq_storage_message_reserve_time_milliseconds",
-        "gauge",
-        "milliseconds",
-        "age of the oldest message",
-        _STORE,
-    ),
-    Metric(
-        "rocketmq_broker_tps", "gauge", "", "messages stored per second, last 10 s", ("broker",)
-    ),
-    Metric(
-        "rocketmq_broker_qps", "gauge", "", "messages pulled per second, last 10 s", ("broker",)
-    ),
-    Metric("rocketmq_producer_tps", "gauge", "", "messages per second, last minute", _OF_TOPIC),
-    Metric(
-        "rocketmq_producer_message_size", "gauge", "", "bytes per second, last minute", _OF_TOPIC
-    ),
-    Metric("rocketmq_producer_offset", "gauge", "", "messages ever stored", _OF_TOPIC),
-    Metric("rocketmq_consumer_tps", "gauge", "", "messages per second, last minute", _OF_GROUP),
-    Metric(
-        "rocketmq_consumer_message_size", "gauge", "", "bytes per second, last minute", _OF_GROUP
-    ),
-    Metric("rocketmq_consumer_offset", "gauge", "", "messages committed", _OF_GROUP),
-    Metric("rocketmq_message_accumulation", "gauge", "", "messages not yet committed", _OF_GROUP),
+    Metric("rocketmq_broker_tps", "messages stored per second, last 10 s", ("broker",)),
+    Metric("rocketmq_broker_qps", "messages pulled per second, last 10 s", ("broker",)),
+    Metric("rocketmq_producer_tps", "messages per second, last minute", _OF_TOPIC),
+    Metric("rocketmq_producer_message_size", "bytes per second, last minute", _OF_TOPIC),
+    Metric("rocketmq_producer_offset", "messages ever stored", _OF_TOPIC),
+    Metric("rocketmq_consumer_tps", "messages per second, last minute", _OF_GROUP),
+    Metric("rocketmq_consumer_message_size", "bytes per second, last minute", _OF_GROUP),
+    Metric("rocketmq_consumer_offset", "messages committed", _OF_GROUP),
+    Metric("rocketmq_message_accumulation", "messages not yet committed", _OF_GROUP),
     Metric(
         "rocketmq_group_get_latency_by_storetime",
-        "gauge",
-        "",
         "milliseconds since the oldest message was stored that is not yet committed",
         _OF_GROUP,
     ),
@@ -179,185 +150,121 @@ METRICS: Final = (
     ),
     Metric(
         "tandem_flush_failures_total",
-        "counter",
-        "",
         "flushes put off because no descriptor was to be had; one that the disk failed ends the process",
     ),
-    Metric("tandem_flushed_bytes", "gauge", "bytes", "log offset below which the disk has the log"),
+    Metric("tandem_flushed_bytes", "log offset below which the disk has the log"),
     Metric(
         "tandem_stored_messages",
-        "gauge",
-        "",
         "queue entries ever made: a slave's distance to its master in messages",
     ),
-    Metric("tandem_disk_size_bytes", "gauge", "bytes", "of the file system with the log"),
-    Metric("tandem_disk_free_bytes", "gauge", "bytes", "of it, what we may still use"),
+    Metric("tandem_disk_size_bytes", "of the file system with the log"),
+    Metric("tandem_disk_free_bytes", "of it, what we may still use"),
     Metric(
         "tandem_disk_warning_ratio",
-        "gauge",
-        "",
         "share in use from which the store refuses writes (diskSpaceWarningLevelRatio)",
     ),
-    Metric(
-        "tandem_store_problem",
-        "gauge",
-        "",
-        "1 for what keeps the store from taking writes",
-        ("problem",),
-    ),
-    Metric("tandem_appended_messages_total", "counter", "", "messages written to the log"),
-    Metric("tandem_appended_bytes_total", "counter", "bytes", "bytes written to the log"),
-    Metric("tandem_store_writable", "gauge", "", "1 while the store takes messages"),
+    Metric("tandem_store_problem", "1 for what keeps the store from taking writes", ("problem",)),
+    Metric("tandem_appended_messages_total", "messages written to the log"),
+    Metric("tandem_appended_bytes_total", "bytes written to the log"),
+    Metric("tandem_store_writable", "1 while the store takes messages"),
     Metric(
         "tandem_unsafe_answers_total",
-        "counter",
-        "",
         "answers for messages that are stored, but perhaps not safe",
         ("code",),
     ),
-    Metric("tandem_waiting_answer_bytes", "gauge", "bytes", "answers held until the disk has it"),
-    Metric(
-        "tandem_clock_steps_total", "counter", "", "steps of the wall clock by a second or more"
-    ),
-    Metric("tandem_unread_output_bytes", "gauge", "bytes", "answers that clients have not read"),
-    Metric(
-        "tandem_unread_cut_off_total", "counter", "", "connections cut off for all unread output"
-    ),
-    Metric("tandem_held_pulls", "gauge", "", "pulls that wait for a message"),
-    Metric("tandem_connections", "gauge", "", "open connections", ("port",)),
-    Metric("tandem_requests_total", "counter", "", "requests beside the short path", ("port",)),
+    Metric("tandem_waiting_answer_bytes", "answers held until the disk has it"),
+    Metric("tandem_clock_steps_total", "steps of the wall clock by a second or more"),
+    Metric("tandem_unread_output_bytes", "answers that clients have not read"),
+    Metric("tandem_unread_cut_off_total", "connections cut off for all unread output"),
+    Metric("tandem_held_pulls", "pulls that wait for a message"),
+    Metric("tandem_connections", "open connections", ("port",)),
+    Metric("tandem_requests_total", "requests beside the short path", ("port",)),
     Metric(
         "tandem_refused_requests_total",
-        "counter",
-        "",
         "heartbeats, pulls, sends and their like that were refused; the log names the clients",
         ("request", "code"),
     ),
     Metric(
         "tandem_access_refused_total",
-        "counter",
-        "",
         "requests that access control refused; the log names the clients",
         ("reason",),
     ),
-    Metric("tandem_protocol_violations_total", "counter", "", "broken frames", ("port",)),
-    Metric("tandem_name_servers_registered", "gauge", "", "name servers that know this broker"),
-    Metric("tandem_name_servers", "gauge", "", "name servers that are configured"),
-    Metric("tandem_role", "gauge", "", "1 for what this broker is in its group", ("role",)),
+    Metric("tandem_protocol_violations_total", "broken frames", ("port",)),
+    Metric("tandem_name_servers_registered", "name servers that know this broker"),
+    Metric("tandem_name_servers", "name servers that are configured"),
+    Metric("tandem_role", "1 for what this broker is in its group", ("role",)),
     Metric(
-        "tandem_epoch",
-        "gauge",
-        "",
-        "epoch in which this broker is master, or that of the master it follows",
+        "tandem_epoch", "epoch in which this broker is master, or that of the master it follows"
     ),
-    Metric(
-        "tandem_log_end_bytes", "gauge", "bytes", "log offset of the next message: its sequence id"
-    ),
-    Metric("tandem_confirmed_bytes", "gauge", "bytes", "log offset below which consumers may read"),
-    Metric("tandem_slaves", "gauge", "", "slaves connected to this master"),
-    Metric("tandem_slaves_in_sync", "gauge", "", "of them, those that are near enough"),
-    Metric(
-        "tandem_slave_lag_bytes", "gauge", "bytes", "log that a slave does not have yet", ("slave",)
-    ),
+    Metric("tandem_log_end_bytes", "log offset of the next message: its sequence id"),
+    Metric("tandem_confirmed_bytes", "log offset below which consumers may read"),
+    Metric("tandem_slaves", "slaves connected to this master"),
+    Metric("tandem_slaves_in_sync", "of them, those that are near enough"),
+    Metric("tandem_slave_lag_bytes", "log that a slave does not have yet", ("slave",)),
     Metric(
         "tandem_slave_lag_seconds",
-        "gauge",
-        "seconds",
         "how long ago this log was as long as the slave's is",
         ("slave",),
     ),
-    Metric("tandem_stream_up", "gauge", "", "1 while this slave receives its master's log"),
-    Metric("tandem_stream_connects_total", "counter", "", "streams from masters since the start"),
+    Metric("tandem_stream_up", "1 while this slave receives its master's log"),
+    Metric("tandem_stream_connects_total", "streams from masters since the start"),
     Metric(
         "tandem_tables_copied_seconds",
-        "gauge",
-        "seconds",
         "since a slave's tables were last compared with its master's, all of them",
     ),
     Metric(
-        "tandem_progress_ahead",
-        "gauge",
-        "",
-        "queues of groups whose progress here the master does not know yet",
+        "tandem_progress_ahead", "queues of groups whose progress here the master does not know yet"
     ),
-    Metric("tandem_readers_sent_away_total", "counter", "", "readers this master sent to a slave"),
-    Metric(
-        "tandem_readers_moved_total",
-        "counter",
-        "",
-        "pulls from beyond what a loss left, moved back",
-    ),
-    Metric("tandem_readers_lost_total", "counter", "", "pulls for what this slave does not have"),
-    Metric("tandem_lease_seconds", "gauge", "seconds", "this master's lease, if it is not renewed"),
-    Metric("tandem_sync_set_size", "gauge", "", "replicas in the set, this master included"),
-    Metric("tandem_set_aside_messages", "gauge", "", "messages cut off this log, kept in files"),
-    Metric("tandem_alarms", "gauge", "", "what a person must look at; the runtime table says what"),
-    Metric("tandem_controller_leading", "gauge", "", "1 while this controller decides"),
-    Metric("tandem_controller_store_failing", "gauge", "", "1 while nothing can be made durable"),
-    Metric("tandem_controller_records_written_total", "counter", "", "decisions made durable"),
+    Metric("tandem_readers_sent_away_total", "readers this master sent to a slave"),
+    Metric("tandem_readers_moved_total", "pulls from beyond what a loss left, moved back"),
+    Metric("tandem_readers_lost_total", "pulls for what this slave does not have"),
+    Metric("tandem_lease_seconds", "this master's lease, if it is not renewed"),
+    Metric("tandem_sync_set_size", "replicas in the set, this master included"),
+    Metric("tandem_set_aside_messages", "messages cut off this log, kept in files"),
+    Metric("tandem_alarms", "what a person must look at; the runtime table says what"),
+    Metric("tandem_controller_leading", "1 while this controller decides"),
+    Metric("tandem_controller_store_failing", "1 while nothing can be made durable"),
+    Metric("tandem_controller_records_written_total", "decisions made durable"),
     Metric(
         "tandem_controller_unclean_allowed",
-        "gauge",
-        "",
         "1 while enableElectUncleanMaster lets an election lose confirmed messages",
     ),
-    Metric("tandem_controller_epoch", "gauge", "", "epoch of the group", _REPLICA_GROUP),
-    Metric(
-        "tandem_controller_masters", "gauge", "", "1: it has a master that is alive", _REPLICA_GROUP
-    ),
-    Metric("tandem_controller_replicas", "gauge", "", "replicas that are known", _REPLICA_GROUP),
-    Metric("tandem_controller_replicas_alive", "gauge", "", "replicas heard of", _REPLICA_GROUP),
+    Metric("tandem_controller_epoch", "epoch of the group", _REPLICA_GROUP),
+    Metric("tandem_controller_masters", "1: it has a master that is alive", _REPLICA_GROUP),
+    Metric("tandem_controller_replicas", "replicas that are known", _REPLICA_GROUP),
+    Metric("tandem_controller_replicas_alive", "replicas heard of", _REPLICA_GROUP),
     Metric(
         "tandem_controller_in_sync_replicas",
-        "gauge",
-        "",
         "replicas that hold everything confirmed",
         _REPLICA_GROUP,
     ),
     Metric(
         "tandem_controller_suspects",
-        "gauge",
-        "",
         "replicas that may have lost what they had and have not caught up",
         _REPLICA_GROUP,
     ),
     Metric(
         "tandem_controller_elections_total",
-        "counter",
-        "",
         "masters elected, lossy elections included",
         _REPLICA_GROUP,
     ),
     Metric(
         "tandem_controller_lossy_elections_total",
-        "counter",
-        "",
         "elections that may have lost confirmed messages",
         _REPLICA_GROUP,
     ),
     Metric(
         "tandem_controller_failed_elections_total",
-        "counter",
-        "",
         "times that nobody could be elected",
         _REPLICA_GROUP,
     ),
-    Metric(
-        "tandem_nameserver_brokers", "gauge", "", "brokers that are registered, by role", ("role",)
-    ),
-    Metric("tandem_nameserver_topics", "gauge", "", "topics that have a route"),
-    Metric(
-        "tandem_nameserver_brokers_expired_total",
-        "counter",
-        "",
-        "brokers that were silent for too long",
-    ),
-    Metric("process_cpu_seconds_total", "counter", "seconds", "processor time, user and system"),
-    Metric("process_resident_memory_bytes", "gauge", "bytes", "memory, mapped log files included"),
-    Metric("process_open_fds", "gauge", "", "open file descriptors"),
-    Metric("process_max_fds", "gauge", "", "how many there may be"),
-    Metric(
-        "process_start_time_seconds", "gauge", "seconds", "when it was started, since the epoch"
-    ),
-    Metric("tandem_scrape_seconds", "gauge", "seconds", "work that the page before this one took"),
+    Metric("tandem_nameserver_brokers", "brokers that are registered, by role", ("role",)),
+    Metric("tandem_nameserver_topics", "topics that have a route"),
+    Metric("tandem_nameserver_brokers_expired_total", "brokers that were silent for too long"),
+    Metric("process_cpu_seconds_total", "processor time, user and system"),
+    Metric("process_resident_memory_bytes", "memory, mapped log files included"),
+    Metric("process_open_fds", "open file descriptors"),
+    Metric("process_max_fds", "how many there may be"),
+    Metric("process_start_time_seconds", "when it was started, since the epoch"),
+    Metric("tandem_scrape_seconds", "work that the page before this one took"),
 )
