@@ -6,11 +6,10 @@ Shell over gate.py. No line has a secret or a signature in it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
 from tandemmq.cluster.access.gate import Gate, UserGuard
-from tandemmq.cluster.access.needs import Row
 from tandemmq.cluster.access.rights import AccessRefused
 from tandemmq.cluster.access.signature import ACCESS_KEY
 from tandemmq.cluster.access.startup import AccessConfig
@@ -95,17 +94,18 @@ class _NoMessages:
 
 def super_keeper(
     config: AccessConfig,
-    rows: Mapping[int, Row],
+    served: Collection[int],
     opened: Collection[int],
     monotonic_ms: Callable[[], int],
 ) -> Doorkeeper:
     """Of a name server or a controller, which knows the users of its settings alone: those of clients are the brokers'.
 
+    served   codes that have a handler; those that are not opened are for Super users
     Raises ConfigError.
     """
     config.check()
     users = UserDirectory()
     for user in config.users:
         users.ensure(user)
-    guard = UserGuard(users, rows, _NoMessages(), rights=False)
-    return Doorkeeper(Gate((guard,), rows.__contains__), monotonic_ms, opened)
+    guard = UserGuard(users, {}, _NoMessages(), rights=False)
+    return Doorkeeper(Gate((guard,), served.__contains__), monotonic_ms, opened)

@@ -99,7 +99,7 @@ class Gate:
 class UserGuard:
     """2.0: users who sign, and their rules.
 
-    rows          what each code needs; a code without a row is refused
+    rows          what each code needs; a code without a row is for Super users
     rights        whether rules are looked at; what is for Super users is for them in any case
     unsigned      codes that need no signature (authenticationWhitelist); nobody is known then
     without_rules codes that need no rules (authorizationWhitelist)

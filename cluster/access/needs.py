@@ -2,13 +2,14 @@
 
 A row says which resources a request touches and what it does to them, read from what the handler will act on: the topic
 in the name of a retry topic, the record that an offset means, every name in a body. Each must be allowed. A code
-without a row is refused. Source: RocketMQ's DefaultAuthorizationContextBuilder, with the holes closed that it has.
+without a row is for Super users.
+Source: RocketMQ's DefaultAuthorizationContextBuilder, with the holes closed that it has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -206,17 +207,22 @@ def _and(*rows: Row) -> Row:
     return needs
 
 
-def _send(field: str) -> Row:
-    """Into a retry topic only members of its group may write: of that group, whatever header fields say."""
+def _topic_or_its_group(field: str, of_topic: Actions, of_group: Actions) -> Row:
+    """A retry topic is its group's: of that group, whatever header fields say."""
 
     def needs(command: Command, facts: Facts) -> Iterator[Need]:
         topic = _value(command, field)
         if topic.startswith(RETRY_PREFIX):
-            yield _group(topic.removeprefix(RETRY_PREFIX), SUB)
+            yield _group(topic.removeprefix(RETRY_PREFIX), of_group)
         else:
-            yield _topic(topic, PUB)
+            yield _topic(topic, of_topic)
 
     return needs
+
+
+def _send(field: str) -> Row:
+    """Into a retry topic only members of its group may write."""
+    return _topic_or_its_group(field, PUB, SUB)
 
 
 def _consume(actions: Actions, group_field: str = "consumerGroup") -> Row:
@@ -226,14 +232,6 @@ def _consume(actions: Actions, group_field: str = "consumerGroup") -> Row:
         yield _group(group, actions)
 
     return needs
-
-
-def _offsets(command: Command, facts: Facts) -> Iterator[Need]:
-    topic = _value(command, "topic")
-    if topic.startswith(RETRY_PREFIX):
-        yield _group(topic.removeprefix(RETRY_PREFIX), SUB_OR_GET)
-    else:
-        yield _topic(topic, SUB_OR_GET)
 
 
 def _end_transaction(command: Command, facts: Facts) -> Iterator[Need]:
@@ -302,14 +300,6 @@ def _if_given(field: str, need: Callable[[str], Need], separator: str = "") -> R
                 yield need(name)
 
     return needs
-
-
-def _route(command: Command, facts: Facts) -> Iterator[Need]:
-    topic = _value(command, "topic")
-    if topic.startswith(RETRY_PREFIX):
-        yield _group(topic.removeprefix(RETRY_PREFIX), SUB_OR_GET)
-    else:
-        yield _topic(topic, ANY_USE)
 
 
 # -- rows that read bodies. Members are those of the handler's own struct, read by the same rule.
@@ -391,16 +381,13 @@ def _check_client(command: Command, facts: Facts) -> Iterator[Need]:
         yield from _read(body.subscriptionData.topic, body.group or "", SUB)
 
 
-def _assignment(command: Command, facts: Facts) -> Iterator[Need]:
-    body = _body(_Assignment, command)
-    yield from _read(body.topic, body.consumerGroup, SUB)
-    yield _group(body.consumerGroup, SUB)
+def _assignment(of_group: Actions) -> Row:
+    def needs(command: Command, facts: Facts) -> Iterator[Need]:
+        body = _body(_Assignment, command)
+        yield from _read(body.topic, body.consumerGroup, SUB)
+        yield _group(body.consumerGroup, of_group)
 
-
-def _request_mode(command: Command, facts: Facts) -> Iterator[Need]:
-    body = _body(_Assignment, command)
-    yield from _read(body.topic, body.consumerGroup, SUB)
-    yield _group(body.consumerGroup, UPDATE)
+    return needs
 
 
 def _made_group(command: Command, facts: Facts) -> Iterator[Need]:
@@ -440,6 +427,7 @@ def _acks(command: Command, facts: Facts) -> Iterator[Need]:
         yield _group(group, SUB)
 
 
+_offsets: Final = _topic_or_its_group("topic", SUB_OR_GET, SUB_OR_GET)
 _TOPIC: Final = ResourceKind.TOPIC
 _GROUP: Final = ResourceKind.GROUP
 
@@ -448,7 +436,7 @@ def _both(topic: Actions, group: Actions, group_field: str = "group") -> Row:
     return _and(_groups(group, group_field), _topics(topic, "topic"))
 
 
-#: what a broker is asked
+#: what a broker answers. What has no row here (clients, name servers and controllers are asked it) is for Super users
 BROKER: Final[Mapping[int, Row]] = {
     # messages
     C.SEND_MESSAGE: _send("topic"),
@@ -477,9 +465,9 @@ BROKER: Final[Mapping[int, Row]] = {
     C.LOCK_BATCH_MQ: _locks,
     C.UNLOCK_BATCH_MQ: _locks,
     C.CHECK_CLIENT_CONFIG: _check_client,
-    C.QUERY_ASSIGNMENT: _assignment,
-    C.SET_MESSAGE_REQUEST_MODE: _request_mode,
-    C.GET_ROUTEINFO_BY_TOPIC: _route,
+    C.QUERY_ASSIGNMENT: _assignment(SUB),
+    C.SET_MESSAGE_REQUEST_MODE: _assignment(UPDATE),
+    C.GET_ROUTEINFO_BY_TOPIC: _topic_or_its_group("topic", ANY_USE, SUB_OR_GET),
     # POP
     C.POP_MESSAGE: _consume(SUB),
     C.ACK_MESSAGE: _consume(SUB),
@@ -566,82 +554,7 @@ BROKER: Final[Mapping[int, Row]] = {
     C.ASK_TO_SWITCH: only_super,
     C.COMPARE_LOGS: only_super,
     # users, rules and accounts
-    **dict.fromkeys(
-        (
-            C.UPDATE_AND_CREATE_ACL_CONFIG,
-            C.DELETE_ACL_CONFIG,
-            C.GET_BROKER_CLUSTER_ACL_INFO,
-            C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-            C.GET_BROKER_CLUSTER_ACL_CONFIG,
-            C.AUTH_CREATE_USER,
-            C.AUTH_UPDATE_USER,
-            C.AUTH_DELETE_USER,
-            C.AUTH_GET_USER,
-            C.AUTH_LIST_USER,
-            C.AUTH_CREATE_ACL,
-            C.AUTH_UPDATE_ACL,
-            C.AUTH_DELETE_ACL,
-            C.AUTH_GET_ACL,
-            C.AUTH_LIST_ACL,
-        ),
-        only_super,
-    ),
-    # what brokers ask clients, or name servers and controllers are asked: no broker answers it
-    **dict.fromkeys(
-        (
-            C.QUERY_BROKER_OFFSET,
-            C.GET_TOPIC_CONFIG_LIST,
-            C.GET_TOPIC_NAME_LIST,
-            C.TRIGGER_DELETE_FILES,
-            C.CHECK_TRANSACTION_STATE,
-            C.NOTIFY_CONSUMER_IDS_CHANGED,
-            C.GET_CLIENT_CONFIG,
-            C.PUT_KV_CONFIG,
-            C.GET_KV_CONFIG,
-            C.DELETE_KV_CONFIG,
-            C.REGISTER_BROKER,
-            C.UNREGISTER_BROKER,
-            C.GET_BROKER_CLUSTER_INFO,
-            C.WIPE_WRITE_PERM_OF_BROKER,
-            C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-            C.SUSPEND_CONSUMER,
-            C.RESUME_CONSUMER,
-            C.RESET_CONSUMER_OFFSET_IN_CONSUMER,
-            C.RESET_CONSUMER_OFFSET_IN_BROKER,
-            C.ADJUST_CONSUMER_THREAD_POOL,
-            C.WHO_CONSUME_THE_MESSAGE,
-            C.DELETE_TOPIC_IN_NAMESRV,
-            C.REGISTER_TOPIC_IN_NAMESRV,
-            C.GET_KVLIST_BY_NAMESPACE,
-            C.RESET_CONSUMER_CLIENT_OFFSET,
-            C.GET_CONSUMER_STATUS_FROM_CLIENT,
-            C.GET_TOPICS_BY_CLUSTER,
-            C.REGISTER_FILTER_SERVER,
-            C.REGISTER_MESSAGE_FILTER_CLASS,
-            C.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-            C.GET_UNIT_TOPIC_LIST,
-            C.GET_HAS_UNIT_SUB_TOPIC_LIST,
-            C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-            C.UPDATE_NAMESRV_CONFIG,
-            C.GET_NAMESRV_CONFIG,
-            C.QUERY_DATA_VERSION,
-            C.PUSH_REPLY_MESSAGE_TO_CLIENT,
-            C.ADD_WRITE_PERM_OF_BROKER,
-            C.BROKER_HEARTBEAT,
-            C.CONTROLLER_ALTER_SYNC_STATE_SET,
-            C.CONTROLLER_ELECT_MASTER,
-            C.CONTROLLER_REGISTER_BROKER,
-            C.CONTROLLER_GET_REPLICA_INFO,
-            C.CONTROLLER_GET_METADATA_INFO,
-            C.CONTROLLER_GET_SYNC_STATE_DATA,
-            C.UPDATE_CONTROLLER_CONFIG,
-            C.GET_CONTROLLER_CONFIG,
-            C.CLEAN_BROKER_DATA,
-            C.CONTROLLER_GET_NEXT_BROKER_ID,
-            C.CONTROLLER_APPLY_BROKER_ID,
-        ),
-        only_super,
-    ),
+    **dict.fromkeys(_FIELDS, only_super),
 }
 
 #: what everybody may ask a name server: where topics are. It knows no users of clients, so all else is for Super users
@@ -693,8 +606,3 @@ CONTROLLER_SUPER: Final = frozenset(
         C.BROKER_HEARTBEAT,
     }
 )
-
-
-def super_rows(codes: Collection[int]) -> dict[int, Row]:
-    """Rows that Super users alone pass."""
-    return dict.fromkeys(codes, only_super)

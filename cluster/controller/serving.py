@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.cluster.access.doorkeeper import super_keeper
-from tandemmq.cluster.access.needs import CONTROLLER_OPEN, CONTROLLER_SUPER, super_rows
+from tandemmq.cluster.access.needs import CONTROLLER_OPEN, CONTROLLER_SUPER
 from tandemmq.cluster.controller.config import (
     ControllerConfig,
     Exporter,
@@ -121,8 +121,8 @@ async def serving_controller(
         controller = Controller(config, store, clock, notify=notices.send)
         gate = None
         if config.access.authentication:
-            rows = super_rows(CONTROLLER_SUPER)
-            gate = super_keeper(config.access, rows, CONTROLLER_OPEN, clock.monotonic_ms)
+            served, opened = CONTROLLER_SUPER, CONTROLLER_OPEN
+            gate = super_keeper(config.access, served, opened, clock.monotonic_ms)
         server = RemotingServer(
             Listen(
                 config.bind_host,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 
 from tandemmq.cluster.access.doorkeeper import super_keeper
-from tandemmq.cluster.access.needs import NAME_SERVER_OPEN, NAME_SERVER_SUPER, super_rows
+from tandemmq.cluster.access.needs import NAME_SERVER_OPEN, NAME_SERVER_SUPER
 from tandemmq.cluster.config import (
     ConfigError,
     format_properties,
@@ -529,8 +529,8 @@ async def serve_nameserver(
     )
     gate = None
     if config.access.authentication:
-        rows = super_rows(NAME_SERVER_SUPER)
-        gate = super_keeper(config.access, rows, NAME_SERVER_OPEN, clock.monotonic_ms)
+        served, opened = NAME_SERVER_SUPER, NAME_SERVER_OPEN
+        gate = super_keeper(config.access, served, opened, clock.monotonic_ms)
     server = RemotingServer(
         listen.limited(*connections_affordable(2 if controller else 1)),
         names.table(),

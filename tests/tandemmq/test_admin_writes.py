@@ -71,7 +71,7 @@ BODY = json.dumps(
 
 def changes(code: int) -> bool:
     """Whether a request changes something, by the rights that it needs; by its name where only Super users may."""
-    row = BROKER[code]
+    row = BROKER.get(code, only_super)
     if row is only_super or code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
         return re.search(r"(^|_)(GET|LIST)(_|$)", RequestCode(code).name) is None
     command = Command(code, _Any(), BODY)  # type: ignore[arg-type]

@@ -172,8 +172,7 @@ def grant(asker: Asker, *wanted: Need, user: str = "norm") -> None:
     users.changed([user])
 
 
-async def test_every_request_code_has_a_row() -> None:
-    assert set(map(int, BROKER)) == set(map(int, RequestCode))
+async def test_every_code_of_a_name_server_is_open_or_for_super_users() -> None:
     names = NameServer(NameServerConfig(), KvConfig(Path("/nowhere")), SystemClock())
     assert names.table().keys() == needs.NAME_SERVER_OPEN | needs.NAME_SERVER_SUPER
     assert not needs.NAME_SERVER_OPEN & needs.NAME_SERVER_SUPER
@@ -742,7 +741,7 @@ async def test_a_name_server_and_a_controller_are_changed_by_super_users_alone()
         (needs.NAME_SERVER_OPEN, needs.NAME_SERVER_SUPER),
         (needs.CONTROLLER_OPEN, needs.CONTROLLER_SUPER),
     ):
-        keeper = super_keeper(access, needs.super_rows(closed), opened, lambda: 0)
+        keeper = super_keeper(access, closed, opened, lambda: 0)
 
         class Peer:
             peer = ("10.0.0.7", 1)
