@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from framekit import FrameSplitter
 
 from tandemmq.cluster.broker.serving import channels_to_rivals
 from tandemmq.cluster.broker.settings.config import BrokerConfig
@@ -31,7 +32,6 @@ from tandemmq.cluster.remoting import (
     open_channel,
 )
 from tandemmq.cluster.remoting.encryption import Encryption
-from tandemmq.cluster.remoting.frame import FrameSplitter
 from tandemmq.cluster.remoting.selfsigned import self_signed_pem
 from tandemmq.cluster.remoting.tls import TlsUnusable, server_context
 from tandemmq.cluster.tlssettings import TlsConfig

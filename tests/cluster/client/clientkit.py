@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from framekit import FrameSplitter
+
 from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
 from tandemmq.cluster.remoting import (
     Channel,
@@ -19,7 +21,6 @@ from tandemmq.cluster.remoting import (
     ResponseCode,
 )
 from tandemmq.cluster.remoting.codes import VERSION
-from tandemmq.cluster.remoting.frame import FrameSplitter
 from tandemmq.storage import (
     Draft,
     decode_properties,

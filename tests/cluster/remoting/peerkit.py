@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from framekit import FrameSplitter
 from timekit import HandClock
 
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import ChunkHandler, Connection, Endpoint, Handler
-from tandemmq.cluster.remoting.frame import FrameSplitter
 from tandemmq.cluster.remoting.stream import ConnectionLimits
 
 

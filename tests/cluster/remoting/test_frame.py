@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from framekit import FrameSplitter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
 from tandemmq.cluster.remoting.frame import (
     PREFIX_BYTES,
     FrameLimits,
-    FrameSplitter,
     bytes_needed,
     split,
 )

@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from framekit import FrameSplitter
 
 from tandemmq.cluster.nameserver.registration import read_topics
 from tandemmq.cluster.nameserver.routes import RegistrationRefused
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
-from tandemmq.cluster.remoting.frame import FrameSplitter
 
 INPUTS = 20_000
 INTERESTING = [

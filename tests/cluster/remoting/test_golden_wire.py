@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from framekit import FrameSplitter
 
 from tandemmq.cluster.remoting.codes import LANGUAGE_NAMES, RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.errors import PeerBrokeProtocol
-from tandemmq.cluster.remoting.frame import FrameSplitter
 
 WIRE = Path(__file__).parents[2] / "golden" / "wire"
 SESSIONS = sorted(
