@@ -6,7 +6,6 @@ import itertools
 import json
 import socket
 import struct
-from types import TracebackType
 from typing import Any, Self
 
 SEND_MESSAGE_V2 = 310
@@ -35,12 +34,7 @@ class Line:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def _read(self, count: int) -> bytes:

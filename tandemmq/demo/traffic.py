@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from tandemmq.cluster.client import (
@@ -76,12 +75,7 @@ class Traffic:
         self._pacing = asyncio.create_task(self._send_steadily(), name="demo traffic")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._pacing is not None
         self._pacing.cancel()
         await asyncio.gather(self._pacing, *self._tasks, return_exceptions=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from tandemmq.cluster.client.admin import bodies
@@ -93,12 +92,7 @@ class AdminCalls:
             self._instance = await instances.lease(self._config)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         instance, self._instance = self._instance, None
         if instance is not None:
             await instances.release(instance)

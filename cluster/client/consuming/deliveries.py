@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tandemmq.cluster.client.consuming.consumer import PushConsumer
@@ -129,12 +128,7 @@ class Subscription:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._in_hand.clear()  # the loop that would settle them is gone
         await self.stop()

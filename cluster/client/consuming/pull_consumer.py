@@ -7,7 +7,6 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from msgspec.structs import replace
@@ -491,12 +490,7 @@ class PullConsumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.stop(consumed=kind is None)
 
     def _running(self) -> tuple[ClientInstance, Membership]:

@@ -7,7 +7,6 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self
 
 from msgspec.structs import replace as changed
@@ -275,12 +274,7 @@ class Transaction:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, problem: BaseException | None, __: object) -> None:
         state = TransactionState.COMMIT
         if isinstance(problem, Exception):
             state = TransactionState.ROLLBACK
