@@ -60,6 +60,8 @@ LEGAL_MOVES: Final = {
     ReplicaRole.SETTLING: {ReplicaRole.WAITING, ReplicaRole.FOLLOWING, ReplicaRole.PREPARING},
 }
 
+LEADING: Final = (ReplicaRole.PREPARING, ReplicaRole.ACTIVATING, ReplicaRole.MASTER)
+
 # --- events ---
 
 
@@ -91,9 +93,13 @@ class HeartbeatAnswered(msgspec.Struct, frozen=True):
 
 
 class RoleNotified(msgspec.Struct, frozen=True):
-    """1008, or any other news of the group."""
+    """1008, or any other news of the group.
+
+    answer  to a request that says our id and not which process we are
+    """
 
     view: GroupView
+    answer: bool = False
 
 
 class SwitchAsked(msgspec.Struct, frozen=True):
@@ -388,10 +394,18 @@ class ReplicaCore:
         effects.append(m.Propose(core.granted, core.number, self.epoch, known, True))
 
     def _on_role_notified(self, event: RoleNotified, now_ms: int, effects: list[Effect]) -> None:
-        if (
-            self.role is not ReplicaRole.JOINING
-        ):  # until this process is registered the news may be of its predecessor
+        if self.role is ReplicaRole.JOINING:
+            return  # until this process is registered the news may be of its predecessor
+        if event.answer and self._elects_us(event.view):
+            # INV-38: us, or a copy that took our place. Who beats is known by its process.
+            self._beat(now_ms, effects)
+        else:
             self._adopt(event.view, now_ms, effects)
+
+    def _elects_us(self, view: GroupView) -> bool:
+        """Whether it gives our id a reign that we have not taken up."""
+        taken_up = self.role in LEADING and view.epoch == self.epoch
+        return view.master == self.replica and not taken_up
 
     def _on_switch_asked(self, event: SwitchAsked, now_ms: int, effects: list[Effect]) -> None:
         if (
@@ -412,11 +426,7 @@ class ReplicaCore:
         older, self.view = self.view, view
         if (view.epoch, view.number) != (older.epoch, older.number):
             self._learned_ms = now_ms
-        if view.epoch == self.epoch and self.role in (
-            ReplicaRole.MASTER,
-            ReplicaRole.ACTIVATING,
-            ReplicaRole.PREPARING,
-        ):
+        if view.epoch == self.epoch and self.role in LEADING:
             if view.master == self.replica:
                 if self.master is not None:
                     if view.registered not in (None, self.master.registered):

@@ -98,7 +98,7 @@ class Session:
             self.feed(r.RoleNotified(content))
         elif kind == "set":
             for record in content.records:
-                self.feed(r.RoleNotified(record.view()))
+                self.feed(r.RoleNotified(record.view(), answer=True))
         elif kind == "switch":
             self.feed(r.SwitchAsked(content.epoch, content.successor))
 

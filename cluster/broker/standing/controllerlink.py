@@ -328,7 +328,7 @@ class ControllerLink:
 
     def _told(self, reply: controlanswers.Reply) -> None:
         if reply.view is not None:
-            self._feed(r.RoleNotified(reply.view))
+            self._feed(r.RoleNotified(reply.view, answer=True))
 
     # --- the connection ---
 

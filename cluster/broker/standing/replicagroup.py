@@ -111,7 +111,7 @@ class ControlledReplica:
         self._rate = Rate()
         self._told_start = store.start
         self._held: dict[int, int] = {}  # what each slave had when we last looked
-        self._told: GroupView | None = None  # the controller's last word
+        self._told: r.RoleNotified | None = None  # the controller's last word
         self._registered: tuple[KnownReplica, ...] = ()  # nobody, until the controller says who
         self._announced = ("", "")  # a master's address, and where its slaves connect
         self._switched = True  # no planned switchover is under way
@@ -340,8 +340,8 @@ class ControlledReplica:
         not say where a master's slaves connect, so that is taken from here."""
         if master_address and ha_address and (master_address, ha_address) != self._announced:
             self._announced = (master_address, ha_address)
-            if self._told is not None and self._lacks_address(self._told):
-                self._heard_of_group(r.RoleNotified(self._told))
+            if self._told is not None and self._lacks_address(self._told.view):
+                self._heard_of_group(self._told)
 
     def overdue(self, end: int, waited_ms: int) -> Overdue | None:
         """Slaves are given slaveTimeout, the disk alone syncFlushTimeout.
@@ -368,7 +368,8 @@ class ControlledReplica:
             case r.SwitchAsked():
                 self._begin_switch(event)
             case r.Registered(view) | r.RoleNotified(view) | r.HeartbeatAnswered(view=view):
-                self._told = view
+                told = event if isinstance(event, r.RoleNotified) else r.RoleNotified(view)
+                self._told = told
                 self.feed.feed(msgspec.structs.replace(event, view=self._completed(view)))
             case _:
                 self.feed.feed(event)
@@ -377,7 +378,7 @@ class ControlledReplica:
         """From a controller that does not say it with the rest of its view."""
         self._registered = replicas
         if self._told is not None:
-            self.feed.feed(r.RoleNotified(self._completed(self._told)))
+            self._heard_of_group(self._told)
 
     def _completed(self, view: GroupView) -> GroupView:
         """With the address that name servers announce for the master's log, if it has none, and

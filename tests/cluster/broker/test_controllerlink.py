@@ -219,8 +219,10 @@ def test_an_election_and_a_proposal_are_answered_with_the_groups_view(
             await until(lambda: told.of(r.RoleNotified), "no answer to a refused proposal")
             (asked,) = controller.events(e.AlterSyncSet)
             assert (asked.members, asked.incarnations) == (members, ((2, 88),))
-            refused = told.of(r.RoleNotified)[-1].view  # type: ignore[union-attr]
-            assert refused.number == view.number, "replica 2 is unknown: the set stays"
+            refused = told.of(r.RoleNotified)[-1]
+            assert isinstance(refused, r.RoleNotified)
+            assert refused.answer, "it does not say which process it is for"
+            assert refused.view.number == view.number, "replica 2 is unknown: the set stays"
 
     run(main())
 
