@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -87,26 +88,17 @@ class GroupList(msgspec.Struct):
     groupConfigList: list[GroupConfig] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class GroupAdminHandlers:
     """Source: RocketMQ's AdminBrokerProcessor, SubscriptionGroupManager."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        consumers: ConsumerMembers,
-        producers: ProducerMembers,
-        readers: TableReaders,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._producers = producers
-        self._readers = readers
+    config: BrokerConfig
+    store: MessageStore
+    groups: GroupTable
+    offsets: OffsetTable
+    consumers: ConsumerMembers
+    producers: ProducerMembers
+    readers: TableReaders
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -144,8 +136,8 @@ class GroupAdminHandlers:
     ) -> Command:
         group = await read_body(GroupConfig, command)
         check_group(group.group_name)
-        await self._groups.put(group)
-        return command.reply(remark=await self._readers.share())
+        await self.groups.put(group)
+        return command.reply(remark=await self.readers.share())
 
     async def handle_update_and_create_subscriptiongroup_list(
         self, command: Command, connection: Peer
@@ -153,31 +145,31 @@ class GroupAdminHandlers:
         groups = (await read_body(GroupList, command)).groupConfigList or []
         for group in groups:
             check_group(group.group_name)
-        await self._groups.put(*groups)
-        return command.reply(remark=await self._readers.share())
+        await self.groups.put(*groups)
+        return command.reply(remark=await self.readers.share())
 
     async def handle_get_subscriptiongroup_config(
         self, command: Command, connection: Peer
     ) -> Command:
         name = GroupHeader.of(command).group
         check_group(name)
-        group = self._groups.find(name)
+        group = self.groups.find(name)
         if group is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist",
             )
-        await self._groups.file.saved()
+        await self.groups.file.saved()
         return command.reply(body=dumps(group.to_json()))
 
     async def handle_delete_subscriptiongroup(self, command: Command, connection: Peer) -> Command:
         header = DeleteHeader.of(command)
         check_group(header.group_name)
-        await self._groups.delete(header.group_name)
+        await self.groups.delete(header.group_name)
         if header.clean_offset or header.remove_offset:
-            self._offsets.forget_group(header.group_name)
-            await self._offsets.file.saved()
-        return command.reply(remark=await self._readers.share())
+            self.offsets.forget_group(header.group_name)
+            await self.offsets.file.saved()
+        return command.reply(remark=await self.readers.share())
 
     async def handle_update_and_get_group_forbidden(
         self, command: Command, connection: Peer
@@ -187,9 +179,9 @@ class GroupAdminHandlers:
         check_topic(header.topic)
         remark = None
         if header.readable is not None:
-            await self._groups.set_readable(header.group, header.topic, header.readable)
-            remark = await self._readers.share()
-        readable = not self._groups.read_forbidden(header.group, header.topic)
+            await self.groups.set_readable(header.group, header.topic, header.readable)
+            remark = await self.readers.share()
+        readable = not self.groups.read_forbidden(header.group, header.topic)
         return command.reply(
             remark=remark,
             body=dumps({"group": header.group, "readable": readable, "topic": header.topic}),
@@ -199,7 +191,7 @@ class GroupAdminHandlers:
 
     def handle_get_consumer_connection_list(self, command: Command, connection: Peer) -> Command:
         name = ConsumerGroupHeader.of(command).consumer_group
-        group = self._consumers.group(name)
+        group = self.consumers.group(name)
         if group is None:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
@@ -217,7 +209,7 @@ class GroupAdminHandlers:
 
     def handle_get_producer_connection_list(self, command: Command, connection: Peer) -> Command:
         name = ProducerGroupHeader.of(command).producer_group
-        members = self._producers.group(name)
+        members = self.producers.group(name)
         if not members:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return command.reply(
@@ -236,14 +228,14 @@ class GroupAdminHandlers:
                 }
                 for member in members
             ]
-            for group, members in self._producers.groups().items()
+            for group, members in self.producers.groups().items()
         }
         return command.reply(body=dumps({"data": data}))
 
     def handle_query_subscription_by_consumer(self, command: Command, connection: Peer) -> Command:
         header = SubscriptionHeader.of(command)
         body: dict[str, Any] = {"group": header.group, "topic": header.topic}
-        group = self._consumers.group(header.group)
+        group = self.consumers.group(header.group)
         subscription = group.subscriptions.get(header.topic) if group is not None else None
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
@@ -263,12 +255,12 @@ class GroupAdminHandlers:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"message id {header.msg_id} cannot be read: {problem}"
             ) from None
-        record = self._store.record_at(physical)
+        record = self.store.record_at(physical)
         if record is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
         ext = {
             **(command.ext or {}),
-            "brokerName": self._config.name,
+            "brokerName": self.config.name,
             "topicSysFlag": "0",
             "groupSysFlag": "0",
         }
@@ -276,7 +268,7 @@ class GroupAdminHandlers:
 
     async def _relay(self, command: Command, header: RelayHeader, request: Command) -> Command:
         """Pass a request on to one member and its answer back, code, remark and body unchanged."""
-        member = self._consumers.find(header.consumer_group, header.client_id)
+        member = self.consumers.find(header.consumer_group, header.client_id)
         if member is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -101,31 +102,22 @@ class CorrectionHeader(Header):
     filter_groups: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OffsetAdminHandlers:
-    """Source: RocketMQ's AdminBrokerProcessor, ConsumerOffsetManager."""
+    """Source: RocketMQ's AdminBrokerProcessor, ConsumerOffsetManager.
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        consumers: ConsumerMembers,
-        stats: BrokerStats,
-        sent_elsewhere: Callable[[str, str, Iterable[int]], None],
-    ) -> None:
-        """sent_elsewhere: called with group, topic and queue ids once a group is to go on somewhere else."""
-        self._sent_elsewhere = sent_elsewhere
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._stats = stats
+    sent_elsewhere  called with group, topic and queue ids once a group is to go on somewhere else
+    """
+
+    config: BrokerConfig
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    consumers: ConsumerMembers
+    stats: BrokerStats
+    sent_elsewhere: Callable[[str, str, Iterable[int]], None]
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -153,20 +145,20 @@ class OffsetAdminHandlers:
         group = header.consumer_group
         listed = [name for name in (header.topic_list or "").split(";") if name]
         wanted = listed or (
-            [header.topic] if header.topic.strip() else self._offsets.topics_of(group)
+            [header.topic] if header.topic.strip() else self.offsets.topics_of(group)
         )
         entries: list[Entry] = []
         tps = 0.0
         for name in wanted:
-            topic = self._topics.get(name)
+            topic = self.topics.get(name)
             if topic is None or (not listed and self._not_subscribed(group, name)):
                 continue
             entries += self._progress(group, topic, topic.read_queue_nums)
-            tps += self._stats.get_tps(name, group)
+            tps += self.stats.get_tps(name, group)
         return command.reply(body=_consume_stats(entries, tps))
 
     def _not_subscribed(self, group: str, topic: str) -> bool:
-        members = self._consumers.group(group)
+        members = self.consumers.group(group)
         return (
             members is not None
             and bool(members.subscriptions)
@@ -177,16 +169,16 @@ class OffsetAdminHandlers:
         entries: list[Entry] = []
         for queue_id in range(queue_count):
             name = topic.topic_name
-            consumed = max(self._offsets.query(group, name, queue_id), 0)
-            last_ms = self._store.store_ms(name, queue_id, consumed - 1) if consumed else 0
+            consumed = max(self.offsets.query(group, name, queue_id), 0)
+            last_ms = self.store.store_ms(name, queue_id, consumed - 1) if consumed else 0
             entries.append(
                 (
-                    queue_json(name, self._config.name, queue_id),
+                    queue_json(name, self.config.name, queue_id),
                     {
-                        "brokerOffset": max(self._store.max_offset(name, queue_id), 0),
+                        "brokerOffset": max(self.store.max_offset(name, queue_id), 0),
                         "consumerOffset": consumed,
                         "lastTimestamp": max(last_ms, 0),
-                        "pullOffset": max(self._offsets.pulled(group, name, queue_id), consumed),
+                        "pullOffset": max(self.offsets.pulled(group, name, queue_id), consumed),
                     },
                 )
             )
@@ -196,10 +188,10 @@ class OffsetAdminHandlers:
         ordered_only = BrokerStatsHeader.of(command).is_order
         total = inflight = 0
         groups: list[bytes] = []
-        for group in self._groups:
+        for group in self.groups:
             stats: list[bytes] = []
-            for name in self._offsets.topics_of(group):
-                topic = self._topics.get(name)
+            for name in self.offsets.topics_of(group):
+                topic = self.topics.get(name)
                 if (
                     topic is None
                     or (ordered_only and not topic.order)
@@ -207,7 +199,7 @@ class OffsetAdminHandlers:
                 ):
                     continue
                 entries = self._progress(group, topic, topic.write_queue_nums)
-                stats.append(_consume_stats(entries, self._stats.get_tps(name, group)))
+                stats.append(_consume_stats(entries, self.stats.get_tps(name, group)))
                 total += sum(
                     found["brokerOffset"] - found["consumerOffset"] for _, found in entries
                 )
@@ -217,7 +209,7 @@ class OffsetAdminHandlers:
             groups.append(b"{%b:[%b]}" % (dumps(group), b",".join(stats)))
         return command.reply(
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
-            % (dumps(self._config.address), b",".join(groups), total, inflight)
+            % (dumps(self.config.address), b",".join(groups), total, inflight)
         )
 
     def handle_query_consume_time_span(self, command: Command, connection: Peer) -> Command:
@@ -225,24 +217,24 @@ class OffsetAdminHandlers:
         topic = self._topic(header.topic)
         spans = []
         for queue_id in range(topic.write_queue_nums):
-            oldest_ms = self._store.earliest_store_ms(header.topic, queue_id)
-            end = self._store.max_offset(header.topic, queue_id)
-            newest_ms = self._store.store_ms(header.topic, queue_id, end - 1)
-            consumed = self._offsets.query(header.group, header.topic, queue_id)
+            oldest_ms = self.store.earliest_store_ms(header.topic, queue_id)
+            end = self.store.max_offset(header.topic, queue_id)
+            newest_ms = self.store.store_ms(header.topic, queue_id, end - 1)
+            consumed = self.offsets.query(header.group, header.topic, queue_id)
             consumed_ms = (
-                self._store.store_ms(header.topic, queue_id, consumed - 1)
+                self.store.store_ms(header.topic, queue_id, consumed - 1)
                 if consumed > 0
                 else oldest_ms
             )
             delay_ms = 0
             if consumed < end:
-                next_ms = self._store.store_ms(header.topic, queue_id, max(consumed, 0))
-                delay_ms = max(self._clock.now_ms() - next_ms, 0) if next_ms > 0 else 0
+                next_ms = self.store.store_ms(header.topic, queue_id, max(consumed, 0))
+                delay_ms = max(self.clock.now_ms() - next_ms, 0) if next_ms > 0 else 0
             span: dict[str, Any] = {
                 "consumeTimeStamp": consumed_ms,
                 "delayTime": delay_ms,
                 "maxTimeStamp": newest_ms,
-                "messageQueue": queue_json(header.topic, self._config.name, queue_id),
+                "messageQueue": queue_json(header.topic, self.config.name, queue_id),
                 "minTimeStamp": oldest_ms,
             }
             for key in ("consumeTimeStamp", "maxTimeStamp", "minTimeStamp"):
@@ -252,25 +244,23 @@ class OffsetAdminHandlers:
 
     def handle_query_topic_consume_by_who(self, command: Command, connection: Peer) -> Command:
         topic = TopicHeader.of(command).topic
-        groups = dict.fromkeys(
-            (*self._consumers.subscribers(topic), *self._offsets.groups_of(topic))
-        )
+        groups = dict.fromkeys((*self.consumers.subscribers(topic), *self.offsets.groups_of(topic)))
         return command.reply(body=dumps({"groupList": list(groups)}))
 
     def handle_query_topics_by_consumer(self, command: Command, connection: Peer) -> Command:
         group = GroupHeader.of(command).group
-        body = {"brokerAddr": self._config.address, "topicList": self._offsets.topics_of(group)}
+        body = {"brokerAddr": self.config.address, "topicList": self.offsets.topics_of(group)}
         return command.reply(body=dumps(body))
 
     def handle_query_correction_offset(self, command: Command, connection: Peer) -> Command:
         header = CorrectionHeader.of(command)
         filtered = {name.strip() for name in header.filter_groups.split(",")}
-        compared = self._offsets.queues(header.compare_group, header.topic)
+        compared = self.offsets.queues(header.compare_group, header.topic)
         lowest: dict[int, int] = {}
-        for group in self._offsets.groups_of(header.topic):
+        for group in self.offsets.groups_of(header.topic):
             if group in filtered:
                 continue
-            for queue_id, offset in self._offsets.queues(group, header.topic).items():
+            for queue_id, offset in self.offsets.queues(group, header.topic).items():
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         corrected = {
             str(queue_id): offset if offset <= compared.get(queue_id, offset) else (1 << 63) - 1
@@ -287,9 +277,9 @@ class OffsetAdminHandlers:
         check_topic(header.topic)
         check_group(header.group)
         topic = self._topic(header.topic)
-        if not self._config.server_side_reset:
+        if not self.config.server_side_reset:
             return self._reset_by_clients(command, header, topic)
-        if self._groups.get(header.group) is None:
+        if self.groups.get(header.group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} not exist!"
             )
@@ -302,18 +292,18 @@ class OffsetAdminHandlers:
         queues = range(topic.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
         targets = {queue_id: self._target(header, queue_id) for queue_id in queues}
         self._send_elsewhere(header.group, header.topic, targets)
-        await self._offsets.file.saved()
+        await self.offsets.file.saved()
         return command.reply(body=self._offset_table(header.topic, targets))
 
     def _send_elsewhere(self, group: str, topic: str, targets: Mapping[int, int]) -> None:
         """Members are told by their next pull; one that waits here is answered for it."""
         for queue_id, offset in targets.items():
-            self._offsets.assign_reset(group, topic, queue_id, offset)
-        self._sent_elsewhere(group, topic, targets)
+            self.offsets.assign_reset(group, topic, queue_id, offset)
+        self.sent_elsewhere(group, topic, targets)
 
     def _target(self, header: ResetHeader, queue_id: int) -> int:
-        lowest = self._store.min_offset(header.topic, queue_id)
-        end = self._store.max_offset(header.topic, queue_id)
+        lowest = self.store.min_offset(header.topic, queue_id)
+        end = self.store.max_offset(header.topic, queue_id)
         if header.queue_id >= 0 and header.offset >= 0:
             if not lowest <= header.offset <= end + 1:
                 raise Refused(
@@ -323,7 +313,7 @@ class OffsetAdminHandlers:
             return header.offset
         if header.timestamp < 0:
             return end
-        return self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+        return self.store.offset_by_time(header.topic, queue_id, header.timestamp)
 
     def _reset_by_clients(
         self, command: Command, header: ResetHeader, topic: TopicConfig
@@ -331,17 +321,17 @@ class OffsetAdminHandlers:
         """The way of 4.x: members are told where to go on, and go there themselves."""
         targets: dict[int, int] = {}
         for queue_id in range(topic.write_queue_nums):
-            committed = self._offsets.committed(header.group, header.topic, queue_id)
+            committed = self.offsets.committed(header.group, header.topic, queue_id)
             if committed < 0:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
                 )
             if header.timestamp < 0:
-                by_time = self._store.max_offset(header.topic, queue_id)
+                by_time = self.store.max_offset(header.topic, queue_id)
             else:
-                by_time = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+                by_time = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
             targets[queue_id] = by_time if header.is_force or by_time < committed else committed
-        members = self._consumers.group(header.group)
+        members = self.consumers.group(header.group)
         if members is None:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -366,13 +356,13 @@ class OffsetAdminHandlers:
 
     def _offset_table(self, topic: str, offsets: dict[int, int]) -> bytes:
         entries = (
-            (queue_json(topic, self._config.name, queue_id), at) for queue_id, at in offsets.items()
+            (queue_json(topic, self.config.name, queue_id), at) for queue_id, at in offsets.items()
         )
         return b'{"offsetTable":%b}' % map_by_queue(entries)
 
     def _offset_list(self, topic: str, offsets: dict[int, int]) -> bytes:
         entries = [
-            {"brokerName": self._config.name, "offset": at, "queueId": queue_id, "topic": topic}
+            {"brokerName": self.config.name, "offset": at, "queueId": queue_id, "topic": topic}
             for queue_id, at in offsets.items()
         ]
         return dumps({"offsetTable": entries})
@@ -381,7 +371,7 @@ class OffsetAdminHandlers:
         self, command: Command, connection: Peer
     ) -> Command:
         header = StatusHeader.of(command)
-        members = self._consumers.group(header.group)
+        members = self.consumers.group(header.group)
         if members is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -421,25 +411,25 @@ class OffsetAdminHandlers:
         # A blank topic means all of them; RocketMQ then clones nothing, which nobody can have
         # wanted.
         wanted: Iterable[str] = (
-            [header.topic] if header.topic.strip() else self._offsets.topics_of(header.src_group)
+            [header.topic] if header.topic.strip() else self.offsets.topics_of(header.src_group)
         )
         # RocketMQ leaves members alone that consume meanwhile, and their next commit undoes the clone.
-        running = self._config.server_side_reset and bool(
-            self._consumers.client_ids(header.dest_group)
+        running = self.config.server_side_reset and bool(
+            self.consumers.client_ids(header.dest_group)
         )
         for name in wanted:
-            if name in self._topics and (
+            if name in self.topics and (
                 header.offline or not self._not_subscribed(header.src_group, name)
             ):
-                self._offsets.clone(header.src_group, header.dest_group, name)
+                self.offsets.clone(header.src_group, header.dest_group, name)
                 if running:
-                    source = self._offsets.queues(header.src_group, name)
+                    source = self.offsets.queues(header.src_group, name)
                     self._send_elsewhere(header.dest_group, name, source)
-        await self._offsets.file.saved()
+        await self.offsets.file.saved()
         return command.reply()
 
     def _topic(self, name: str) -> TopicConfig:
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name} not exist")
         return topic

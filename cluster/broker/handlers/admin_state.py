@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tandemmq.cluster.broker.handlers.masteronly import LEFT_TO_MASTER
@@ -41,34 +42,21 @@ class QueueHeader(Header):
     count: int = 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StateAdminHandlers:
     """Source: RocketMQ's AdminBrokerProcessor."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        release: Release,
-        topics: TopicTable,
-        stats: BrokerStats,
-        schedule: DelaySchedule,
-        retention: Retention,
-        standing: Standing,
-        timers: TimerSchedule,
-        transactions: Transactions,
-    ) -> None:
-        self._timers = timers
-        self._transactions = transactions
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._release = release
-        self._topics = topics
-        self._stats = stats
-        self._schedule = schedule
-        self._retention = retention
-        self._standing = standing
+    config: BrokerConfig
+    clock: Clock
+    store: MessageStore
+    release: Release
+    topics: TopicTable
+    stats: BrokerStats
+    schedule: DelaySchedule
+    retention: Retention
+    standing: Standing
+    timers: TimerSchedule
+    transactions: Transactions
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -85,19 +73,19 @@ class StateAdminHandlers:
 
     def handle_get_broker_runtime_info(self, command: Command, connection: Peer) -> Command:
         table = runtime_table(
-            self._config,
-            self._store,
-            self._stats,
-            self._schedule,
-            self._standing,
-            self._clock.now_ms(),
-            {**self._timers.runtime(), **self._transactions.runtime()},
+            self.config,
+            self.store,
+            self.stats,
+            self.schedule,
+            self.standing,
+            self.clock.now_ms(),
+            {**self.timers.runtime(), **self.transactions.runtime()},
         )
         return command.reply(body=dumps({"table": table}))
 
     def handle_view_broker_stats_data(self, command: Command, connection: Peer) -> Command:
         header = StatsHeader.of(command)
-        windows = self._stats.windows(header.stats_name, header.stats_key)
+        windows = self.stats.windows(header.stats_name, header.stats_key)
         if windows is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -113,29 +101,29 @@ class StateAdminHandlers:
 
     def handle_clean_expired_consumequeue(self, command: Command, connection: Peer) -> Command:
         # What parks messages has its progress elsewhere: behind it, a new queue would be passed over.
-        self._store.clean_expired_queues(self._topics.is_system)
+        self.store.clean_expired_queues(self.topics.is_system)
         return command.reply()
 
     def handle_clean_unused_topic(self, command: Command, connection: Peer) -> Command:
-        if self._topics.following:
+        if self.topics.following:
             # a slave knows topics later than their messages
             return command.reply(remark=LEFT_TO_MASTER)
-        self._release.settle()
+        self.release.settle()
         ours = {names.TIMER_MARKS_TOPIC}  # nobody reads it but brokers, so no table has it
-        self._store.clean_unused_topics(set(self._topics) | self._topics.system_topics | ours)
+        self.store.clean_unused_topics(set(self.topics) | self.topics.system_topics | ours)
         return command.reply()
 
     def handle_delete_expired_commitlog(self, command: Command, connection: Peer) -> Command:
-        self._retention.clean_now()
+        self.retention.clean_now()
         return command.reply()
 
     def handle_get_broker_ha_status(self, command: Command, connection: Peer) -> Command:
-        return command.reply(body=dumps(self._standing.ha_status()))
+        return command.reply(body=dumps(self.standing.ha_status()))
 
     def handle_query_consume_queue(self, command: Command, connection: Peer) -> Command:
         header = QueueHeader.of(command)
         check_topic(header.topic)
-        queue = self._store.queue(header.topic, header.queue_id)
+        queue = self.store.queue(header.topic, header.queue_id)
         if queue is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!"

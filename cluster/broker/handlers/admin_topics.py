@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -61,28 +62,18 @@ class TopicList(msgspec.Struct):
     topicConfigList: list[TopicConfig] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TopicAdminHandlers:
     """Source: RocketMQ's AdminBrokerProcessor."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        release: Release,
-        topics: TopicTable,
-        offsets: OffsetTable,
-        stats: BrokerStats,
-        deletions: SavedFile,
-        readers: TableReaders,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._release = release
-        self._topics = topics
-        self._offsets = offsets
-        self._stats = stats
-        self._deletions = deletions
-        self._readers = readers
+    config: BrokerConfig
+    store: MessageStore
+    release: Release
+    topics: TopicTable
+    offsets: OffsetTable
+    stats: BrokerStats
+    deletions: SavedFile
+    readers: TableReaders
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -111,8 +102,8 @@ class TopicAdminHandlers:
             attributes=self._attributes(header.topic, header.attributes or ""),
         )
         self._check(wanted)
-        await self._topics.put(wanted)
-        return command.reply(remark=await self._readers.share())
+        await self.topics.put(wanted)
+        return command.reply(remark=await self.readers.share())
 
     async def handle_update_and_create_topic_list(
         self, command: Command, connection: Peer
@@ -125,12 +116,12 @@ class TopicAdminHandlers:
             changes = ",".join(f"{key}={value}" for key, value in topic.attributes.items())
             topic.attributes = self._attributes(topic.topic_name, changes)
             self._check(topic)
-        await self._topics.put(*wanted)
-        return command.reply(remark=await self._readers.share())
+        await self.topics.put(*wanted)
+        return command.reply(remark=await self.readers.share())
 
     def _check(self, topic: TopicConfig) -> None:
         check_topic(topic.topic_name)
-        if self._config.system_topics_protected and self._topics.is_system(topic.topic_name):
+        if self.config.system_topics_protected and self.topics.is_system(topic.topic_name):
             raise InvalidParameter(f"The topic[{topic.topic_name}] is conflict with system topic.")
         if topic.attributes.get("message.type") == "MIXED":
             raise InvalidParameter("MIXED message type is not supported.")
@@ -148,7 +139,7 @@ class TopicAdminHandlers:
 
         Bare `key=value` counts as `+`.
         """
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         found = dict(known.attributes) if known is not None else {}
         for change in filter(None, (part.strip() for part in text.split(","))):
             sign, body = (change[0], change[1:]) if change[0] in "+-" else ("+", change)
@@ -179,23 +170,23 @@ class TopicAdminHandlers:
     async def handle_delete_topic_in_broker(self, command: Command, connection: Peer) -> Command:
         topic = TopicHeader.of(command).topic
         check_topic(topic)
-        if self._config.system_topics_protected and self._topics.is_system(topic):
+        if self.config.system_topics_protected and self.topics.is_system(topic):
             raise InvalidParameter(f"The topic[{topic}] is conflict with system topic.")
-        if self._topics.following:
+        if self.topics.following:
             return command.reply(remark=LEFT_TO_MASTER)  # tools tell every member
         # In one step: what is sent from now on belongs to the topic's next life.
-        self._topics.forget(topic)
-        self._release.settle()
-        self._store.delete_topic(topic)
-        self._offsets.forget_topic(topic)
-        self._stats.forget_topic(topic)
-        for file in (self._deletions, self._topics.file, self._offsets.file):
+        self.topics.forget(topic)
+        self.release.settle()
+        self.store.delete_topic(topic)
+        self.offsets.forget_topic(topic)
+        self.stats.forget_topic(topic)
+        for file in (self.deletions, self.topics.file, self.offsets.file):
             await file.saved()
-        return command.reply(remark=await self._readers.share())
+        return command.reply(remark=await self.readers.share())
 
     def handle_get_topic_config(self, command: Command, connection: Peer) -> Command:
         name = TopicHeader.of(command).topic
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         return command.reply(body=dumps(topic.to_json()))
@@ -203,24 +194,24 @@ class TopicAdminHandlers:
     def handle_get_system_topic_list_from_broker(
         self, command: Command, connection: Peer
     ) -> Command:
-        found = self._topics.system_topics | {
-            name for name in self._topics if self._topics.is_system(name)
+        found = self.topics.system_topics | {
+            name for name in self.topics if self.topics.is_system(name)
         }
         return command.reply(body=dumps({"topicList": sorted(found)}))
 
     def handle_get_topic_stats_info(self, command: Command, connection: Peer) -> Command:
         name = TopicHeader.of(command).topic
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries = []
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
-            lowest = max(self._store.min_offset(name, queue_id), 0)
-            highest = max(self._store.max_offset(name, queue_id), 0)
-            updated_ms = self._store.store_ms(name, queue_id, highest - 1) if highest else 0
+            lowest = max(self.store.min_offset(name, queue_id), 0)
+            highest = max(self.store.max_offset(name, queue_id), 0)
+            updated_ms = self.store.store_ms(name, queue_id, highest - 1) if highest else 0
             entries.append(
                 (
-                    queue_json(name, self._config.name, queue_id),
+                    queue_json(name, self.config.name, queue_id),
                     {
                         "lastUpdateTimestamp": max(updated_ms, 0),
                         "maxOffset": highest,
@@ -228,7 +219,7 @@ class TopicAdminHandlers:
                     },
                 )
             )
-        tps = self._stats.put_tps(name)
+        tps = self.stats.put_tps(name)
         return command.reply(
             body=b'{"offsetTable":%b,"topicPutTps":%b}' % (map_by_queue(entries), dumps(tps))
         )

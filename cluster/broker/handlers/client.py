@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
@@ -116,26 +117,20 @@ def check_heartbeat(data: HeartbeatData) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ClientHandlers:
     """Heartbeats and their like. Source: RocketMQ's ClientManageProcessor, ConsumerManageProcessor."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerMembers,
-        producers: ProducerMembers,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        if config.members_notified and config.members_notified_at_once:
-            consumers.on_change = self.notify_members
+    config: BrokerConfig
+    clock: Clock
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerMembers
+    producers: ProducerMembers
+
+    def __post_init__(self) -> None:
+        if self.config.members_notified and self.config.members_notified_at_once:
+            self.consumers.on_change = self.notify_members
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -149,7 +144,7 @@ class ClientHandlers:
 
     def notify_members(self, group: GroupMembers) -> None:
         """Tell every member that the group changed, so that they share the queues anew."""
-        known = self._groups.get(group.name)
+        known = self.groups.get(group.name)
         if group.broadcasting or (
             known is not None and not known.notify_consumer_ids_changed_enable
         ):
@@ -197,19 +192,19 @@ class ClientHandlers:
         for producer in data.producerDataSet or ():
             if names.check_group_name(producer.group_name) is not None:
                 continue
-            if not self._producers.register(producer.group_name, member):
+            if not self.producers.register(producer.group_name, member):
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
                     f"this connection is in {GROUPS_MAX} producer groups, no more may be joined",
                 )
-        if self._topics.file.unsaved or self._groups.file.unsaved:
+        if self.topics.file.unsaved or self.groups.file.unsaved:
             return self._answer_when_saved(command)
         return command.reply()
 
     async def _answer_when_saved(self, command: Command) -> Command:
         try:
-            await self._topics.file.saved()
-            await self._groups.file.saved()
+            await self.topics.file.saved()
+            await self.groups.file.saved()
         except OSError as problem:
             # Consumers go on, also when the disk is full: the next heartbeat makes again what a
             # restart forgets, and TableSaving tries again.
@@ -220,9 +215,9 @@ class ClientHandlers:
         self, command: Command, connection: Peer, client_id: str, data: ConsumerData
     ) -> None:
         consume_type = data.consume_type
-        if self._config.pull_consumers_rejected and consume_type == CONSUME_ACTIVELY:
+        if self.config.pull_consumers_rejected and consume_type == CONSUME_ACTIVELY:
             return
-        group = self._groups.find(data.group_name)
+        group = self.groups.find(data.group_name)
         if group is None:
             _skipped.warning(
                 log,
@@ -237,7 +232,7 @@ class ClientHandlers:
             if names.check_topic_name(wanted.topic) is None
         ]
         self._make_retry_topic(group, subscriptions)
-        self._consumers.register(
+        self.consumers.register(
             group.group_name,
             Heartbeat(
                 self._member(command, connection, client_id),
@@ -251,11 +246,11 @@ class ClientHandlers:
     def _make_retry_topic(self, group: GroupConfig, subscriptions: Iterable[Subscription]) -> None:
         # At once, and not with the first failure: consumers ask for its route only every 30 s.
         topic = names.retry_topic(group.group_name)
-        if topic in self._topics:
+        if topic in self.topics:
             return
-        wanted = (self._topics.get(subscription.topic) for subscription in subscriptions)
+        wanted = (self.topics.get(subscription.topic) for subscription in subscriptions)
         order = any(found is not None and found.order for found in wanted)
-        self._topics.create_for_retry(topic, group.retry_queue_nums, order=order, wait=False)
+        self.topics.create_for_retry(topic, group.retry_queue_nums, order=order, wait=False)
 
     def _member(self, command: Command, connection: Peer, client_id: str) -> GroupClient:
         return GroupClient(
@@ -263,23 +258,23 @@ class ClientHandlers:
             client_id,
             command.language,
             command.version,
-            self._clock.monotonic_ms(),
-            self._clock.now_ms(),
+            self.clock.monotonic_ms(),
+            self.clock.now_ms(),
             (command.ext or {}).get(ACCESS_KEY, ""),
         )
 
     def handle_unregister_client(self, command: Command, connection: Peer) -> Command:
         header = UnregisterClientHeader.of(command)
         if header.producer_group:
-            self._producers.unregister(header.producer_group, connection)
+            self.producers.unregister(header.producer_group, connection)
         if header.consumer_group:
-            self._consumers.unregister(header.consumer_group, connection)
+            self.consumers.unregister(header.consumer_group, connection)
         return command.reply()
 
     def handle_get_consumer_list_by_group(self, command: Command, connection: Peer) -> Command:
         header = ConsumerListHeader.of(command)
         check_group(header.consumer_group)
-        ids = self._consumers.client_ids(header.consumer_group)
+        ids = self.consumers.client_ids(header.consumer_group)
         if not ids:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
@@ -294,6 +289,6 @@ class ClientHandlers:
             return command.reply()
         wanted = Subscription.from_wire(check.subscription_data)
         if not wanted.is_tag:
-            served = self._config.property_filter_enabled
+            served = self.config.property_filter_enabled
             parse_filter(wanted.expression_type, wanted.expression, served=served)
         return command.reply()

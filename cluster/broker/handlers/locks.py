@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -64,19 +65,17 @@ class LockBody(msgspec.Struct, rename="camel"):
         ]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LockHandlers:
     """Source: RocketMQ's AdminBrokerProcessor, lockBatchMQ and unlockBatchMQ.
 
     readers  slaves, which must know of a lock before its holder does
     """
 
-    def __init__(
-        self, locks: QueueLocks, standing: Standing, readers: TableReaders, clock: Clock
-    ) -> None:
-        self._locks = locks
-        self._standing = standing
-        self._readers = readers
-        self._clock = clock
+    locks: QueueLocks
+    standing: Standing
+    readers: TableReaders
+    clock: Clock
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -90,12 +89,12 @@ class LockHandlers:
         check_group(group)
         granted: list[QueueName] = []
         if self._gives:  # who is refused asks again soon
-            now_ms = self._clock.monotonic_ms()
-            granted = self._locks.lock(group, client_id, body.queues(), now_ms)
-            if new := self._locks.unkept(group, granted):
+            now_ms = self.clock.monotonic_ms()
+            granted = self.locks.lock(group, client_id, body.queues(), now_ms)
+            if new := self.locks.unkept(group, granted):
                 granted = [queue for queue in granted if queue not in new]
                 if await self._kept(group):
-                    granted += self._locks.kept(group, new)
+                    granted += self.locks.kept(group, new)
         listed = [queue_json(*queue) for queue in granted]
         return command.reply(body=dumps({"lockOKMQSet": listed}))
 
@@ -103,15 +102,15 @@ class LockHandlers:
     def _gives(self) -> bool:
         """Whether this is the master for certain. A client whose route is old asks who is none any more, and one that
         may have been replaced would prolong what its successor gives away."""
-        refused = self._standing.refusal()
+        refused = self.standing.refusal()
         replaced = refused is not None and isinstance(refused.why, NotMaster)
-        return self._standing.role is not Role.SLAVE and not replaced
+        return self.standing.role is not Role.SLAVE and not replaced
 
     async def _kept(self, group: str) -> bool:
         """Wait until the locks of now outlive this process and, where sends wait for slaves, this broker."""
         try:
-            await self._locks.file.saved()
-            lacking = await self._readers.share()
+            await self.locks.file.saved()
+            lacking = await self.readers.share()
         except (OSError, NotMaster) as problem:
             lacking = str(problem)
         if lacking is not None:
@@ -120,5 +119,5 @@ class LockHandlers:
 
     async def handle_unlock_batch_mq(self, command: Command, connection: Peer) -> Command:
         body = await read_body(LockBody, command)
-        self._locks.unlock(body.consumer_group, body.client_id, body.queues())
+        self.locks.unlock(body.consumer_group, body.client_id, body.queues())
         return command.reply()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.cluster.broker.errors import InvalidParameter
@@ -26,23 +27,19 @@ from tandemmq.storage import MessageStore
 MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(slots=True, eq=False)
 class OffsetHandlers:
     """Source: RocketMQ's ConsumerManageProcessor, AdminBrokerProcessor."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        cuts: Cuts,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._cuts = cuts
-        self._hot_bytes = MEMORY_BYTES * store.config.hot_memory_percent // 100
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    cuts: Cuts
+    hot_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hot_bytes = MEMORY_BYTES * self.store.config.hot_memory_percent // 100
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -62,7 +59,7 @@ class OffsetHandlers:
         header = QueryConsumerOffsetHeader.of(command)
         check_group(header.consumer_group)
         check_topic(header.topic)
-        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        offset = self.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
             if header.set_zero_if_not_found is False:
                 raise Refused(
@@ -84,24 +81,24 @@ class OffsetHandlers:
         making of a topic and its first consumer would be lost otherwise. Surprises everyone, kept
         for that reason.
         """
-        queue = self._store.queue(topic, queue_id)
+        queue = self.store.queue(topic, queue_id)
         if queue is None or queue.min_offset > 0:
             return False
         entry = queue.entry(0)
-        return entry is not None and self._store.end - entry[0] <= self._hot_bytes
+        return entry is not None and self.store.end - entry[0] <= self.hot_bytes
 
     def handle_update_consumer_offset(self, command: Command, connection: Peer) -> Command:
         header = UpdateConsumerOffsetHeader.of(command)
         check_group(header.consumer_group)
         check_topic(header.topic)
         # A slave may tell of a group that began there, while this master was away.
-        known = self._groups.find if header.only_forward else self._groups.get
+        known = self.groups.find if header.only_forward else self.groups.get
         if known(header.consumer_group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {header.consumer_group} not exist!",
             )
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
         if header.queue_id is None:
@@ -114,46 +111,46 @@ class OffsetHandlers:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]"
             )
         if (
-            self._offsets.pending_reset(header.consumer_group, header.topic, header.queue_id)
+            self.offsets.pending_reset(header.consumer_group, header.topic, header.queue_id)
             is not None
         ):
             return command.reply(remark="Offset has been previously reset")
         place = header.consumer_group, header.topic, header.queue_id
-        if self._cuts.concerns(header.topic) and self._cuts.beyond(
+        if self.cuts.concerns(header.topic) and self.cuts.beyond(
             *place, header.commit_offset, connection
         ):
             return command.reply(remark="Offset is of before a loss, the reader is moved")
-        if not header.only_forward or self._offsets.committed(*place) < header.commit_offset:
-            self._offsets.commit(*place, header.commit_offset)
+        if not header.only_forward or self.offsets.committed(*place) < header.commit_offset:
+            self.offsets.commit(*place, header.commit_offset)
         return command.reply()
 
     def handle_get_max_offset(self, command: Command, connection: Peer) -> Command:
         header = self._queue(command)
-        offset = self._store.max_offset(header.topic, header.queue_id)
-        if self._cuts.concerns(header.topic):
-            self._cuts.told(header.topic, header.queue_id, offset, connection)
+        offset = self.store.max_offset(header.topic, header.queue_id)
+        if self.cuts.concerns(header.topic):
+            self.cuts.told(header.topic, header.queue_id, offset, connection)
         return command.reply(ext={"offset": str(offset)})
 
     def handle_get_min_offset(self, command: Command, connection: Peer) -> Command:
         header = self._queue(command)
         return command.reply(
-            ext={"offset": str(self._store.min_offset(header.topic, header.queue_id))}
+            ext={"offset": str(self.store.min_offset(header.topic, header.queue_id))}
         )
 
     def handle_search_offset_by_timestamp(self, command: Command, connection: Peer) -> Command:
         header = SearchOffsetHeader.of(command)
         check_topic(header.topic)
         upper = header.boundary_type.upper() == "UPPER"
-        offset = self._store.offset_by_time(
+        offset = self.store.offset_by_time(
             header.topic, header.queue_id, header.timestamp, upper=upper
         )
-        if self._cuts.concerns(header.topic):
-            self._cuts.told(header.topic, header.queue_id, offset, connection)
+        if self.cuts.concerns(header.topic):
+            self.cuts.told(header.topic, header.queue_id, offset, connection)
         return command.reply(ext={"offset": str(offset)})
 
     def handle_get_earliest_msg_storetime(self, command: Command, connection: Peer) -> Command:
         header = self._queue(command)
-        stored_ms = self._store.earliest_store_ms(header.topic, header.queue_id)
+        stored_ms = self.store.earliest_store_ms(header.topic, header.queue_id)
         return command.reply(ext={"timestamp": str(stored_ms)})
 
     def _queue(self, command: Command) -> QueueHeader:

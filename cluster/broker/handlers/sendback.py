@@ -6,6 +6,7 @@ Source: RocketMQ's AbstractSendMessageProcessor.consumerSendMsgBack.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.cluster.broker.errors import NoMessageThere, NoSuchGroup, NotPermitted
@@ -38,32 +39,23 @@ FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each further one a l
 DLQ_QUEUES: Final = 1
 
 
+@dataclass(slots=True, eq=False)
 class SendBackHandler:
     """Stores a copy for the group's retry topic, delayed, or for its dead letter topic."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        release: Release,
-        standing: Standing,
-        stats: BrokerStats,
-        *,
-        store_host: bytes,
-        rng: random.Random,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._release = release
-        self._standing = standing
-        self._stats = stats
-        self._levels = DelayLevels(config.storage.delay_levels)
-        self._store_host = store_host
-        self._rng = rng
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    release: Release
+    standing: Standing
+    stats: BrokerStats
+    store_host: bytes
+    rng: random.Random
+    levels: DelayLevels = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.levels = DelayLevels(self.config.storage.delay_levels)
 
     def table(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.handle_consumer_send_msg_back}
@@ -74,21 +66,21 @@ class SendBackHandler:
         """Answered with a code alone; a client that gets no 0 sends the message itself."""
         try:
             header = SendBackHeader.of(request)
-            refused = self._standing.refusal()
+            refused = self.standing.refusal()
             if refused is not None:
                 raise refused.why
-            group = self._groups.find(header.group)
+            group = self.groups.find(header.group)
             if group is None:
                 raise NoSuchGroup(f"subscription group not exist, {header.group} {FAQ}")
-            if not self._config.permission & names.PERM_WRITE:
+            if not self.config.permission & names.PERM_WRITE:
                 raise NotPermitted(
-                    f"the broker[{self._config.advertised_host}] sending message is forbidden"
+                    f"the broker[{self.config.advertised_host}] sending message is forbidden"
                 )
             if group.retry_queue_nums <= 0:
                 return request.reply()
             topic = self._retry_topic(group)
             # Confirmed or not: a consumer has it, of a slave perhaps that told us only now.
-            view = self._store.stored_at(header.offset)
+            view = self.store.stored_at(header.offset)
             if view is None:
                 raise NoMessageThere(f"look message by offset failed, {header.offset}")
             record = decode(view)
@@ -96,25 +88,25 @@ class SendBackHandler:
         except REFUSALS as error:
             return refusal(request, error)
         try:
-            placed = self._release.put(draft)
+            placed = self.release.put(draft)
         except FlushFailed:
             return None  # what the log has of it is not known; the process ends now
         except StorageError as error:  # whatever it is, RocketMQ says SYSTEM_ERROR here
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
         # a second one comes from the retry topic: counted is the topic it was sent to
         sent_to = record.property_map.get(messages.RETRY_TOPIC, record.topic)
-        self._stats.sent_back(header.group, sent_to)
+        self.stats.sent_back(header.group, sent_to)
         answer = request.reply()
-        if self._standing.holds_answers and not request.oneway:
+        if self.standing.holds_answers and not request.oneway:
             # RocketMQ answers at once. The consumer commits its progress on this answer, so we wait
             # for the disk.
-            self._release.hold(placed.end, connection, answer)
+            self.release.hold(placed.end, connection, answer)
             return None
         return answer
 
     def _retry_topic(self, group: GroupConfig) -> TopicConfig:
         name = names.retry_topic(group.group_name)
-        topic = self._topics.create_for_retry(name, group.retry_queue_nums)
+        topic = self.topics.create_for_retry(name, group.retry_queue_nums)
         if topic is None:
             raise no_such_topic(name)
         if not topic.writable:
@@ -146,22 +138,22 @@ class SendBackHandler:
         properties[messages.DELAY] = str(level)
         draft = Draft(
             topic=topic.topic_name,
-            queue_id=self._rng.randrange(group.retry_queue_nums),
+            queue_id=self.rng.randrange(group.retry_queue_nums),
             body=record.body,
             properties=encode_properties(properties),
             flag=record.flag,
             sys_flag=record.sys_flag,
             born_ms=record.born_ms,
             born_host=record.born_host,
-            store_host=self._store_host,
+            store_host=self.store_host,
             reconsume_times=record.reconsume_times + 1,
             again=True,
         )
         if dead:
             name = names.dlq_topic(group.group_name)
-            if self._topics.create_for_retry(name, DLQ_QUEUES) is None:
+            if self.topics.create_for_retry(name, DLQ_QUEUES) is None:
                 raise no_such_topic(name)
             draft.topic, draft.queue_id = name, 0
         elif level > 0:
-            self._levels.park(draft, level)
+            self.levels.park(draft, level)
         return draft

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
@@ -29,6 +30,7 @@ from tandemmq.cluster.remoting.connection import Handler
 from tandemmq.storage import MessageStore
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TableHandlers:
     """Answers of one body each; masters and slaves give them alike.
 
@@ -40,35 +42,22 @@ class TableHandlers:
     state: it may ask often. One that says who it is gets of topics and groups only what changed, may
     have its question wait for the next change, and tells with it what it has (INV-43).
     Source: RocketMQ's AdminBrokerProcessor.
+
+    users  for slaves of ours, with the groups: with all rules, where slaves prove who they are; None where nobody does
+    locks  for them too: of the queues of these groups, or of all
     """
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
-        schedule: DelaySchedule,
-        store: MessageStore,
-        readers: TableReaders,
-        resting: Resting,
-        users: Callable[[], dict[str, Any] | None],
-        locks: Callable[[Iterable[str] | None], dict[str, Any]],
-    ) -> None:
-        """For slaves of ours, with the groups:
-
-        users  with all rules, where slaves prove who they are; None where nobody does
-        locks  of the queues of these groups, or of all
-        """
-        self._users = users
-        self._locks = locks
-        self._store = store
-        self._readers = readers
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._schedule = schedule
-        self._resting = resting
-        self._life = secrets.token_hex(4)  # generations are counted from each start anew
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    schedule: DelaySchedule
+    store: MessageStore
+    readers: TableReaders
+    resting: Resting
+    users: Callable[[], dict[str, Any] | None]
+    locks: Callable[[Iterable[str] | None], dict[str, Any]]
+    #: generations are counted from each start anew
+    _life: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -86,21 +75,21 @@ class TableHandlers:
     def handle_get_all_topic_config(
         self, command: Command, connection: Peer
     ) -> Command | Awaitable[Command]:
-        return self._follow(command, self._topics.file, self._topic_tree)
+        return self._follow(command, self.topics.file, self._topic_tree)
 
     def _topic_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
         if names is not None:
-            found = {name: t.to_json() for name in names if (t := self._topics.get(name))}
+            found = {name: t.to_json() for name in names if (t := self.topics.get(name))}
             tree: dict[str, Any] = {
-                "dataVersion": self._topics.version.to_json(),
+                "dataVersion": self.topics.version.to_json(),
                 "gone": sorted(names - found.keys() - {""}),
-                "logStart": self._store.start,
+                "logStart": self.store.start,
                 "topicConfigTable": found,
             }
             return {**tree, **self._deletions()} if "" in names else tree
         ours = STAMP in (command.ext or {})
         return {
-            **self._topics.to_json(),
+            **self.topics.to_json(),
             **(self._deletions() if ours else {}),
             "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
             "topicQueueMappingDetailMap": {},
@@ -108,32 +97,32 @@ class TableHandlers:
         }
 
     async def handle_get_all_consumer_offset(self, command: Command, connection: Peer) -> Command:
-        return await self._progress(command, self._offsets.file, self._offsets.shared_json)
+        return await self._progress(command, self.offsets.file, self.offsets.shared_json)
 
     async def handle_get_all_delay_offset(self, command: Command, connection: Peer) -> Command:
-        return await self._progress(command, self._schedule.file, self._schedule.to_json)
+        return await self._progress(command, self.schedule.file, self.schedule.to_json)
 
     def _deletions(self) -> dict[str, Any]:
         """Ours, and for slaves of ours only: see tandemmq.storage.tombstones."""
-        store = self._store
+        store = self.store
         return {"deletedTopics": store.tombstones.all(), "logStart": store.start}
 
     def handle_get_all_subscriptiongroup_config(
         self, command: Command, connection: Peer
     ) -> Command | Awaitable[Command]:
-        return self._follow(command, self._groups.file, self._group_tree)
+        return self._follow(command, self.groups.file, self._group_tree)
 
     def _group_tree(self, command: Command, names: set[str] | None = None) -> dict[str, Any]:
         if STAMP not in (command.ext or {}):
-            return self._groups.to_json()
+            return self.groups.to_json()
         if names is None:
-            tree = {**self._groups.to_json(), "queueLocks": self._locks(None)}
+            tree = {**self.groups.to_json(), "queueLocks": self.locks(None)}
         else:
             locked = {name for name in names if name.startswith(LOCKS_OF)}
-            tree = self._groups.some_json(names - locked - {""})
+            tree = self.groups.some_json(names - locked - {""})
             if locked:
-                tree["queueLocks"] = self._locks(name.removeprefix(LOCKS_OF) for name in locked)
-        users = self._users() if names is None or "" in names else None
+                tree["queueLocks"] = self.locks(name.removeprefix(LOCKS_OF) for name in locked)
+        users = self.users() if names is None or "" in names else None
         return tree if users is None else {**tree, "access": users}
 
     def handle_get_all_message_request_mode(self, command: Command, connection: Peer) -> Command:
@@ -143,11 +132,11 @@ class TableHandlers:
     async def _progress(
         self, command: Command, file: SavedFile, tree: Callable[[], dict[str, Any]]
     ) -> Command:
-        end = self._resting.end
+        end = self.resting.end
         answer = self._answer(command, file, tree)
         if STAMP in (command.ext or {}):
             answer.ext = {**(answer.ext or {}), RESTS_ON: str(end)}
-        elif not await self._resting.shared(end):
+        elif not await self.resting.shared(end):
             raise Refused(ResponseCode.SYSTEM_BUSY, "the log is not confirmed up to this progress")
         return answer
 
@@ -162,7 +151,7 @@ class TableHandlers:
             return self._answer(command, file, lambda: tree(command))
         generation = int(counted) if life == self._life and counted.isdigit() else -1
         incarnation = ext.get(READER_LIFE, "")
-        self._readers.has(
+        self.readers.has(
             int(reader), int(incarnation) if incarnation.isdigit() else 0, command.code, generation
         )
         if HOLD in ext and generation == file.generation:

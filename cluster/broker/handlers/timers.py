@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.cluster.broker.handlers.requests import Refused, dumps, refusing
@@ -33,31 +34,19 @@ class RecallHeader(Header):
     producer_group: str = ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TimerHandlers:
     """Source: RocketMQ's RecallMessageProcessor, AdminBrokerProcessor."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        store: MessageStore,
-        topics: TopicTable,
-        release: Release,
-        standing: Standing,
-        door: TimerDoor,
-        pending: PendingTimers,
-        *,
-        store_host: bytes,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._release = release
-        self._standing = standing
-        self._door = door
-        self._pending = pending
-        self._store_host = store_host
+    config: BrokerConfig
+    clock: Clock
+    store: MessageStore
+    topics: TopicTable
+    release: Release
+    standing: Standing
+    door: TimerDoor
+    pending: PendingTimers
+    store_host: bytes
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -70,19 +59,19 @@ class TimerHandlers:
         """Puts a message that deletes the other, into the same slot. Answered when it is as safe as a send."""
         draft, handle = self._deleting(request, connection)
         try:
-            placed = self._release.put(draft)
+            placed = self.release.put(draft)
         except FlushFailed:
             return None  # what the log has of it is not known; the process ends now
-        ext = {"MSG_REGION": self._config.region, "msgId": handle.message_id}
+        ext = {"MSG_REGION": self.config.region, "msgId": handle.message_id}
         answer = request.reply(ext=ext)
-        if self._release.holds and not request.oneway:
-            self._release.hold(placed.end, connection, answer)
+        if self.release.holds and not request.oneway:
+            self.release.hold(placed.end, connection, answer)
             return None
         return answer
 
     def _deleting(self, request: Command, connection: Connection) -> tuple[Draft, RecallHandle]:
         header = RecallHeader.of(request)
-        config, standing, code = self._config, self._standing, ResponseCode
+        config, standing, code = self.config, self.standing, ResponseCode
         if not config.recall_enabled:
             raise Refused(code.NO_PERMISSION, "recall failed, operation is forbidden")
         if standing.role is Role.SLAVE:
@@ -90,11 +79,11 @@ class TimerHandlers:
         refused = standing.refusal()
         if refused is not None:
             raise refused.why
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         writable = config.permission & names.PERM_WRITE or config.recall_when_not_writable
         if config.accept_sends_from_ms > now_ms or not writable:
             raise Refused(code.SERVICE_NOT_AVAILABLE, UNAVAILABLE)
-        if self._topics.get(header.topic) is None:
+        if self.topics.get(header.topic) is None:
             raise Refused(
                 code.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
             )
@@ -124,18 +113,18 @@ class TimerHandlers:
             properties=encode_properties(properties),
             born_ms=now_ms,
             born_host=connection.peer_host,
-            store_host=self._store_host,
+            store_host=self.store_host,
         )
-        if self._door.park(draft) is None:
+        if self.door.park(draft) is None:
             raise Refused(code.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         return draft, handle
 
     def handle_get_timer_check_point(self, command: Command, connection: Connection) -> Command:
-        if not self._config.timer_wheel_enabled:
+        if not self.config.timer_wheel_enabled:
             return command.reply(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return command.reply(body=self._pending.checkpoint().body())
+        return command.reply(body=self.pending.checkpoint().body())
 
     def handle_get_timer_metrics(self, command: Command, connection: Connection) -> Command:
-        if not self._config.timer_wheel_enabled:
+        if not self.config.timer_wheel_enabled:
             return command.reply(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
-        return command.reply(body=dumps(self._pending.metrics()))
+        return command.reply(body=dumps(self.pending.metrics()))
