@@ -17,6 +17,7 @@ from tandemmq.chaos.deliveries import Readers
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess, SeenGroup
 from tandemmq.chaos.history import HistoryMissing
 from tandemmq.chaos.journal import Journal
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.promises import percentile
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
@@ -34,14 +35,13 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run did and found; it is good when there are no problems.
+class GroupOutcome(Outcome):
+    """What a run on a replicated group did and found.
 
     counts      of what was done, by name
     samples_ms  times that were measured, by what they are
     """
 
-    seed: int
     mode: str
     rounds: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -51,12 +51,11 @@ class Outcome:
     messages_read: int = 0
     answers: dict[str, int] = field(default_factory=dict)
     verdict: Verdict | None = None
-    seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
 
     @property
-    def good(self) -> bool:
-        return not self.problems
+    def held(self) -> str:
+        kept = "nothing lost" if self.mode.startswith("S") else "no loss but what was reported"
+        return f"{kept}, nothing unsent, order kept, one log everywhere"
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -77,11 +76,9 @@ class Outcome:
         }
 
     def report(self) -> dict[str, Any]:
-        """Everything, for JSON."""
         return {**asdict(self), "distribution": self.distribution()}
 
     def lines(self) -> list[str]:
-        """The figures, for people."""
         done = ", ".join(f"{count} {what}" for what, count in self.counts.items())
         lines = [f"mode {self.mode}: {self.rounds} rounds in {self.seconds:.0f} s; {done}"]
         lines += [
@@ -115,7 +112,7 @@ class Campaign(ABC):
     def __init__(
         self, plan: GroupPlan, traffic_plan: TrafficPlan, directory: Path, seed: int, say: Say
     ) -> None:
-        self.outcome = Outcome(seed, plan.mode)
+        self.outcome = GroupOutcome(seed, plan.mode)
         self.say = say
         self.rng = random.Random(seed ^ 0x5EED)  # what happens; messages have their own
         self.plan = plan
@@ -146,7 +143,7 @@ class Campaign(ABC):
             await group.start()
             yield group
 
-    async def run(self) -> Outcome:
+    async def run(self) -> GroupOutcome:
         """All of it; expected failures become problems of the outcome."""
         began = time.monotonic()
         try:

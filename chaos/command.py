@@ -1,22 +1,28 @@
-"""What the campaigns on replicated groups share as commands: seed, directory, progress, report, exit code."""
+"""What campaigns share as commands: arguments, seed, directory, progress, report, exit code."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import random
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from tandemmq.chaos.campaign import Outcome
+from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.groups import GroupPlan
+from tandemmq.chaos.outcome import Outcome
+from tandemmq.chaos.traffic import TrafficPlan
 
 PROBLEMS_SHOWN: Final = 20
+OfGroup = TypeVar("OfGroup", bound=Campaign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +35,45 @@ class Begun:
     as_json: bool
 
 
-def parser(name: str, about: str | None) -> argparse.ArgumentParser:
-    """A parser with the arguments that all campaigns have."""
+def parser(
+    name: str, about: str | None, example: str = "", *, rounds: int = 0
+) -> argparse.ArgumentParser:
+    """A parser with the arguments that all campaigns have. example: arguments; rounds: how many unless told."""
     made = argparse.ArgumentParser(
         prog=f"python -m tandemmq.chaos.{name}",
         description=(about or "").split("\n")[0],
+        epilog=f"example: python -m tandemmq.chaos.{name} {example}" if example else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.set_defaults(campaign=name)
     made.add_argument("--seed", type=int, help="default: drawn, and printed")
     made.add_argument("--directory", type=Path, help="default: a temporary one, removed if good")
     made.add_argument("--json", action="store_true", help="the outcome as JSON")
+    if rounds:
+        made.add_argument("--rounds", type=count, default=rounds)
     return made
 
 
-def begin(arguments: argparse.Namespace, name: str) -> Begun:
+def count(text: str) -> int:
+    """An argument of 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def amount(text: str) -> float:
+    """An argument above 0."""
+    if (value := float(text)) <= 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def begin(arguments: argparse.Namespace) -> Begun:
     """Seed and directory; both are printed."""
     logging.getLogger("tandemmq.cluster.client").setLevel(logging.ERROR)  # it meets every fault
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     given: Path | None = arguments.directory
-    directory = Path(tempfile.mkdtemp(prefix=f"tandem-{name}-")) if given is None else given
+    directory = given or Path(tempfile.mkdtemp(prefix=f"tandem-{arguments.campaign}-"))
     directory.mkdir(parents=True, exist_ok=True)
     say(f"seed {seed}, journal, stores and server logs in {directory}")
     return Begun(seed, directory, given is not None, arguments.json)
@@ -82,33 +108,41 @@ def add_group_arguments(
     made.add_argument("--rate", type=float, default=rate, help=rate_help)
 
 
-def group_plan(arguments: argparse.Namespace) -> GroupPlan:
-    """The group that add_group_arguments() asked for."""
+def group_plan(arguments: argparse.Namespace, **more: Any) -> GroupPlan:
+    """The group that add_group_arguments() asked for. more: fields of it beside."""
     return GroupPlan(
         replicas=arguments.replicas,
         synchronous=arguments.mode == "sync",
         sync_flush=arguments.sync_flush,
         copies_min=arguments.copies_min,
         servers=arguments.servers,
+        **more,
     )
 
 
-def end(run: Begun, outcome: Outcome) -> int:
-    """Print the report, remove what a good run left behind; the exit code."""
+def group_campaign(
+    kind: type[OfGroup], run: Begun, arguments: argparse.Namespace, queues: int = 4
+) -> OfGroup:
+    """A campaign on the group and with the load that add_group_arguments() asked for."""
+    traffic = TrafficPlan(rate=arguments.rate, queues=queues)
+    return kind(group_plan(arguments), traffic, run.directory, run.seed, say)
+
+
+def play(run: Begun, running: Coroutine[Any, Any, Outcome]) -> int:
+    """Run it, print the report, remove what a good run left behind; the exit code."""
+    began = time.monotonic()
+    outcome = asyncio.run(running)
+    outcome.seconds = round(time.monotonic() - began, 1)
     if run.as_json:
         print(json.dumps({"good": outcome.good, **outcome.report()}))
     else:
         print("\n".join(outcome.lines()))
         for problem in outcome.problems[:PROBLEMS_SHOWN]:
             print(f"PROBLEM {problem}")
-        if outcome.good:
-            kept = (
-                "nothing lost" if outcome.mode.startswith("S") else "no loss but what was reported"
-            )
-            print(f"{kept}, nothing unsent, order kept, one log everywhere")
-        else:
-            count = len(outcome.problems)
-            print(f"{count} problems; seed {run.seed}, everything is in {run.directory}")
+        problems = (
+            f"{len(outcome.problems)} problems; seed {run.seed}, everything is in {run.directory}"
+        )
+        print(outcome.held if outcome.good else problems)
     if outcome.good and not run.kept:
         shutil.rmtree(run.directory)
     return 0 if outcome.good else 1

@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nice", type=int, default=0, help="of the cluster (%(default)s)")
     parser.add_argument("--cgroup", type=Path, help="of the cluster and what is busy")
     given = parser.parse_args(arguments)
-    begun = command.begin(given, "crowded")
+    begun = command.begin(given)
     found = asyncio.run(measure(begun.directory, given))
     print(json.dumps(found, indent=2))
     return 0

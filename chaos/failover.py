@@ -26,7 +26,6 @@ from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
-from tandemmq.chaos.traffic import TrafficPlan
 from tandemmq.chaos.verdict import LAG_EVENT
 
 BEHIND_S: Final = (0.05, 1.0)  # below haMaxTimeSlaveNotCatchup
@@ -279,25 +278,19 @@ NEEDS_ALL: Final = {"master_dies": 4, "both_die": 1}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("failover", __doc__)
-    parser.epilog = (
-        "example: python -m tandemmq.chaos.failover --rounds 100 --fault kill --mode sync"
-    )
-    parser.add_argument("--rounds", type=int, default=100)
+    example = "--rounds 100 --fault kill --mode sync"
+    parser = command.parser("failover", __doc__, example, rounds=100)
     parser.add_argument("--fault", choices=sorted(KINDS), default="kill")
     command.add_group_arguments(parser, stock=True)
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
     if arguments.servers == "java" and arguments.fault == "host":
         parser.error("a stock broker listens on every address: no proxy fits in front of it")
     if arguments.copies_min >= arguments.replicas and arguments.fault != "kill":
         parser.error("a group that needs all of its replicas takes nothing while one is frozen")
-    run = command.begin(arguments, "failover")
-    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
-    campaign = Failover(plan, traffic_plan, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(Failover, run, arguments)
     campaign.rounds, campaign.fault = arguments.rounds, arguments.fault
-    return command.end(run, asyncio.run(campaign.run()))
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.campaign import Campaign, Outcome
+from tandemmq.chaos.campaign import Campaign, GroupOutcome
 from tandemmq.chaos.classichosts import ClassicHosts
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.traffic import TrafficPlan
 from tandemmq.chaos.verdict import POWER_EVENT
 
 UNSUPPORTED: Final = 3
@@ -54,7 +53,7 @@ class HostCuts(Campaign):
     def elected(self) -> bool:
         return not self.classic
 
-    async def run(self) -> Outcome:
+    async def run(self) -> GroupOutcome:
         """As any campaign, while the disks are there. Raises ProcessBroken when there are none to be had."""
         with Disks(self._directory, self.plan.replicas, self.file_system) as self.disks:
             return await super().run()
@@ -150,28 +149,22 @@ class HostCuts(Campaign):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("hostcuts", __doc__)
-    parser.epilog = (
-        "example: python -m tandemmq.chaos.hostcuts --rounds 20 --mode sync --sync-flush --fs xfs"
-    )
-    parser.add_argument("--rounds", type=int, default=20)
+    example = "--rounds 20 --mode sync --sync-flush --fs xfs"
+    parser = command.parser("hostcuts", __doc__, example, rounds=20)
     parser.add_argument("--fault", choices=sorted(KINDS), default="mixed")
     parser.add_argument("--fs", choices=FILE_SYSTEMS, default="ext4")
     parser.add_argument("--classic", action="store_true", help="no controller: roles by settings")
     command.add_group_arguments(parser)
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
     if missing := unsupported(arguments.fs):
         command.say(f"unsupported: {missing}")
         return UNSUPPORTED
-    run = command.begin(arguments, "hostcuts")
-    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
-    campaign = HostCuts(plan, traffic_plan, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(HostCuts, run, arguments)
     campaign.rounds, campaign.fault = arguments.rounds, arguments.fault
     campaign.file_system, campaign.classic = arguments.fs, arguments.classic
     try:
-        return command.end(run, asyncio.run(campaign.run()))
+        return command.play(run, campaign.run())
     except ProcessBroken as problem:  # no disks
         command.say(f"unsupported: {problem}")
         return UNSUPPORTED

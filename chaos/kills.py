@@ -13,28 +13,26 @@ Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong us
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.checkers import Queue, QueueContents, check_acknowledged, check_queues
 from tandemmq.chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
 from tandemmq.chaos.load import ConnectFailed, Load, UnreadableQueue, open_reader, read_queue
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.servers import Broker
 from tandemmq.cluster.remoting import ConnectionLost, RequestTimedOut
 from tandemmq.storage import CorruptRecord, inspect_store
 
-PROBLEMS_SHOWN: Final = 20
 READY_S: Final = 60.0
 REREAD_MESSAGES: Final = 100  # of each queue, in front of what the round added
 CLEAN_STOP_SHARE: Final = 0.1
@@ -71,10 +69,9 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run did and found; it is good when there are no problems."""
+class KillsOutcome(Outcome):
+    """What a run did and found."""
 
-    seed: int
     rounds: int = 0
     kills: int = 0
     kills_in_recovery: int = 0
@@ -83,16 +80,18 @@ class Outcome:
     refused: int = 0
     messages_read: int = 0
     slowest_start_s: float = 0.0
-    seconds: float = 0.0
-    history: str = ""
-    problems: list[str] = field(default_factory=list)
 
     @property
-    def good(self) -> bool:
-        return not self.problems
+    def held(self) -> str:
+        return "nothing lost, nothing repeated, no queue with a gap"
 
-
-Say = Callable[[str], None]
+    def lines(self) -> list[str]:
+        return [
+            f"{self.rounds} rounds in {self.seconds:.0f} s: {self.kills} kills, "
+            f"{self.kills_in_recovery} more during recovery, {self.clean_stops} clean stops; "
+            f"{self.acknowledged} messages acknowledged, {self.messages_read} read back; "
+            f"slowest start {self.slowest_start_s:.2f} s"
+        ]
 
 
 class Run:
@@ -100,7 +99,7 @@ class Run:
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.settings = settings
-        self.outcome = Outcome(settings.seed)
+        self.outcome = KillsOutcome(settings.seed)
         self._say = say
         self._rng = random.Random(settings.seed)
         flush = "SYNC_FLUSH" if settings.sync_flush else "ASYNC_FLUSH"
@@ -113,11 +112,9 @@ class Run:
         self._ends: dict[Queue, int] = {}  # what the last check saw
         self._acknowledged: list[Acknowledged] = []  # since the last check
         self._history_path = settings.directory / "history.jsonl"
-        self.outcome.history = str(self._history_path)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> KillsOutcome:
         """All rounds and the last checks; expected failures become problems of the outcome."""
-        began = time.monotonic()
         try:
             with HistoryWriter(self._history_path) as history:
                 load = Load(
@@ -137,7 +134,6 @@ class Run:
             self._problem(f"while reading: {type(problem).__name__}: {problem}")
         finally:
             self._broker.abandon()
-        self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
 
     def _acknowledge(self, history: HistoryWriter, message: Acknowledged) -> None:
@@ -259,54 +255,15 @@ class Run:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tandemmq.chaos.kills", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, help="default: drawn, and printed")
+    parser = command.parser("kills", __doc__, "--rounds 100", rounds=100)
     parser.add_argument("--sync-flush", action="store_true", help="flushDiskType=SYNC_FLUSH")
     parser.add_argument("--load-s", type=float, default=0.6, help="longest load before a kill")
-    parser.add_argument("--directory", type=Path, help="default: a temporary one, removed if good")
-    parser.add_argument("--json", action="store_true", help="the outcome as JSON")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
-    given: Path | None = arguments.directory
-    directory = Path(tempfile.mkdtemp(prefix="tandem-kills-")) if given is None else given
-    directory.mkdir(parents=True, exist_ok=True)
+    run = command.begin(arguments)
     settings = Settings(
-        arguments.rounds, seed, directory, arguments.sync_flush, load_s=arguments.load_s
+        arguments.rounds, run.seed, run.directory, arguments.sync_flush, load_s=arguments.load_s
     )
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    say(f"seed {seed}, store and history in {directory}")
-    outcome = asyncio.run(Run(settings, say).run())
-    report(outcome, as_json=arguments.json)
-    if outcome.good and given is None:
-        shutil.rmtree(directory)
-    return 0 if outcome.good else 1
-
-
-def report(outcome: Outcome, *, as_json: bool) -> None:
-    """Prints the outcome."""
-    if as_json:
-        print(json.dumps({"good": outcome.good, **asdict(outcome)}))
-        return
-    print(
-        f"{outcome.rounds} rounds in {outcome.seconds:.0f} s: {outcome.kills} kills, "
-        f"{outcome.kills_in_recovery} more during recovery, {outcome.clean_stops} clean stops; "
-        f"{outcome.acknowledged} messages acknowledged, {outcome.messages_read} read back; "
-        f"slowest start {outcome.slowest_start_s:.2f} s"
-    )
-    for problem in outcome.problems[:PROBLEMS_SHOWN]:
-        print(f"PROBLEM {problem}")
-    if outcome.good:
-        print("nothing lost, nothing repeated, no queue with a gap")
-    else:
-        print(f"{len(outcome.problems)} problems; seed {outcome.seed}, history {outcome.history}")
+    return command.play(run, Run(settings, command.say).run())
 
 
 if __name__ == "__main__":

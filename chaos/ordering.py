@@ -27,7 +27,7 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.failover import Failover
-from tandemmq.chaos.traffic import TOPIC, TrafficPlan
+from tandemmq.chaos.traffic import TOPIC
 from tandemmq.cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
 
 GROUP: Final = "ChaosInOrder"
@@ -201,24 +201,18 @@ class Ordering(Failover):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("ordering", __doc__)
-    parser.epilog = "example: python -m tandemmq.chaos.ordering --rounds 50"
-    parser.add_argument("--rounds", type=int, default=50)
+    parser = command.parser("ordering", __doc__, "--rounds 50", rounds=50)
     parser.add_argument("--still", action="store_true", help="no member joins or leaves")
     command.add_group_arguments(parser, rate=400)
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
     if arguments.mode != "sync":
         parser.error("an async group may lose what was consumed: its order is not promised")
-    run = command.begin(arguments, "ordering")
-    plan = command.group_plan(arguments)
-    traffic = TrafficPlan(rate=arguments.rate, queues=QUEUES)
-    campaign = Ordering(plan, traffic, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(Ordering, run, arguments, QUEUES)
     campaign.rounds = arguments.rounds
     if arguments.still:
         campaign.moves_share = 0.0
-    return command.end(run, asyncio.run(campaign.run()))
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

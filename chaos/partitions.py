@@ -22,7 +22,7 @@ from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.proxy import Direction, ProxiedLink
-from tandemmq.chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.chaos.traffic import stalls_between
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
 SLOW_BYTES_PER_S: Final = 50_000  # far below the load
@@ -231,27 +231,20 @@ KINDS: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("partitions", __doc__)
-    parser.epilog = "example: python -m tandemmq.chaos.partitions --rounds 24"
-    parser.add_argument("--rounds", type=int, default=3 * len(KINDS))
+    parser = command.parser("partitions", __doc__, "--rounds 24", rounds=3 * len(KINDS))
     parser.add_argument("--kind", choices=KINDS, action="append", help="only these (default: all)")
     parser.add_argument(
-        "--away-seconds", type=float, default=Partitions.away_s,
+        "--away-seconds", type=command.amount, default=Partitions.away_s,
         help="how long the controller stays away in such a round (%(default)g)",
     )  # fmt: skip
     command.add_group_arguments(parser)
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    if arguments.away_seconds <= 0:
-        parser.error("--away-seconds must be above 0")
-    run = command.begin(arguments, "partitions")
-    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
-    campaign = Partitions(plan, traffic_plan, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(Partitions, run, arguments)
     campaign.rounds = arguments.rounds
     campaign.kinds = arguments.kind or KINDS
     campaign.away_s = arguments.away_seconds
-    return command.end(run, asyncio.run(campaign.run()))
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

@@ -23,19 +23,20 @@ import asyncio
 import contextlib
 import json
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.java import delivered
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ServerProcess
 from tandemmq.chaos.repeats import Delivery
 from tandemmq.chaos.servers import Broker, NameServer, python_env
@@ -61,7 +62,6 @@ WATCH_INTERVAL_S: Final = 0.1  # how often members look at their own queues
 # A take-over is seen late: by the look's interval, and by what reading the position took.
 TAKE_OVER_SLACK_MS: Final = 1_500
 CATCH_UP_S: Final = 90.0
-PROBLEMS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +78,27 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run did and found; it is good when there are no problems."""
+class SoakOutcome(Outcome):
+    """What a run did and found. actions: how often somebody joined, left or was killed."""
 
     sent: int = 0
     delivered: int = 0
     repeated: int = 0
-    actions: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
+    actions: dict[str, int] = field(default_factory=dict)
 
     @property
-    def good(self) -> bool:
-        """Whether everything held."""
-        return not self.problems
+    def held(self) -> str:
+        return "nothing unread, nothing again that was committed, every queue in one hand"
+
+    def lines(self) -> list[str]:
+        actions = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items()))
+        return [
+            f"sent {self.sent}, delivered {self.delivered}, of these {self.repeated} again "
+            f"({self.repeated / max(1, self.sent):.2%}); {actions}"
+        ]
+
+    def acted(self, what: str) -> None:
+        self.actions[what] = self.actions.get(what, 0) + 1
 
 
 # --- the member process
@@ -331,9 +339,7 @@ def check_shares(
 class Soak:
     """One run over a cluster that somebody else started."""
 
-    def __init__(
-        self, settings: Settings, namesrv: str, java: bool, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: Settings, namesrv: str, java: bool, say: Say) -> None:
         self._settings = settings
         self._namesrv = namesrv
         self._java = java
@@ -345,9 +351,9 @@ class Soak:
         self._sent: list[str] = []
         self._enough = asyncio.Event()
         self._samples = Samples()
-        self.outcome = Outcome()
+        self.outcome = SoakOutcome(settings.seed)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SoakOutcome:
         """Everything; members are gone when it returns."""
         async with Admin(self._namesrv) as admin:
             await admin.create_topic(TOPIC, self._settings.queue_count)
@@ -402,7 +408,7 @@ class Soak:
                 work = member.leave if action == "leave" else member.kill
                 await asyncio.to_thread(work)
                 self._gone.append(member)
-                self.outcome.actions[f"{action} {member.kind}"] += 1
+                self.outcome.acted(f"{action} {member.kind}")
                 self._say(f"{action} {member.name}, {count - 1} members left")
             await asyncio.sleep(self._rng.uniform(*self._settings.pause_s))
 
@@ -419,7 +425,7 @@ class Soak:
             name = f"python-{self._number}"
             member = PythonMember(name, self._namesrv, self._settings.directory)
         self._live.append(member)
-        self.outcome.actions[f"join {member.kind}"] += 1
+        self.outcome.acted(f"join {member.kind}")
         self._say(f"join {name}, {len(self._live)} members")
 
     async def _send(self) -> None:
@@ -477,7 +483,7 @@ def _last(holdings: Sequence[tuple[float, frozenset[MessageQueue]]]) -> frozense
     return holdings[-1][1] if holdings else frozenset()
 
 
-def soak(settings: Settings, say: Callable[[str], None]) -> Outcome:
+async def soak(settings: Settings, say: Say) -> SoakOutcome:
     """A name server and two brokers of ours, and one run over them."""
     missing = java_missing() if settings.java else None
     if missing:
@@ -491,45 +497,26 @@ def soak(settings: Settings, say: Callable[[str], None]) -> Outcome:
                 settings={"mappedFileSizeCommitLog": 64 << 20, "mappedFileSizeConsumeQueue": 60_000},
             )  # fmt: skip
             stack.enter_context(broker).start()
-        return asyncio.run(Soak(settings, name_server.address, java, say).run())
+        return await Soak(settings, name_server.address, java, say).run()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes as the module says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tandemmq.chaos.rebalance_soak",
-        description="Consumers join, leave and are killed; nothing may go unread.",
-        epilog="example: python -m tandemmq.chaos.rebalance_soak --seconds 180 --seed 7",
-    )
+    parser = command.parser("rebalance_soak", __doc__, "--seconds 180 --seed 7")
     parser.add_argument("--seconds", type=float, default=180.0)
-    parser.add_argument("--seed", type=int, default=None, help="default: drawn and printed")
     parser.add_argument("--rate", type=int, default=300, help="messages/s (default %(default)s)")
     parser.add_argument("--no-java", action="store_true", help="only members of our client")
     parser.add_argument("--member", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--namesrv", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.member is not None:
-        asyncio.run(be_member(options.namesrv, options.member))
+    given = parser.parse_args(argv)
+    if given.member is not None:
+        asyncio.run(be_member(given.namesrv, given.member))
         return 0
-    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
-    directory = Path(tempfile.mkdtemp(prefix="tandem-soak-"))
+    run = command.begin(given)
     settings = Settings(
-        options.seconds, seed, directory, rate=options.rate, java=not options.no_java
+        given.seconds, run.seed, run.directory, rate=given.rate, java=not given.no_java
     )
-    print(f"seed {seed}, directory {directory}", flush=True)
-    outcome = soak(settings, lambda text: print(text, flush=True))
-    actions = ", ".join(f"{count} {what}" for what, count in sorted(outcome.actions.items()))
-    print(
-        f"sent {outcome.sent}, delivered {outcome.delivered}, of these {outcome.repeated} again "
-        f"({outcome.repeated / max(1, outcome.sent):.2%}); {actions}"
-    )
-    for problem in outcome.problems[:PROBLEMS_SHOWN]:
-        print(problem)
-    if outcome.good:
-        shutil.rmtree(directory, ignore_errors=True)
-        return 0
-    print(f"{len(outcome.problems)} problems; logs are in {directory}")
-    return 1
+    return command.play(run, soak(settings, command.say))
 
 
 if __name__ == "__main__":

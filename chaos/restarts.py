@@ -20,19 +20,19 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tandemmq.chaos import command
+from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.java import delivered
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.repeats import (
@@ -86,22 +86,31 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run did and found; good when there are no problems.
+class RestartsOutcome(Outcome):
+    """What a run did and found.
 
-    sent: and acknowledged. unanswered: asked for and not acknowledged; each may be stored or not
+    restarts: how many by which way. sent: and acknowledged. unanswered: asked for and not acknowledged; each may be
+    stored or not
     """
 
     sent: int = 0
     unanswered: int = 0
-    ways: Counter[str] = field(default_factory=Counter)
+    restarts: dict[str, int] = field(default_factory=dict)
     groups: dict[str, Tally] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
 
     @property
-    def good(self) -> bool:
-        """Whether everything held."""
-        return not self.problems
+    def held(self) -> str:
+        return "all came to every group, and nothing again that was finished and committed"
+
+    def lines(self) -> list[str]:
+        ways = ", ".join(f"{count} by {how}" for how, count in self.restarts.items())
+        said = [f"sent {self.sent}; restarts: {ways}"]
+        said += [
+            f"{name}: delivered {found.delivered}, of these {found.repeated} again, {found.went_back} of them to the "
+            f"member that had them; brokers' positions set back {found.set_back} times"
+            for name, found in self.groups.items()
+        ]
+        return said
 
 
 class LocalCluster:
@@ -241,7 +250,7 @@ class Campaign:
         settings: Settings,
         cluster: LocalCluster,
         groups: Sequence[ReadingGroup],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -251,9 +260,9 @@ class Campaign:
         self._sent: list[str] = []
         self._restarts: list[Restart] = []
         self._positions = {each.name: Positions() for each in groups}
-        self.outcome = Outcome()
+        self.outcome = RestartsOutcome(settings.seed)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RestartsOutcome:
         """Everything. Raises ProcessBroken, ClientError."""
         queues = await self._make_topic()
         async with contextlib.AsyncExitStack() as stack:
@@ -306,7 +315,7 @@ class Campaign:
         await asyncio.to_thread(self._cluster.run, "start", broker)
         back_s = time.monotonic() - began
         waits = await self._goes_on([broker])
-        self.outcome.ways[how] += 1
+        self.outcome.restarts[how] = self.outcome.restarts.get(how, 0) + 1
         read = ", ".join(f"{name} after {wait_s:.1f} s" for name, wait_s in waits.items())
         self._say(f"{number + 1}: {how} of {broker}, back after {back_s:.1f} s; read on: {read}")
 
@@ -389,7 +398,7 @@ class Campaign:
         self.outcome.problems += more_often(self.outcome.groups, len(self._restarts))
 
 
-async def campaign(settings: Settings, say: Callable[[str], None]) -> Outcome:
+async def campaign(settings: Settings, say: Say) -> RestartsOutcome:
     """A cluster, its groups and one run over them. A run that broke off says so among its problems."""
     missing = java_missing() if settings.java else None
     if missing:
@@ -407,54 +416,27 @@ async def campaign(settings: Settings, say: Callable[[str], None]) -> Outcome:
             return run.outcome
 
 
-def report(outcome: Outcome) -> dict[str, Any]:
-    """For machines."""
-    return {
-        "good": outcome.good, "sent": outcome.sent, "restarts": dict(outcome.ways),
-        "groups": {name: asdict(found) for name, found in outcome.groups.items()},
-        "problems": outcome.problems,
-    }  # fmt: skip
-
-
-def lines(outcome: Outcome) -> list[str]:
-    """For people."""
-    ways = ", ".join(f"{count} by {how}" for how, count in outcome.ways.items())
-    said = [f"sent {outcome.sent}; restarts: {ways}"]
-    said += [
-        f"{name}: delivered {found.delivered}, of these {found.repeated} again, {found.went_back} of them to the "
-        f"member that had them; brokers' positions set back {found.set_back} times"
-        for name, found in outcome.groups.items()
-    ]
-    return said
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes as the module says."""
-    parser = command.parser("restarts", __doc__)
-    parser.add_argument("--restarts", type=int, default=20, help="of one broker (%(default)s)")
-    parser.add_argument("--rate", type=int, default=200, help="messages/s (%(default)s)")
-    parser.add_argument("--queues", type=int, default=2, help="of each broker (%(default)s)")
-    parser.add_argument("--members", type=int, default=2, help="of each group (%(default)s)")
+    parser = command.parser("restarts", __doc__, "--restarts 20")
+    parser.add_argument(
+        "--restarts", type=command.count, default=20, help="of one broker (%(default)s)"
+    )
+    parser.add_argument("--rate", type=command.count, default=200, help="messages/s (%(default)s)")
+    parser.add_argument(
+        "--queues", type=command.count, default=2, help="of each broker (%(default)s)"
+    )
+    parser.add_argument(
+        "--members", type=command.count, default=2, help="of each group (%(default)s)"
+    )
     parser.add_argument("--no-java", action="store_true", help="only a group of our client")
-    given = parser.parse_args(arguments)
-    if min(given.restarts, given.rate, given.queues, given.members) < 1:
-        parser.error("--restarts, --rate, --queues and --members must be at least 1")
-    run = command.begin(given, "restarts")
+    given = parser.parse_args(argv)
+    run = command.begin(given)
     settings = Settings(
         given.restarts, run.seed, run.directory, given.rate, given.queues, given.members,
         not given.no_java,
     )  # fmt: skip
-    outcome = asyncio.run(campaign(settings, command.say))
-    if run.as_json:
-        print(json.dumps(report(outcome)))
-    else:
-        problems = [f"PROBLEM {each}" for each in outcome.problems[: command.PROBLEMS_SHOWN]]
-        print("\n".join([*lines(outcome), *problems]))
-    if outcome.good and not run.kept:
-        shutil.rmtree(run.directory)
-    elif not outcome.good:
-        command.say(f"{len(outcome.problems)} problems; seed {run.seed}, all is in {run.directory}")
-    return 0 if outcome.good else 1
+    return command.play(run, campaign(settings, command.say))
 
 
 if __name__ == "__main__":

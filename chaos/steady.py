@@ -26,7 +26,7 @@ from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.servers import python_env
-from tandemmq.chaos.traffic import Stall, TrafficPlan, stalls_between
+from tandemmq.chaos.traffic import Stall, stalls_between
 from tandemmq.cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
 NOISE_TOPIC: Final = "ChaosNoise"
@@ -211,9 +211,8 @@ def _ignore(result: SendFuture) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("steady", __doc__)
-    parser.epilog = "example: python -m tandemmq.chaos.steady --minutes 30"
-    parser.add_argument("--minutes", type=float, default=30)
+    parser = command.parser("steady", __doc__, "--minutes 30")
+    parser.add_argument("--minutes", type=command.amount, default=30)
     for role in NOISE:
         parser.add_argument(f"--{role}", help=argparse.SUPPRESS)
     command.add_group_arguments(
@@ -227,13 +226,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(send_noise(arguments.sender))
     if arguments.reader is not None:
         asyncio.run(read_noise(arguments.reader))
-    if arguments.minutes <= 0:
-        parser.error("--minutes must be above 0")
-    run = command.begin(arguments, "steady")
-    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
-    campaign = Steady(plan, traffic_plan, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(Steady, run, arguments)
     campaign.seconds = 60 * arguments.minutes
-    return command.end(run, asyncio.run(campaign.run()))
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

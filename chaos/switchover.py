@@ -20,7 +20,7 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
-from tandemmq.chaos.traffic import TrafficPlan, stalls_between
+from tandemmq.chaos.traffic import stalls_between
 from tandemmq.cluster.client import Admin, ClientError, Message, Producer, SendStatus
 
 CLIENT_TOPIC: Final = "ChaosClients"
@@ -142,9 +142,7 @@ class Switchovers(Campaign):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("switchover", __doc__)
-    parser.epilog = "example: python -m tandemmq.chaos.switchover --rounds 50"
-    parser.add_argument("--rounds", type=int, default=50)
+    parser = command.parser("switchover", __doc__, "--rounds 50", rounds=50)
     parser.add_argument(
         "--stall-ms-max",
         type=float,
@@ -153,13 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_group_arguments(parser, rate=400)
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    run = command.begin(arguments, "switchover")
-    plan, traffic_plan = command.group_plan(arguments), TrafficPlan(rate=arguments.rate)
-    campaign = Switchovers(plan, traffic_plan, run.directory, run.seed, command.say)
+    run = command.begin(arguments)
+    campaign = command.group_campaign(Switchovers, run, arguments)
     campaign.rounds, campaign.stall_ms_max = arguments.rounds, arguments.stall_ms_max
-    return command.end(run, asyncio.run(campaign.run()))
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

@@ -14,19 +14,19 @@ Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong us
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.promises import percentile
 from tandemmq.cluster.client import ClientError, Message, Producer
@@ -43,25 +43,33 @@ LATE_MS_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run found; it is good when there are no problems. Times in ms since 1970, or ms.
+class TimersOutcome(Outcome):
+    """What a run did and found. Times in ms since 1970, or ms.
 
     outages  (fault, first send taken after it) of each fault
     served   lateness of messages that were due while a master served; excused: of the others
     """
 
-    seed: int
     timers: int = 0
     refused: int = 0
     outages: list[tuple[str, int, int]] = field(default_factory=list)
     served_ms: dict[str, float] = field(default_factory=dict)
     excused_ms: dict[str, float] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    seconds: float = 0.0
 
     @property
-    def good(self) -> bool:
-        return not self.problems
+    def held(self) -> str:
+        return "none lost, none early, none twice"
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.timers} timers acknowledged in {self.seconds:.0f} s, {self.refused} sends failed",
+            *(
+                f"{what}: sends taken again after {back - fault} ms"
+                for what, fault, back in self.outages
+            ),
+            f"late while a master served, ms: {self.served_ms}",
+            f"late, due during an outage, ms: {self.excused_ms}",
+        ]
 
 
 class TimerRun:
@@ -70,7 +78,7 @@ class TimerRun:
     def __init__(
         self, directory: Path, seed: int, timers: int, spread_s: float, say: Callable[[str], None]
     ) -> None:
-        self.outcome = Outcome(seed)
+        self.outcome = TimersOutcome(seed)
         self._rng = random.Random(seed)
         self._timers = timers
         self._spread_s = spread_s
@@ -79,9 +87,8 @@ class TimerRun:
         plan = GroupPlan(settings={"mappedFileSizeCommitLog": 64 << 20})
         self._group = ReplicaGroup(directory, plan)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TimersOutcome:
         """All of it; expected failures become problems of the outcome."""
-        began = time.monotonic()
         try:
             async with self._group as group:
                 await group.start()
@@ -101,7 +108,6 @@ class TimerRun:
         except (ProcessBroken, TimeoutError) as problem:
             self.outcome.problems.append(f"{type(problem).__name__} {problem}")
         self._judge()
-        self.outcome.seconds = round(time.monotonic() - began, 1)
         return self.outcome
 
     # --- sending
@@ -248,31 +254,15 @@ def figures(late: Sequence[float]) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("timers", __doc__)
-    parser.add_argument("--timers", type=int, default=50_000)
-    parser.add_argument("--spread-s", type=float, default=240.0, help="they fall due within that")
+    parser = command.parser("timers", __doc__, "--timers 50000 --spread-s 240")
+    parser.add_argument("--timers", type=command.count, default=50_000)
+    parser.add_argument(
+        "--spread-s", type=command.amount, default=240.0, help="they fall due within that"
+    )
     arguments = parser.parse_args(argv)
-    if arguments.timers < 1 or arguments.spread_s <= 0:
-        parser.error("--timers and --spread-s must be above 0")
-    run = command.begin(arguments, "timers")
+    run = command.begin(arguments)
     campaign = TimerRun(run.directory, run.seed, arguments.timers, arguments.spread_s, command.say)
-    outcome = asyncio.run(campaign.run())
-    if run.as_json:
-        print(json.dumps({"good": outcome.good, **asdict(outcome)}))
-        return 0 if outcome.good else 1
-    print(
-        f"{outcome.timers} timers acknowledged in {outcome.seconds:.0f} s, {outcome.refused} sends failed"
-    )
-    for what, fault_ms, back_ms in outcome.outages:
-        print(f"{what}: sends taken again after {back_ms - fault_ms} ms")
-    print(f"late while a master served, ms: {outcome.served_ms}")
-    print(f"late, due during an outage, ms: {outcome.excused_ms}")
-    for problem in outcome.problems[: command.PROBLEMS_SHOWN]:
-        print(f"PROBLEM {problem}")
-    print(
-        f"seed {run.seed}, {'none lost, none early, none twice' if outcome.good else run.directory}"
-    )
-    return 0 if outcome.good else 1
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

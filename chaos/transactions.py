@@ -13,14 +13,12 @@ Exit code 0: all held. 1: something did not (the directory is kept). 2: wrong us
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +26,7 @@ from tandemmq.chaos import command
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.load import open_reader, read_queue
+from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.servers import python_env
 from tandemmq.chaos.transactor import TOPIC, TransactionBook
@@ -44,10 +43,9 @@ SETTINGS: Final[Mapping[str, object]] = {
 
 
 @dataclass(slots=True)
-class TransactionsOutcome:
-    """What a run did and found; it is good when there are no problems."""
+class TransactionsOutcome(Outcome):
+    """What a run did and found."""
 
-    seed: int
     mode: str = ""
     decided: int = 0
     committed: int = 0
@@ -56,20 +54,21 @@ class TransactionsOutcome:
     questions: int = 0
     masters_killed: int = 0
     producers_killed: int = 0
-    seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
 
     @property
-    def good(self) -> bool:
-        return not self.problems
+    def both_died(self) -> bool:
+        return bool(self.masters_killed and self.producers_killed)
 
-    def text(self) -> str:
-        """The figures, for people."""
-        return (
+    @property
+    def held(self) -> str:
+        return "every committed one there once, no other, none asked for after its end"
+
+    def lines(self) -> list[str]:
+        return [
             f"mode {self.mode}: {self.decided} transactions in {self.seconds:.0f} s; {self.masters_killed} masters and "
             f"{self.producers_killed} producers killed; {self.committed} committed, {self.delivered} delivered; "
             f"{self.confirmed_ends} ends confirmed, {self.questions} questions asked"
-        )
+        ]
 
 
 def judge_transactions(
@@ -117,7 +116,6 @@ class TransactionsCampaign:
         """All of it; expected failures become problems of the outcome."""
         outcome = TransactionsOutcome(self.seed, self.plan.mode)
         rng = random.Random(self.seed)
-        began = time.monotonic()
         book = TransactionBook(self.directory / "book.sqlite")
         processes: list[AsyncProcess] = []
         try:
@@ -127,7 +125,8 @@ class TransactionsCampaign:
                 processes += [self._producer(group, number) for number in range(self.producers)]
                 for process in processes:
                     process.launch()
-                while book.count() < self.count:
+                # one in which nobody of either kind died has shown less than it says
+                while book.count() < self.count or not outcome.both_died:
                     await asyncio.sleep(rng.uniform(*self.pause_s))
                     await self._fault(rng, group, processes, outcome)
                     self.say(f"{book.count()} of {self.count} decided")
@@ -146,7 +145,6 @@ class TransactionsCampaign:
         outcome.committed = sum(book.decisions().values())
         outcome.confirmed_ends, outcome.questions = len(book.ends()), len(book.questions())
         book.close()
-        outcome.seconds = round(time.monotonic() - began, 1)
         return outcome
 
     def _producer(self, group: ReplicaGroup, number: int) -> AsyncProcess:
@@ -211,48 +209,22 @@ class TransactionsCampaign:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses arguments, runs, prints; returns the exit code."""
-    parser = command.parser("transactions", __doc__)
-    parser.add_argument("--transactions", type=int, default=10_000)
-    parser.add_argument("--producers", type=int, default=2)
+    parser = command.parser("transactions", __doc__, "--transactions 10000")
+    parser.add_argument("--transactions", type=command.count, default=10_000)
+    parser.add_argument("--producers", type=command.count, default=2)
     command.add_group_arguments(parser, rate=60, rate_help="transactions/s (%(default)g)")
     arguments = parser.parse_args(argv)
-    if arguments.transactions < 1 or arguments.producers < 1 or arguments.rate <= 0:
-        parser.error("--transactions, --producers and --rate must be positive")
+    if arguments.rate <= 0:
+        parser.error("--rate must be above 0")
     if arguments.mode == "async":
         parser.error("an asynchronous group may lose what was committed at a failover")
-    run = command.begin(arguments, "transactions")
-    asked = command.group_plan(arguments)
-    plan = GroupPlan(
-        replicas=asked.replicas,
-        sync_flush=asked.sync_flush,
-        copies_min=asked.copies_min,
-        settings=SETTINGS,
-    )
+    run = command.begin(arguments)
+    plan = command.group_plan(arguments, settings=SETTINGS)
     campaign = TransactionsCampaign(
         plan, run.directory, run.seed, command.say, arguments.transactions, arguments.producers,
         arguments.rate,
     )  # fmt: skip
-    outcome = asyncio.run(campaign.run())
-    report(outcome, run)
-    if outcome.good and not run.kept:
-        shutil.rmtree(run.directory)
-    return 0 if outcome.good else 1
-
-
-def report(outcome: TransactionsOutcome, run: command.Begun) -> None:
-    """Prints the outcome."""
-    if run.as_json:
-        print(json.dumps({"good": outcome.good, **asdict(outcome)}))
-        return
-    print(outcome.text())
-    for problem in outcome.problems[: command.PROBLEMS_SHOWN]:
-        print(f"PROBLEM {problem}")
-    if outcome.good:
-        print("every committed one there once, no other, none asked for after its end")
-    else:
-        print(
-            f"{len(outcome.problems)} problems; seed {run.seed}, everything is in {run.directory}"
-        )
+    return command.play(run, campaign.run())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ async def test_stock_consumers_get_everything_and_nothing_twice_that_was_on_the_
     outcome = await campaign(Settings(3, 20261123, tmp_path), said.append)
     assert outcome.problems == []
     assert outcome.groups.keys() == {OURS, STOCK}, said
-    assert sum(outcome.ways.values()) == len(said) == 3
+    assert sum(outcome.restarts.values()) == len(said) == 3
     for found in outcome.groups.values():
         assert outcome.sent > 500
         assert 0 <= found.messages - outcome.sent <= outcome.unanswered

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.chaos.campaign import Campaign, Outcome
+from tandemmq.chaos.campaign import Campaign, GroupOutcome
 from tandemmq.chaos.failover import Failover
 from tandemmq.chaos.groups import GroupPlan
 from tandemmq.chaos.partitions import Partitions
@@ -25,7 +25,7 @@ ACKNOWLEDGED_MIN = 100
 TAKEN_OVER_MS_MAX = 4000  # by a machine with too much to do; a quiet one takes 50
 
 
-async def good(campaign: Campaign) -> Outcome:
+async def good(campaign: Campaign) -> GroupOutcome:
     """Run it; it must have shown something, and all of it good."""
     outcome = await campaign.run()
     print(*outcome.lines(), sep="\n")  # docs/goals.md has what a run shows

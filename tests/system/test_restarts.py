@@ -16,7 +16,7 @@ async def test_consumers_that_live_through_restarts_keep_their_place(tmp_path: P
     said: list[str] = []
     outcome = await campaign(Settings(3, 20261123, tmp_path, java=False), said.append)
     assert outcome.problems == []
-    assert dict(outcome.ways) == {KILL: 1, TERM: 1, LOCAL: 1}
+    assert outcome.restarts == {KILL: 1, TERM: 1, LOCAL: 1}
     found = outcome.groups[OURS]
     assert outcome.sent > 500
     beyond = found.delivered - found.repeated - outcome.sent
