@@ -208,6 +208,11 @@ def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {field.encode_name: field.name for field in _fields(kind)}
 
 
+def key_of(kind: type[msgspec.Struct], name: str) -> str:
+    """RocketMQ's key of the field that is called `name` inside."""
+    return next(field.encode_name for field in _fields(kind) if field.name == name)
+
+
 def parse_settings(
     kind: type[Settings],
     properties: Mapping[str, str],

@@ -12,21 +12,13 @@ from msgspec import Meta
 
 from tandemmq.cluster.addresses import LOOPBACK
 from tandemmq.cluster.config import ConfigError, is_loopback
+from tandemmq.storage.settings import ours
 
 TOKEN_CHARACTERS_MIN: Final = 16
-ROCKETMQ_NAMES: Final = {  # ours, all of them
-    "port": "httpPort",
-    "host": "httpHost",
-    "token": "httpToken",
-    "token_file": "httpTokenFile",
-    "server_names": "httpServerNames",
-    "metrics_open": "httpMetricsOpen",
-    "name_servers": "httpNamesrvAddr",
-}
 SECRETS: Final = frozenset({"httpToken"})
 
 
-class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where a process serves HTTP, and to whom.
 
     port          0: not at all
@@ -37,13 +29,13 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAME
     name_servers  whom the admin API asks, host:port;host:port; "": those of the process. A controller has none
     """
 
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    host: str = ""
-    token: str = ""
-    token_file: str = ""
-    server_names: str = ""
-    metrics_open: bool = False
-    name_servers: str = ""
+    port: Annotated[int, Meta(ge=0, le=65535)] = ours("httpPort", 0)
+    host: str = ours("httpHost", "")
+    token: str = ours("httpToken", "")
+    token_file: str = ours("httpTokenFile", "")
+    server_names: str = ours("httpServerNames", "")
+    metrics_open: bool = ours("httpMetricsOpen", False)
+    name_servers: str = ours("httpNamesrvAddr", "")
 
     @property
     def bind_host(self) -> str:

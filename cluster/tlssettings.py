@@ -17,30 +17,16 @@ import msgspec
 from tandemmq.cluster.config import (
     ConfigError,
     Properties,
+    key_of,
     keys_of,
     parse_settings,
     read_properties,
 )
 from tandemmq.cluster.remoting.tls import ClientAuth, TlsFiles, TlsMode
+from tandemmq.storage.settings import setting
 
 log = logging.getLogger(__name__)
 
-ROCKETMQ_NAMES: Final = {
-    "mode": "tls.server.mode",
-    "key_path": "tls.server.keyPath",
-    "key_password": "tls.server.keyPassword",
-    "certificate_path": "tls.server.certPath",
-    "trust_path": "tls.server.trustCertPath",
-    "client_auth": "tls.server.need.client.auth",
-    "test_mode": "tls.test.mode.enable",
-    "to_peers": "tls.enable",
-    "peers_trust_path": "tls.client.trustCertPath",
-    "peers_checked": "tls.client.authServer",
-    "peers_certificate_path": "tls.client.certPath",
-    "peers_key_path": "tls.client.keyPath",
-    "peers_key_password": "tls.client.keyPassword",
-    "config_file": "tls.config.file",
-}
 USUAL_FILE: Final = "/etc/rocketmq/tls.properties"
 SECRETS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
 
@@ -58,7 +44,7 @@ class Said(enum.Enum):
     NO = "false"
 
 
-class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one process encrypts with.
 
     mode            what our ports take
@@ -70,20 +56,20 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES
     config_file     holds settings of this struct, too; they win, as at RocketMQ
     """
 
-    mode: TlsMode = TlsMode.DISABLED
-    key_path: str = ""
-    key_password: str = ""
-    certificate_path: str = ""
-    trust_path: str = ""
-    client_auth: ClientAuth = ClientAuth.NONE
-    test_mode: bool = True
-    to_peers: Said = Said.UNSAID
-    peers_trust_path: str = ""
-    peers_checked: Said = Said.UNSAID
-    peers_certificate_path: str = ""
-    peers_key_path: str = ""
-    peers_key_password: str = ""
-    config_file: str = ""
+    mode: TlsMode = setting("tls.server.mode", TlsMode.DISABLED)
+    key_path: str = setting("tls.server.keyPath", "")
+    key_password: str = setting("tls.server.keyPassword", "")
+    certificate_path: str = setting("tls.server.certPath", "")
+    trust_path: str = setting("tls.server.trustCertPath", "")
+    client_auth: ClientAuth = setting("tls.server.need.client.auth", ClientAuth.NONE)
+    test_mode: bool = setting("tls.test.mode.enable", True)
+    to_peers: Said = setting("tls.enable", Said.UNSAID)
+    peers_trust_path: str = setting("tls.client.trustCertPath", "")
+    peers_checked: Said = setting("tls.client.authServer", Said.UNSAID)
+    peers_certificate_path: str = setting("tls.client.certPath", "")
+    peers_key_path: str = setting("tls.client.keyPath", "")
+    peers_key_password: str = setting("tls.client.keyPassword", "")
+    config_file: str = setting("tls.config.file", "")
 
     @property
     def enforced(self) -> bool:
@@ -140,9 +126,9 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES
                 has, lacks = key, certificate
             if getattr(self, has) and not getattr(self, lacks):
                 raise ConfigError(
-                    ROCKETMQ_NAMES[has],
+                    key_of(TlsConfig, has),
                     getattr(self, has),
-                    f"needs {ROCKETMQ_NAMES[lacks]} too: a certificate and its key are two files",
+                    f"needs {key_of(TlsConfig, lacks)} too: a certificate and its key are two files",
                 )
         if self.enforced and not self.certificate_path and not self.test_mode:
             raise ConfigError(

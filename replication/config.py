@@ -8,36 +8,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from tandemmq.storage.settings import ours, setting
+
 Positive = Annotated[int, Meta(gt=0)]
 Natural = Annotated[int, Meta(ge=0)]
 
 FRAME_BODY_BYTES_MAX: Final = 4 * 1024 * 1024 - 12
 """The largest transfer body a stock slave's receive buffer takes."""
-
-#: inside name -> RocketMQ's key; the ones marked ours exist only here
-ROCKETMQ_NAMES: Final = {
-    "stream_heartbeat_ms": "haSendHeartbeatInterval",
-    "stream_silence_ms": "haHousekeepingInterval",
-    "batch_bytes": "haTransferBatchSize",
-    "gap_bytes_max": "haMaxGapNotInSync",
-    "slave_timeout_ms": "slaveTimeout",
-    "copies_wanted": "inSyncReplicas",
-    "copies_min": "minInSyncReplicas",
-    "all_in_set": "allAckInSyncStateSet",
-    "catch_up_ms_max": "haMaxTimeSlaveNotCatchup",
-    "learner": "asyncLearner",
-    "from_last_file": "syncFromLastFile",
-    "replica_host_check": "haReplicaHostCheck",  # ours
-    "lost_grace_ms": "haLostGraceMillis",  # ours
-    "drain_ms_max": "haDrainMillis",  # ours
-    "proposal_retry_ms": "haProposalRetryMillis",  # ours
-    "uncompared_followed": "haUncomparedSlavesFollow",  # ours
-    "heartbeat_ms": "brokerHeartbeatInterval",
-    "lease_ms": "haLeaseMillis",  # ours
-    "election_wait_ms": "controllerElectionWaitMillis",  # ours
-    "drift_percent": "haClockDriftPercent",  # ours
-    "lease_policy": "haLeasePolicy",  # ours
-}
 
 
 class Mode(enum.Enum):
@@ -92,9 +69,7 @@ class LeasePolicy(enum.Enum):
         return self is LeasePolicy.AVAILABLE or (self is LeasePolicy.AUTO and mode is Mode.A0)
 
 
-class LeaseTimes(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES
-):
+class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a master may still believe in itself, and when the controller may stop believing in it.
 
     heartbeat_ms      how often a broker tells the controller that it lives
@@ -104,10 +79,10 @@ class LeaseTimes(
     Raises ValueError when the relations do not hold: then a lease would fence nothing.
     """
 
-    heartbeat_ms: Positive = 300
-    lease_ms: Positive = 2000
-    election_wait_ms: Positive = 2300
-    drift_percent: Annotated[int, Meta(ge=0, le=20)] = 5
+    heartbeat_ms: Positive = setting("brokerHeartbeatInterval", 300)
+    lease_ms: Positive = ours("haLeaseMillis", 2000)
+    election_wait_ms: Positive = ours("controllerElectionWaitMillis", 2300)
+    drift_percent: Annotated[int, Meta(ge=0, le=20)] = ours("haClockDriftPercent", 5)
 
     def __post_init__(self) -> None:
         if self.heartbeat_ms * 3 >= self.lease_ms:
@@ -121,40 +96,40 @@ class LeaseTimes(
             )
 
 
-class StreamRules(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=ROCKETMQ_NAMES
-):
+class StreamRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a master and its slaves treat each other. Times are monotonic and count a suspended machine."""
 
-    copies_min: Positive = 1  # below: sends are refused before the append. The master counts
-    copies_wanted: Positive = 1  # classic HA, or not all of the set: this many, the master included
-    all_in_set: bool = (
-        True  # synchronous modes: wait for every member. RocketMQ's default is false, which loses
+    # below: sends are refused before the append. The master counts
+    copies_min: Positive = setting("minInSyncReplicas", 1)
+    # classic HA, or not all of the set: this many, the master included
+    copies_wanted: Positive = setting("inSyncReplicas", 1)
+    # synchronous modes: wait for every member. RocketMQ's default is false, which loses
+    all_in_set: bool = setting("allAckInSyncStateSet", True)
+    # below the clients' 3000: they see FLUSH_SLAVE_TIMEOUT before they give up
+    slave_timeout_ms: Positive = setting("slaveTimeout", 2000)
+    # a member further behind leaves the set: below slave_timeout_ms, one stall
+    catch_up_ms_max: Positive = setting("haMaxTimeSlaveNotCatchup", 1500)
+    # a member whose stream broke may come back this long
+    lost_grace_ms: Natural = ours("haLostGraceMillis", 200)
+    # a switchover that takes longer is abandoned: no send has failed by then
+    drain_ms_max: Positive = ours("haDrainMillis", 400)
+    # a proposal without an answer is repeated
+    proposal_retry_ms: Positive = ours("haProposalRetryMillis", 500)
+    gap_bytes_max: Positive = setting("haMaxGapNotInSync", 256 << 20)
+    stream_heartbeat_ms: Positive = setting("haSendHeartbeatInterval", 5000)
+    stream_silence_ms: Positive = setting("haHousekeepingInterval", 20000)
+    # RocketMQ's 32 KiB costs twice the CPU
+    batch_bytes: Annotated[int, Meta(gt=0, le=FRAME_BODY_BYTES_MAX)] = setting(
+        "haTransferBatchSize", 256 << 10
     )
-    slave_timeout_ms: Positive = (
-        2000  # below the clients' 3000: they see FLUSH_SLAVE_TIMEOUT before they give up
-    )
-    catch_up_ms_max: Positive = (
-        1500  # a member further behind leaves the set: below slave_timeout_ms, one stall
-    )
-    lost_grace_ms: Natural = 200  # a member whose stream broke may come back this long
-    drain_ms_max: Positive = (
-        400  # a switchover that takes longer is abandoned: no send has failed by then
-    )
-    proposal_retry_ms: Positive = 500  # a proposal without an answer is repeated
-    gap_bytes_max: Positive = 256 << 20
-    stream_heartbeat_ms: Positive = 5000
-    stream_silence_ms: Positive = 20000
-    batch_bytes: Annotated[int, Meta(gt=0, le=FRAME_BODY_BYTES_MAX)] = (
-        256 << 10
-    )  # RocketMQ's 32 KiB costs twice the CPU
-    learner: bool = False
-    from_last_file: bool = False
-    lease_policy: LeasePolicy = LeasePolicy.AUTO  # auto, strict or available: a master left alone
-    replica_host_check: bool = True  # a stock replica must connect from the host it registered
-    uncompared_followed: bool = (
-        False  # classic HA: a slave that cannot be compared gets the log; it never counts as a copy
-    )
+    learner: bool = setting("asyncLearner", False)
+    from_last_file: bool = setting("syncFromLastFile", False)
+    # auto, strict or available: a master left alone
+    lease_policy: LeasePolicy = ours("haLeasePolicy", LeasePolicy.AUTO)
+    # a stock replica must connect from the host it registered
+    replica_host_check: bool = ours("haReplicaHostCheck", True)
+    # classic HA: a slave that cannot be compared gets the log; it never counts as a copy
+    uncompared_followed: bool = ours("haUncomparedSlavesFollow", False)
 
     def __post_init__(self) -> None:
         if self.stream_heartbeat_ms * 2 >= self.stream_silence_ms:

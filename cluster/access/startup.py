@@ -19,16 +19,10 @@ import msgspec
 from tandemmq.cluster.access.signature import AccessUser, sign_own
 from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.remoting.command import Command
+from tandemmq.storage.settings import ours, setting
 
 INIT_USER: Final = "initAuthenticationUser"
 INNER: Final = "innerClientAuthenticationCredentials"
-ROCKETMQ_NAMES: Final = {
-    "authentication": "authenticationEnabled",
-    "init_user": INIT_USER,
-    "init_user_file": "initAuthenticationUserFile",  # ours
-    "inner": INNER,
-    "inner_file": "innerClientAuthenticationCredentialsFile",  # ours
-}
 SECRETS: Final = frozenset({INIT_USER, INNER})
 #: what RocketMQ's own example files say: everybody knows it
 _KNOWN_PASSWORDS: Final = frozenset({"12345678"})
@@ -36,18 +30,18 @@ _KNOWN_PASSWORDS: Final = frozenset({"12345678"})
 Sign = Callable[[Command], None]
 
 
-class AccessConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class AccessConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether requests must be signed, and by whom they may always be.
 
     init_user   {"username":"...","password":"..."}: a Super user, made when there is none of the name
     inner       {"accessKey":"...","secretKey":"..."}: what this process signs its own requests with; a Super user too
     """
 
-    authentication: bool = False
-    init_user: str = ""
-    init_user_file: str = ""
-    inner: str = ""
-    inner_file: str = ""
+    authentication: bool = setting("authenticationEnabled", False)
+    init_user: str = setting(INIT_USER, "")
+    init_user_file: str = ours("initAuthenticationUserFile", "")
+    inner: str = setting(INNER, "")
+    inner_file: str = ours("innerClientAuthenticationCredentialsFile", "")
 
     @property
     def key_and_secret(self) -> tuple[str, str, str] | None:

@@ -29,36 +29,9 @@ from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
 from tandemmq.cluster.tlssettings import TlsConfig, read_tls
 from tandemmq.replication import LeaseTimes
 from tandemmq.replication.door import networks
+from tandemmq.storage.settings import ours, setting
 
 log = logging.getLogger(__name__)
-
-ROCKETMQ_NAMES: Final = {
-    "group": "controllerDLegerGroup",
-    "peers": "controllerDLegerPeers",
-    "self_id": "controllerDLegerSelfId",
-    "kind": "controllerType",
-    "store_path": "controllerStorePath",
-    "unclean": "enableElectUncleanMaster",
-    "config_store_path": "configStorePath",
-    "config_blacklist": "configBlackList",
-    "bind_address": "bindAddress",  # ours, as the name server's
-    "fast": "controllerFastElection",  # ours, all from here on but metrics
-    "store_kind": "controllerStore",
-    "allowed": "controllerAllowedAddresses",
-    "replica_host_check": "controllerReplicaHostCheck",
-    "etcd_endpoints": "etcdEndpoints",
-    "etcd_prefix": "etcdPrefix",
-    "etcd_lease_s": "etcdLeaseSeconds",
-    "etcd_user": "etcdUser",
-    "etcd_password": "etcdPassword",
-    "etcd_ca_path": "etcdCaPath",
-    "etcd_certificate_path": "etcdCertPath",
-    "etcd_key_path": "etcdKeyPath",
-    "metrics_exporter": "metricsExporterType",
-    "metrics_port": "metricsPromExporterPort",
-    "metrics_host": "metricsPromExporterHost",
-    "idle_s_max": "serverChannelMaxIdleTimeSeconds",
-}
 
 CHANGEABLE: Final = frozenset({"enableElectUncleanMaster"})
 """What UPDATE_CONTROLLER_CONFIG may set. Everything else keeps its value while the process runs."""
@@ -126,7 +99,7 @@ class Peer(NamedTuple):
     address: str
 
 
-class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a controller needs to know.
 
     peers         "n0-HOST:PORT;n1-HOST:PORT": every controller; the entry of self_id is our address
@@ -144,31 +117,31 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     insecure      --insecure: serve other machines without TLS
     """
 
-    group: str = "tandem"
-    peers: str = "n0-127.0.0.1:9878"
-    self_id: str = "n0"
-    kind: Kind = Kind.DLEDGER
-    store_path: str = ""
-    unclean: bool = False
-    config_store_path: str = ""
-    config_blacklist: str = "configBlackList;configStorePath"
-    bind_address: str = ""
-    fast: bool = True
-    store_kind: StoreKind = StoreKind.FILE
-    allowed: str = ""
-    replica_host_check: bool = True
-    etcd_endpoints: str = ""
-    etcd_prefix: str = "/tandemmq/controller/"
-    etcd_lease_s: Annotated[int, Meta(ge=2, le=60)] = 3
-    etcd_user: str = ""
-    etcd_password: str = ""
-    etcd_ca_path: str = ""
-    etcd_certificate_path: str = ""
-    etcd_key_path: str = ""
-    metrics_exporter: Exporter = Exporter.DISABLE
-    metrics_port: Port = 5558
-    metrics_host: str = "127.0.0.1"
-    idle_s_max: Annotated[int, Meta(ge=10)] = 120
+    group: str = setting("controllerDLegerGroup", "tandem")
+    peers: str = setting("controllerDLegerPeers", "n0-127.0.0.1:9878")
+    self_id: str = setting("controllerDLegerSelfId", "n0")
+    kind: Kind = setting("controllerType", Kind.DLEDGER)
+    store_path: str = setting("controllerStorePath", "")
+    unclean: bool = setting("enableElectUncleanMaster", False)
+    config_store_path: str = setting("configStorePath", "")
+    config_blacklist: str = setting("configBlackList", "configBlackList;configStorePath")
+    bind_address: str = ours("bindAddress", "")
+    fast: bool = ours("controllerFastElection", True)
+    store_kind: StoreKind = ours("controllerStore", StoreKind.FILE)
+    allowed: str = ours("controllerAllowedAddresses", "")
+    replica_host_check: bool = ours("controllerReplicaHostCheck", True)
+    etcd_endpoints: str = ours("etcdEndpoints", "")
+    etcd_prefix: str = ours("etcdPrefix", "/tandemmq/controller/")
+    etcd_lease_s: Annotated[int, Meta(ge=2, le=60)] = ours("etcdLeaseSeconds", 3)
+    etcd_user: str = ours("etcdUser", "")
+    etcd_password: str = ours("etcdPassword", "")
+    etcd_ca_path: str = ours("etcdCaPath", "")
+    etcd_certificate_path: str = ours("etcdCertPath", "")
+    etcd_key_path: str = ours("etcdKeyPath", "")
+    metrics_exporter: Exporter = setting("metricsExporterType", Exporter.DISABLE)
+    metrics_port: Port = setting("metricsPromExporterPort", 5558)
+    metrics_host: str = setting("metricsPromExporterHost", "127.0.0.1")
+    idle_s_max: Annotated[int, Meta(ge=10)] = setting("serverChannelMaxIdleTimeSeconds", 120)
     times: LeaseTimes = LeaseTimes()
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()

@@ -25,27 +25,9 @@ from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.tlssettings import KEYS as TLS_KEYS
 from tandemmq.cluster.tlssettings import SECRETS as TLS_SECRETS
 from tandemmq.cluster.tlssettings import TlsConfig, read_tls
+from tandemmq.storage.settings import ours, setting
 
 log = logging.getLogger(__name__)
-
-ROCKETMQ_NAMES: Final = {
-    "bind_address": "bindAddress",
-    "listen_port": "listenPort",
-    "kv_config_path": "kvConfigPath",
-    "config_store_path": "configStorePath",
-    "order_message_enabled": "orderMessageEnable",
-    "order_topics_returned": "returnOrderTopicConfigToBroker",
-    "all_topic_list_enabled": "enableAllTopicList",
-    "topic_list_enabled": "enableTopicList",
-    "topics_follow_registration": "deleteTopicWithBrokerRegistration",
-    "wait_for_service": "needWaitForService",
-    "wait_for_service_s": "waitSecondsForService",
-    "scan_interval_ms": "scanNotActiveBrokerInterval",
-    "idle_s_max": "serverChannelMaxIdleTimeSeconds",
-    "config_blacklist": "configBlackList",
-    "controller_embedded": "enableControllerInNamesrv",
-    "console_reports_path": "consoleReportsPath",  # ours
-}
 
 CHANGEABLE: Final = frozenset(
     {
@@ -102,7 +84,7 @@ _NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access", "tls", "h
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
-class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a name server needs to know. Defaults are RocketMQ's, but for where it listens.
 
     bind_address        loopback unless configured
@@ -116,22 +98,26 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETM
     as_rocketmq         a settings file was given: without bindAddress every address is listened on, as at RocketMQ
     """
 
-    bind_address: str = "127.0.0.1"
-    listen_port: Port = 9876
-    kv_config_path: str = ""
-    config_store_path: str = ""
-    order_message_enabled: bool = False
-    order_topics_returned: bool = True
-    all_topic_list_enabled: bool = True
-    topic_list_enabled: bool = True
-    topics_follow_registration: bool = False
-    wait_for_service: bool = False
-    wait_for_service_s: Annotated[int, Meta(ge=0, le=3600)] = 45
-    scan_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
-    idle_s_max: Annotated[int, Meta(ge=1)] = 120
-    config_blacklist: str = "configBlackList;configStorePath;kvConfigPath"
-    controller_embedded: bool = False
-    console_reports_path: str = ""
+    bind_address: str = setting("bindAddress", "127.0.0.1")
+    listen_port: Port = setting("listenPort", 9876)
+    kv_config_path: str = setting("kvConfigPath", "")
+    config_store_path: str = setting("configStorePath", "")
+    order_message_enabled: bool = setting("orderMessageEnable", False)
+    order_topics_returned: bool = setting("returnOrderTopicConfigToBroker", True)
+    all_topic_list_enabled: bool = setting("enableAllTopicList", True)
+    topic_list_enabled: bool = setting("enableTopicList", True)
+    topics_follow_registration: bool = setting("deleteTopicWithBrokerRegistration", False)
+    wait_for_service: bool = setting("needWaitForService", False)
+    wait_for_service_s: Annotated[int, Meta(ge=0, le=3600)] = setting("waitSecondsForService", 45)
+    scan_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = setting(
+        "scanNotActiveBrokerInterval", 5_000
+    )
+    idle_s_max: Annotated[int, Meta(ge=1)] = setting("serverChannelMaxIdleTimeSeconds", 120)
+    config_blacklist: str = setting(
+        "configBlackList", "configBlackList;configStorePath;kvConfigPath"
+    )
+    controller_embedded: bool = setting("enableControllerInNamesrv", False)
+    console_reports_path: str = ours("consoleReportsPath", "")
     access: AccessConfig = AccessConfig()
     tls: TlsConfig = TlsConfig()
     http: HttpConfig = HttpConfig()

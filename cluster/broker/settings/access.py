@@ -11,25 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from tandemmq.cluster.access.startup import AccessConfig
-from tandemmq.cluster.config import ConfigError
+from tandemmq.cluster.config import ConfigError, key_of
 from tandemmq.cluster.remoting.codes import RequestCode
+from tandemmq.storage.settings import ours, setting
 
 log = logging.getLogger(__name__)
-
-ROCKETMQ_NAMES: Final = {
-    "plain": "aclEnable",
-    "plain_file": "aclFile",  # ours; RocketMQ's is -Drocketmq.acl.plain.file
-    "authorization": "authorizationEnabled",
-    "unsigned": "authenticationWhitelist",
-    "without_rules": "authorizationWhitelist",
-    "migrated": "migrateAuthFromV1Enabled",
-    "authentication_provider": "authenticationProvider",
-    "authorization_provider": "authorizationProvider",
-    "authentication_users": "authenticationMetadataProvider",
-    "authorization_rules": "authorizationMetadataProvider",
-    "authentication_strategy": "authenticationStrategy",
-    "authorization_strategy": "authorizationStrategy",
-}
 
 _AUTH: Final = "org.apache.rocketmq.auth."
 #: what each of RocketMQ's class names may be; the same is done for all of them
@@ -56,7 +42,7 @@ _NEVER_WHITE: Final = frozenset(
 _Codes = Annotated[str, Meta(pattern=r"^[0-9,\s]*$")]
 
 
-class RightsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class RightsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of who signed.
 
     plain        accounts of plain_acl.yml and conf/acl/*.yml are asked for (ACL 1.0)
@@ -66,18 +52,18 @@ class RightsConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     migrated     at each start users and rules are made from the accounts of 1.0
     """
 
-    plain: bool = False
-    plain_file: str = ""
-    authorization: bool = False
-    unsigned: _Codes = ""
-    without_rules: _Codes = ""
-    migrated: bool = False
-    authentication_provider: str = ""
-    authorization_provider: str = ""
-    authentication_users: str = ""
-    authorization_rules: str = ""
-    authentication_strategy: str = ""
-    authorization_strategy: str = ""
+    plain: bool = setting("aclEnable", False)
+    plain_file: str = ours("aclFile", "")  # RocketMQ's is -Drocketmq.acl.plain.file
+    authorization: bool = setting("authorizationEnabled", False)
+    unsigned: _Codes = setting("authenticationWhitelist", "")
+    without_rules: _Codes = setting("authorizationWhitelist", "")
+    migrated: bool = setting("migrateAuthFromV1Enabled", False)
+    authentication_provider: str = setting("authenticationProvider", "")
+    authorization_provider: str = setting("authorizationProvider", "")
+    authentication_users: str = setting("authenticationMetadataProvider", "")
+    authorization_rules: str = setting("authorizationMetadataProvider", "")
+    authentication_strategy: str = setting("authenticationStrategy", "")
+    authorization_strategy: str = setting("authorizationStrategy", "")
 
     @property
     def unsigned_codes(self) -> frozenset[int]:
@@ -130,15 +116,12 @@ def check_access(access: AccessConfig, rights: RightsConfig, *, replicated: bool
                 key, ",".join(map(str, bad)), "may not name requests that change settings or users"
             )
     for field, allowed in _CLASSES.items():
-        name = getattr(rights, field)
+        key, name = key_of(RightsConfig, field), getattr(rights, field)
         if name and name.removeprefix(_AUTH) not in allowed:
             words = " or ".join(_AUTH + each for each in allowed)
-            raise ConfigError(ROCKETMQ_NAMES[field], name, f"must be {words}, or not be given")
+            raise ConfigError(key, name, f"must be {words}, or not be given")
         if "Stateful" in name:
-            log.warning(
-                "%s: nothing is remembered by connection, each request is judged",
-                ROCKETMQ_NAMES[field],
-            )
+            log.warning("%s: nothing is remembered by connection, each request is judged", key)
     if rights.plain and not Path(rights.plain_file).is_absolute():
         raise ConfigError(
             "aclFile", rights.plain_file, "give the whole path, or rocketmqHome: aclEnable needs it"

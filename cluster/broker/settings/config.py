@@ -1,4 +1,4 @@
-"""Settings of one broker. Field names carry units; rename maps them to RocketMQ's spelling."""
+"""Settings of one broker. Field names carry units; keys are in RocketMQ's spelling."""
 
 from __future__ import annotations
 
@@ -34,92 +34,9 @@ from tandemmq.cluster.tlssettings import TlsConfig, read_tls
 from tandemmq.replication import LeaseTimes, Mode, StreamRules
 from tandemmq.replication.door import networks
 from tandemmq.storage import FlushMode, StorageConfig, pack_host
+from tandemmq.storage.settings import ours, setting
 
 log = logging.getLogger(__name__)
-
-#: inside name -> RocketMQ's key in broker.conf; the ones marked ours exist only here
-ROCKETMQ_NAMES = {
-    "cluster": "brokerClusterName",
-    "name": "brokerName",
-    "broker_id": "brokerId",
-    "role": "brokerRole",
-    "namesrv": "namesrvAddr",
-    "advertised_ip": "brokerIP1",
-    "ha_ip": "brokerIP2",
-    "bind_address": "bindAddress",
-    "listen_port": "listenPort",
-    "ha_listen_port": "haListenPort",
-    "ha_master_address": "haMasterAddress",
-    "ha_master_broker_address": "haMasterBrokerAddress",  # ours
-    "permission": "brokerPermission",
-    "auto_create_topic": "autoCreateTopicEnable",
-    "auto_create_group": "autoCreateSubscriptionGroup",
-    "auto_create_topics_max": "autoCreateTopicsMax",  # ours
-    "create_system_groups": "enableCreateSysGroup",
-    "default_topic_queues": "defaultTopicQueueNums",
-    "cluster_topic_enabled": "clusterTopicEnable",
-    "broker_topic_enabled": "brokerTopicEnable",
-    "trace_topic_enabled": "traceTopicEnable",
-    "trace_topic": "msgTraceTopicName",
-    "trace_on": "traceOn",
-    "region": "regionId",
-    "property_filter_enabled": "enablePropertyFilter",
-    "retries_filtered": "filterSupportRetry",
-    "transactions_rejected": "rejectTransactionMessage",
-    "transaction_timeout_ms": "transactionTimeOut",
-    "transaction_checks_max": "transactionCheckMax",
-    "transaction_check_interval_ms": "transactionCheckInterval",
-    "transaction_op_bytes_max": "transactionOpMsgMaxSize",
-    "transaction_op_interval_ms": "transactionOpBatchInterval",
-    "transaction_metrics_interval_ms": "transactionMetricFlushInterval",
-    "single_topics_registered": "enableSingleTopicRegister",
-    "replies_stored": "storeReplyMessageEnable",
-    "timer_wheel_enabled": "timerWheelEnable",
-    "timer_precision_ms": "timerPrecisionMs",
-    "timer_roll_window_slots": "timerRollWindowSlot",
-    "timer_max_delay_s": "timerMaxDelaySec",
-    "timer_flush_interval_ms": "timerFlushIntervalMs",
-    "timer_congest_count_max": "timerCongestNumEachSlot",
-    "timer_enqueue_stopped": "timerStopEnqueue",
-    "timer_dequeue_stopped": "timerStopDequeue",
-    "timer_log_file_bytes": "mappedFileSizeTimerLog",
-    "recall_enabled": "recallMessageEnable",
-    "recall_when_not_writable": "allowRecallWhenBrokerNotWriteable",
-    "slave_read_enabled": "slaveReadEnable",
-    "offset_checked_in_slave": "offsetCheckInSlave",
-    "long_polling_enabled": "longPollingEnable",
-    "short_polling_ms": "shortPollingTimeMills",
-    "lite_pull_enabled": "litePullMessageEnable",
-    "pull_consumers_rejected": "rejectPullConsumerEnable",
-    "offset_flush_interval_ms": "flushConsumerOffsetInterval",
-    "server_side_reset": "useServerSideResetOffset",
-    "members_notified": "notifyConsumerIdsChangedEnable",
-    "members_notified_at_once": "realTimeNotifyConsumerChange",
-    "channel_expired_ms": "channelExpiredTimeout",
-    "register_interval_ms": "registerNameServerPeriod",
-    "register_timeout_ms": "registerBrokerTimeoutMills",
-    "controller_mode": "enableControllerMode",
-    "controllers": "controllerAddr",
-    "election_priority": "brokerElectionPriority",
-    "epoch_file": "storePathEpochFile",
-    "identity_file": "storePathBrokerIdentity",
-    "ha_allowed": "haAllowedAddresses",  # ours
-    "ha_plain": "haPlainAddresses",  # ours
-    "ha_secret": "haSecret",  # ours
-    "ha_secret_file": "haSecretFile",  # ours
-    "ha_extension": "haExtensionEnable",  # ours
-    "ha_compression": "haCompressionEnable",  # ours
-    "accept_sends_from_ms": "startAcceptSendRequestTimeStamp",
-    "started_despite": "startDespite",  # ours
-    "system_topics_protected": "validateSystemTopicWhenUpdateTopic",
-    "metrics_exporter": "metricsExporterType",
-    "metrics_port": "metricsPromExporterPort",
-    "metrics_host": "metricsPromExporterHost",
-    "metrics_labels": "metricsLabel",
-    "unread_output_bytes_max": "unreadOutputBytesMax",  # ours
-    "http_readers_max": "httpReadersMax",  # ours
-    "http_bytes_per_second_max": "httpBytesPerSecondMax",  # ours
-}
 
 _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
 
@@ -178,7 +95,7 @@ def host_name() -> str:
     return _HOST_NAME_REPLACED("-", socket.gethostname()) or "DEFAULT_BROKER"
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NAMES):
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker needs to know.
 
     Defaults are RocketMQ's, but for what is reachable from outside.
@@ -195,100 +112,119 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
     tls: TlsConfig = TlsConfig()
     http: HttpConfig = HttpConfig()
     waits_for_slaves: bool = False
-    cluster: str = "DefaultCluster"
-    name: str = msgspec.field(default_factory=host_name)
-    broker_id: Annotated[int, Meta(ge=-1)] = 0  # -1: the controller gives one
-    role: Role = Role.ASYNC_MASTER
-    namesrv: str = ""  # host:port;host:port
-    advertised_ip: str = ""  # empty: the address we listen on
-    ha_ip: str = ""
-    bind_address: str = ""  # empty: advertised_ip if that is set, else decision 0003
-    listen_port: Annotated[int, Meta(ge=0, le=65535)] = 10911  # 0: any free one; no fast port then
-    ha_listen_port: NotNegative = 0  # 0: listen_port + 1
-    ha_master_address: str = ""  # of a slave's master, host:port; empty: a name server says
-    ha_master_broker_address: str = ""  # where it answers clients; empty: name server, or port - 1
-    permission: Annotated[int, Meta(ge=0, le=7)] = 6
-    auto_create_topic: bool = True
-    auto_create_group: bool = True
-    auto_create_topics_max: Positive = 100_000  # no broken client fills the disk with queues
-    create_system_groups: bool = True
-    default_topic_queues: Positive = 8
-    cluster_topic_enabled: bool = True
-    broker_topic_enabled: bool = True
-    trace_topic_enabled: bool = False
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
-    trace_on: bool = True
-    region: str = "DefaultRegion"
-    property_filter_enabled: bool = False
-    retries_filtered: bool = False
-    transactions_rejected: bool = False
-    transaction_timeout_ms: Positive = 6_000  # a producer is not asked before
-    transaction_checks_max: Positive = 15  # then a half message goes to TRANS_CHECK_MAX_TIME_TOPIC
-    transaction_check_interval_ms: Positive = 30_000
-    transaction_op_bytes_max: Positive = 4_096  # of one note of which transactions are over
-    transaction_op_interval_ms: Positive = 3_000
-    transaction_metrics_interval_ms: Positive = 10_000
-    single_topics_registered: bool = False  # each by request 217, not as a registration of a part
-    replies_stored: bool = True  # replies to requests: in the reply topic too, not only pushed
-    timer_wheel_enabled: bool = True
-    timer_precision_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1_000  # a store keeps it
-    timer_roll_window_slots: Positive = 172_800  # longer waits are put back into the log on the way
-    timer_max_delay_s: Positive = 259_200
-    timer_flush_interval_ms: Positive = 1_000
-    timer_congest_count_max: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] = (
-        1 << 31
-    ) - 1  # for one slot; above it more and more are refused
-    timer_enqueue_stopped: bool = False
-    timer_dequeue_stopped: bool = False
-    timer_log_file_bytes: Annotated[int, Meta(ge=4_096)] = 104_857_600
-    recall_enabled: bool = False
-    recall_when_not_writable: bool = True
-    slave_read_enabled: bool = True  # RocketMQ: false, and nobody reads while a master is down
-    offset_checked_in_slave: bool = False
-    long_polling_enabled: bool = True
-    short_polling_ms: Positive = 1_000
-    lite_pull_enabled: bool = True
-    pull_consumers_rejected: bool = False
-    offset_flush_interval_ms: Positive = (
-        5_000  # at most this much progress is repeated after a crash
+    cluster: str = setting("brokerClusterName", "DefaultCluster")
+    name: str = msgspec.field(default_factory=host_name, name="brokerName")
+    broker_id: Annotated[int, Meta(ge=-1)] = setting("brokerId", 0)  # -1: the controller gives one
+    role: Role = setting("brokerRole", Role.ASYNC_MASTER)
+    namesrv: str = setting("namesrvAddr", "")  # host:port;host:port
+    advertised_ip: str = setting("brokerIP1", "")  # empty: the address we listen on
+    ha_ip: str = setting("brokerIP2", "")
+    # empty: advertised_ip if that is set, else decision 0003
+    bind_address: str = setting("bindAddress", "")
+    # 0: any free one; no fast port then
+    listen_port: Annotated[int, Meta(ge=0, le=65535)] = setting("listenPort", 10911)
+    ha_listen_port: NotNegative = setting("haListenPort", 0)  # 0: listen_port + 1
+    # of a slave's master, host:port; empty: a name server says
+    ha_master_address: str = setting("haMasterAddress", "")
+    # where it answers clients; empty: name server, or port - 1
+    ha_master_broker_address: str = ours("haMasterBrokerAddress", "")
+    permission: Annotated[int, Meta(ge=0, le=7)] = setting("brokerPermission", 6)
+    auto_create_topic: bool = setting("autoCreateTopicEnable", True)
+    auto_create_group: bool = setting("autoCreateSubscriptionGroup", True)
+    # no broken client fills the disk with queues
+    auto_create_topics_max: Positive = ours("autoCreateTopicsMax", 100_000)
+    create_system_groups: bool = setting("enableCreateSysGroup", True)
+    default_topic_queues: Positive = setting("defaultTopicQueueNums", 8)
+    cluster_topic_enabled: bool = setting("clusterTopicEnable", True)
+    broker_topic_enabled: bool = setting("brokerTopicEnable", True)
+    trace_topic_enabled: bool = setting("traceTopicEnable", False)
+    trace_topic: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    trace_on: bool = setting("traceOn", True)
+    region: str = setting("regionId", "DefaultRegion")
+    property_filter_enabled: bool = setting("enablePropertyFilter", False)
+    retries_filtered: bool = setting("filterSupportRetry", False)
+    transactions_rejected: bool = setting("rejectTransactionMessage", False)
+    # a producer is not asked before
+    transaction_timeout_ms: Positive = setting("transactionTimeOut", 6_000)
+    # then a half message goes to TRANS_CHECK_MAX_TIME_TOPIC
+    transaction_checks_max: Positive = setting("transactionCheckMax", 15)
+    transaction_check_interval_ms: Positive = setting("transactionCheckInterval", 30_000)
+    # of one note of which transactions are over
+    transaction_op_bytes_max: Positive = setting("transactionOpMsgMaxSize", 4_096)
+    transaction_op_interval_ms: Positive = setting("transactionOpBatchInterval", 3_000)
+    transaction_metrics_interval_ms: Positive = setting("transactionMetricFlushInterval", 10_000)
+    # each by request 217, not as a registration of a part
+    single_topics_registered: bool = setting("enableSingleTopicRegister", False)
+    # replies to requests: in the reply topic too, not only pushed
+    replies_stored: bool = setting("storeReplyMessageEnable", True)
+    timer_wheel_enabled: bool = setting("timerWheelEnable", True)
+    # a store keeps it
+    timer_precision_ms: Annotated[int, Meta(ge=10, le=60_000)] = setting("timerPrecisionMs", 1_000)
+    # longer waits are put back into the log on the way
+    timer_roll_window_slots: Positive = setting("timerRollWindowSlot", 172_800)
+    timer_max_delay_s: Positive = setting("timerMaxDelaySec", 259_200)
+    timer_flush_interval_ms: Positive = setting("timerFlushIntervalMs", 1_000)
+    # for one slot; above it more and more are refused
+    timer_congest_count_max: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] = setting(
+        "timerCongestNumEachSlot", (1 << 31) - 1
     )
-    server_side_reset: bool = True
-    members_notified: bool = True
-    members_notified_at_once: bool = True
-    channel_expired_ms: Positive = 120_000
-    register_interval_ms: Positive = 30_000
-    register_timeout_ms: Positive = 24_000
-    controller_mode: bool = False
-    controllers: str = ""  # host:port;host:port
-    election_priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = (
-        1 << 31
-    ) - 1  # of equals the lowest is elected
-    epoch_file: str = ""  # empty: storePathRootDir/epochFileCheckpoint
-    identity_file: str = ""  # empty: storePathRootDir/brokerIdentity
-    ha_allowed: str = (
-        ""  # from where slaves may connect: IP addresses and networks; empty: docs/operations.md
+    timer_enqueue_stopped: bool = setting("timerStopEnqueue", False)
+    timer_dequeue_stopped: bool = setting("timerStopDequeue", False)
+    timer_log_file_bytes: Annotated[int, Meta(ge=4_096)] = setting(
+        "mappedFileSizeTimerLog", 104_857_600
     )
-    ha_plain: str = ""  # stock replicas, whose stream is in plain text also where TLS is enforced
-    ha_secret: str = ""  # replicas of a group prove it to each other; stock replicas cannot
-    ha_secret_file: str = ""  # or the file that holds it
-    ha_extension: bool = True  # between our replicas; needs a controller
-    ha_compression: bool = False  # as a slave: lz4, for a link slower than the machine
-    accept_sends_from_ms: NotNegative = 0
-    started_despite: str = (
-        ""  # what RocketMQ left open in the store and an operator gives up: leftopen.py
+    recall_enabled: bool = setting("recallMessageEnable", False)
+    recall_when_not_writable: bool = setting("allowRecallWhenBrokerNotWriteable", True)
+    # RocketMQ: false, and nobody reads while a master is down
+    slave_read_enabled: bool = setting("slaveReadEnable", True)
+    offset_checked_in_slave: bool = setting("offsetCheckInSlave", False)
+    long_polling_enabled: bool = setting("longPollingEnable", True)
+    short_polling_ms: Positive = setting("shortPollingTimeMills", 1_000)
+    lite_pull_enabled: bool = setting("litePullMessageEnable", True)
+    pull_consumers_rejected: bool = setting("rejectPullConsumerEnable", False)
+    # at most this much progress is repeated after a crash
+    offset_flush_interval_ms: Positive = setting("flushConsumerOffsetInterval", 5_000)
+    server_side_reset: bool = setting("useServerSideResetOffset", True)
+    members_notified: bool = setting("notifyConsumerIdsChangedEnable", True)
+    members_notified_at_once: bool = setting("realTimeNotifyConsumerChange", True)
+    channel_expired_ms: Positive = setting("channelExpiredTimeout", 120_000)
+    register_interval_ms: Positive = setting("registerNameServerPeriod", 30_000)
+    register_timeout_ms: Positive = setting("registerBrokerTimeoutMills", 24_000)
+    controller_mode: bool = setting("enableControllerMode", False)
+    controllers: str = setting("controllerAddr", "")  # host:port;host:port
+    # of equals the lowest is elected
+    election_priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] = setting(
+        "brokerElectionPriority", (1 << 31) - 1
     )
-    system_topics_protected: bool = True
-    metrics_exporter: MetricsExporter = MetricsExporter.DISABLE
-    metrics_port: Port = 5557
-    metrics_host: str = ""  # empty: loopback
-    metrics_labels: str = ""
-    unread_output_bytes_max: Annotated[int, Meta(ge=1 << 20)] = (
-        512 << 20
-    )  # of all connections together
-    http_readers_max: Positive = 4  # at once; more of them wait
-    http_bytes_per_second_max: NotNegative = (
-        200_000_000  # of all readers: an audit must not starve clients; 0: no limit
+    # empty: storePathRootDir/epochFileCheckpoint
+    epoch_file: str = setting("storePathEpochFile", "")
+    # empty: storePathRootDir/brokerIdentity
+    identity_file: str = setting("storePathBrokerIdentity", "")
+    # from where slaves may connect: IP addresses and networks; empty: docs/operations.md
+    ha_allowed: str = ours("haAllowedAddresses", "")
+    # stock replicas, whose stream is in plain text also where TLS is enforced
+    ha_plain: str = ours("haPlainAddresses", "")
+    # replicas of a group prove it to each other; stock replicas cannot
+    ha_secret: str = ours("haSecret", "")
+    ha_secret_file: str = ours("haSecretFile", "")  # or the file that holds it
+    ha_extension: bool = ours("haExtensionEnable", True)  # between our replicas; needs a controller
+    # as a slave: lz4, for a link slower than the machine
+    ha_compression: bool = ours("haCompressionEnable", False)
+    accept_sends_from_ms: NotNegative = setting("startAcceptSendRequestTimeStamp", 0)
+    # what RocketMQ left open in the store and an operator gives up: leftopen.py
+    started_despite: str = ours("startDespite", "")
+    system_topics_protected: bool = setting("validateSystemTopicWhenUpdateTopic", True)
+    metrics_exporter: MetricsExporter = setting("metricsExporterType", MetricsExporter.DISABLE)
+    metrics_port: Port = setting("metricsPromExporterPort", 5557)
+    metrics_host: str = setting("metricsPromExporterHost", "")  # empty: loopback
+    metrics_labels: str = setting("metricsLabel", "")
+    # of all connections together
+    unread_output_bytes_max: Annotated[int, Meta(ge=1 << 20)] = ours(
+        "unreadOutputBytesMax", 512 << 20
     )
+    http_readers_max: Positive = ours("httpReadersMax", 4)  # at once; more of them wait
+    # of all readers: an audit must not starve clients; 0: no limit
+    http_bytes_per_second_max: NotNegative = ours("httpBytesPerSecondMax", 200_000_000)
     insecure: bool = False
     as_rocketmq: bool = False
     file: str = ""  # where the settings came from, and where changed ones are written
@@ -312,8 +248,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=ROCKETMQ_NA
                 networks(text)
             except ValueError as problem:
                 raise ValueError(f"{key}: {problem}") from None
-        for key in ("ha_master_address", "ha_master_broker_address"):
-            text, key = getattr(self, key), ROCKETMQ_NAMES[key]
+        for key, text in (
+            ("haMasterAddress", self.ha_master_address),
+            ("haMasterBrokerAddress", self.ha_master_broker_address),
+        ):
             if len(split_addresses(text, key)) > 1:
                 raise ValueError(f"{key} must be one address, got {text!r}")
         if self.controller_mode:
