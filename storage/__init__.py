@@ -67,6 +67,7 @@ from tandemmq.storage.errors import (
     StoreNotWritable,
 )
 from tandemmq.storage.flags import Problem, StoreFlags
+from tandemmq.storage.mending import Mended
 from tandemmq.storage.owner import Owner
 from tandemmq.storage.pagecache import PageCache
 from tandemmq.storage.querying import QueryResult
@@ -139,6 +140,7 @@ __all__ = [
     "GetStatus",
     "Head",
     "LogTail",
+    "Mended",
     "MessageIllegal",
     "MessageStore",
     "MessageTooLarge",

@@ -27,6 +27,11 @@ GAP_ENTRIES_MAX: Final = 300_000
 Entry = tuple[int, int, int]  # physical offset, record size, tags code
 
 
+def _is_gone(entry: Entry, log_start: int) -> bool:
+    """Whether an entry says that its record was deleted, or never there. One that names no place at all is damaged."""
+    return entry[1] == BLANK_SIZE or 0 <= entry[0] < log_start
+
+
 class ConsumeQueue:
     """The entries of one queue. INV-4: entry q describes the record whose queue offset is q.
 
@@ -207,6 +212,18 @@ class ConsumeQueue:
             appended = end.append(physical_offset, size, tags_code)
             assert appended, self
         return True
+
+    def rewrite(self, queue_offset: int, entry: Entry) -> None:
+        """Put right an entry that is there. Raises OSError."""
+        index, position = divmod(
+            queue_offset * QUEUE_ENTRY_BYTES - self._files[0].start, self._file_bytes
+        )
+        file = self._files[index]
+        file.back(position)
+        QUEUE_ENTRY.pack_into(self._cache.view(file), position, *entry)
+        self._cuts += 1  # a flush that runs may have passed it
+        self._cleared = True  # it lies below what is flushed
+        self._min_known = False
 
     def _restart(self, physical_offset: int) -> None:
         """A message with queue offset 0 behind others: the queue had been deleted when it was
@@ -475,7 +492,7 @@ class ConsumeQueue:
             return
         low = self._files[0].start // QUEUE_ENTRY_BYTES
         first = self.entry(low)
-        if first is not None and first[1] != BLANK_SIZE and first[0] >= log_start:
+        if first is not None and not _is_gone(first, log_start):
             self._min_offset = low
             return
         low = self._skip_blanks(low)
@@ -489,11 +506,19 @@ class ConsumeQueue:
                 probe -= 1  # a gap: what lies before it decides
                 entry = self.entry(probe)
             assert entry is not None
-            if entry[1] == BLANK_SIZE or entry[0] < log_start:
+            if _is_gone(entry, log_start) and not self._is_misled(probe, low, log_start):
                 low = middle + 1
             else:
                 high = probe
         self._min_offset = low
+
+    def _is_misled(self, queue_offset: int, low: int, log_start: int) -> bool:
+        """Whether an entry that names a deleted record is damaged: the one before it, of older ones, names one that is
+        there."""
+        entry, before = self.entry(queue_offset), self.entry(queue_offset - 1)
+        if queue_offset <= low or entry is None or before is None or entry[1] == BLANK_SIZE:
+            return False
+        return not _is_gone(before, log_start)
 
     def _skip_blanks(self, queue_offset: int) -> int:
         run = BLANK_ENTRY * 1024
@@ -516,11 +541,11 @@ class ConsumeQueue:
         dropped = []
         while len(self._files) > 1:
             file = self._files[0]
-            physical, _, _ = QUEUE_ENTRY.unpack(
-                file.read(self._file_bytes - QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+            last = QUEUE_ENTRY.iter_unpack(
+                file.read(max(0, file.size - 2 * QUEUE_ENTRY_BYTES), 2 * QUEUE_ENTRY_BYTES)
             )
-            if physical >= log_start:
-                break
+            if any(physical >= log_start for physical, _, _ in last):
+                break  # one of the two may be damaged
             self._cache.unmap(file)
             self._files.pop(0)
             os.unlink(file.name)
@@ -530,7 +555,7 @@ class ConsumeQueue:
     def expired(self, log_start: int) -> bool:
         """Whether it has entries, and none whose record is still there. Raises OSError."""
         last = self.entry(self.end.next_offset - 1)
-        return last is not None and last[0] < log_start
+        return last is not None and last[0] < log_start and self.physical_end <= log_start
 
     def destroy(self) -> None:
         """Delete the files and their directory. Raises OSError."""

@@ -84,6 +84,14 @@ class QueueFile:
             os.close(descriptor)
         return limit - limit % QUEUE_ENTRY_BYTES
 
+    def back(self, position: int) -> None:
+        """Have disk space under an entry that is to be written again. Raises OSError."""
+        descriptor = os.open(self.name, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, position, QUEUE_ENTRY_BYTES)
+        finally:
+            os.close(descriptor)
+
     def read(self, position: int, size: int) -> bytes:
         """Without mapping the file. Raises OSError."""
         descriptor = os.open(self.name, os.O_RDONLY)

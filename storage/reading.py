@@ -16,6 +16,7 @@ from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import QUEUE_ENTRY
 from tandemmq.storage.gathering import Records, gather, signed_int
+from tandemmq.storage.mending import Mended, QueueMending
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from tandemmq.storage.residency import Fetch, Residency
@@ -141,11 +142,13 @@ class Reader:
         config: StorageConfig,
         hot_bytes: int,
         clock: Clock,
+        mending: QueueMending,
     ) -> None:
         self._log = log
         self._queues = queues
         self._hot_bytes = hot_bytes
         self._config = config
+        self._mending = mending
         self.residency = Residency(clock)
 
     @property
@@ -255,8 +258,9 @@ class Reader:
                 if result.fetch is not None:
                     return
             examined, last, removed = self._one_by_one(
-                chunk, hot_from, records, count_max, bytes_max, selector
-            )
+                queue, offset + (at - begin) // QUEUE_ENTRY_BYTES, chunk,
+                hot_from, records, count_max, bytes_max, selector,
+            )  # fmt: skip
             at += examined * QUEUE_ENTRY_BYTES
             last_physical = last if examined else last_physical
         result.next_offset = offset + (at - begin) // QUEUE_ENTRY_BYTES
@@ -287,6 +291,8 @@ class Reader:
 
     def _one_by_one(
         self,
+        queue: ConsumeQueue,
+        offset: int,
         chunk: memoryview,
         hot_from: int,
         records: Records,
@@ -296,6 +302,9 @@ class Reader:
     ) -> tuple[int, int, bool]:
         """The walk over what gather() leaves: records that are not in memory, that a filter judges, or that are gone.
 
+        chunk  of the queue, from `offset` on
+        It ends in front of an entry that points at no record and may have one: who asks again, from there, is given
+        the record, or passes over it when it is not in the log.
         Returns (entries examined, log offset that the last one names, whether records before the first found are gone).
         """
         config = self._config
@@ -313,6 +322,7 @@ class Reader:
             min(config.transfer_count_max_cold, count_max),
         )
         removed = False
+        log_start = self._log.start
         for physical, size, tags_code in QUEUE_ENTRY.iter_unpack(chunk):
             hot = physical >= hot_from
             bytes_limit, count_limit = hot_limits if hot else cold_limits
@@ -321,11 +331,10 @@ class Reader:
             if judged > selector.judged_bytes_max:
                 break
             examined += 1
-            last_physical = physical
-            if physical < skip_below:
+            before, last_physical = last_physical, physical
+            if 0 <= physical < skip_below:
                 continue
-            if tag_codes is not None and signed_int(tags_code) not in tag_codes:
-                continue
+            wanted = tag_codes is None or signed_int(tags_code) in tag_codes
             if not segment_start <= physical < segment_end:
                 segment = find(physical)
                 if segment is not None:
@@ -334,6 +343,8 @@ class Reader:
             record: memoryview | None = None
             position = physical - segment_start
             if position >= 0 and size >= RECORD_BYTES_MIN and physical + size <= segment_end:
+                if not wanted:
+                    continue
                 if not hot and segment is not None:
                     record = memoryview(segment.pread(position, size))
                 else:
@@ -343,10 +354,14 @@ class Reader:
                 if found_size != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
                     record = None
             if record is None:
-                removed = removed or not records
-                if size != BLANK_SIZE:  # the file is gone: so are its other records
-                    skip_below = physical - physical % self._log.run.segment_bytes
-                    skip_below += self._log.run.segment_bytes
+                if size != BLANK_SIZE:
+                    at = offset + examined - 1
+                    if records or self._mending.mend(queue, at) is not Mended.GONE:
+                        return examined - 1, before, removed
+                    if 0 <= physical < log_start:  # the file is gone: so are its other records
+                        skip_below = physical - physical % self._log.run.segment_bytes
+                        skip_below += self._log.run.segment_bytes
+                removed = removed or (wanted and not records)
                 continue
             if matches is not None:
                 properties = _properties(record)

@@ -20,19 +20,21 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tandemmq.storage.checkpoint import Checkpoint, QueueState
 from tandemmq.storage.codec import MAGIC_V1, MAGIC_V2, Head, scan
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import StorageConfig
-from tandemmq.storage.consumequeue import ConsumeQueue, Entry
+from tandemmq.storage.consumequeue import ConsumeQueue
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import Checked, QueueEnd, check
 from tandemmq.storage.dispatch import ALL_RECORDS, Dispatcher
-from tandemmq.storage.errors import CorruptRecord, StoreIsFull
+from tandemmq.storage.errors import StoreIsFull
 from tandemmq.storage.flags import StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
+from tandemmq.storage.mending import is_of
 from tandemmq.storage.queuefiles import BLANK_SIZE
 from tandemmq.storage.queuetails import Waiting, go_on
 from tandemmq.storage.segment import Segment
@@ -106,7 +108,7 @@ class Recovery:
         self._buried_below: int | None = None  # where queues of deleted topics were removed from
 
     def run(self) -> Recovered:
-        self._queues.log_agrees = self._log_agrees
+        self._queues.log_agrees = partial(is_of, self._log)
         if self._log.run.segments:
             self._find_log_end()
             self._cut_log()
@@ -281,26 +283,10 @@ class Recovery:
             last = queue.entry(queue.max_offset - 1)
             if last is None or last[0] < self._log.start or last[1] == BLANK_SIZE:
                 return
-            if self._log_agrees(queue, queue.max_offset - 1, last):
+            if is_of(self._log, queue, queue.max_offset - 1, last):
                 return
             queue.drop_last()
         queue.reset()
-
-    def _log_agrees(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
-        """Whether the log has, at the entry's place, the record with this queue offset."""
-        record = self._log.record_at(entry[0])
-        if record is None or len(record) != entry[1]:
-            return False
-        try:
-            head = next(scan(record, 0, len(record)))
-        except (CorruptRecord, StopIteration):
-            return False
-        return (
-            head.physical_offset == entry[0]
-            and head.queue_offset == queue_offset
-            and head.queue_id == queue.queue_id
-            and head.topic == queue.topic.encode()
-        )
 
     def _complete_derived(self) -> None:
         found, state, dispatcher = self.found, self._state, self._parts.dispatcher

@@ -28,6 +28,7 @@ from tandemmq.storage.errors import (
 from tandemmq.storage.flags import Problem, StoreFlags
 from tandemmq.storage.keyindex import KeyIndex
 from tandemmq.storage.logfiles import LogFiles
+from tandemmq.storage.mending import QueueMending
 from tandemmq.storage.owner import Owner
 from tandemmq.storage.putrules import PutRules
 from tandemmq.storage.querying import QueryResult, query_by_key
@@ -82,7 +83,10 @@ class MessageStore:
         self.dispatcher = Dispatcher(
             self.log, self.queues, self.index, self.flags, self.delay_ms_by_level
         )
-        self.reader = Reader(self.log, self.queues, config, hot_bytes(config), clock)
+        self.mending = QueueMending(
+            self.log, self.queues, self.delay_ms_by_level, lambda: self.dispatched
+        )
+        self.reader = Reader(self.log, self.queues, config, hot_bytes(config), clock, self.mending)
         self.retention = Retention(config, self.log, self.flags, clock)
         self.durability = Durability(
             root, mark, self.flags, self.log, self.queues, self.index, self.dispatcher

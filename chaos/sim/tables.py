@@ -282,8 +282,9 @@ class Schedule(DelaySchedule):
 
     tables: Tables
 
-    def _deliver(self, physical: int) -> None:
+    def _deliver(self, physical: int) -> bool:
         self.tables.deliver(physical)
+        return True
 
 
 def _unasked(draft: Draft) -> None:

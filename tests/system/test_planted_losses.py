@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.chaos import deliveries, traffic
+from tandemmq.chaos import deliveries, gathering, traffic
 from tandemmq.chaos.failover import Failover
 from tandemmq.chaos.groups import GroupPlan
 from tandemmq.chaos.traffic import TrafficPlan
@@ -29,8 +29,7 @@ PLANTED = """
     def forgetful(self, physical):
         global count
         count += 1
-        if count % 5:
-            deliver(self, physical)
+        return deliver(self, physical) if count % 5 else True
 
     delay.DelaySchedule._deliver = forgetful
 """
@@ -45,7 +44,7 @@ async def test_a_broker_that_skips_messages_is_found_by_the_campaign(
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(planted), before])))
     monkeypatch.setattr(deliveries, "STALLED_S", 1.0)
-    for module in (deliveries, traffic):
+    for module in (deliveries, gathering, traffic):
         monkeypatch.setattr(module, "DELAYS_S", (1.0,))
     plan = GroupPlan(synchronous=False)
     run = tmp_path / "run"

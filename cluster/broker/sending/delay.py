@@ -19,6 +19,7 @@ from tandemmq.storage import (
     Clock,
     CorruptRecord,
     Draft,
+    Mended,
     MessageStore,
     Record,
     StorageError,
@@ -219,7 +220,9 @@ class DelaySchedule:
                 if now_ms < arrivals.due_ms(offset, stored_due_ms, steady.moved_ms):
                     more = False
                     break
-                self._deliver(physical)
+                there = self._deliver(physical)
+                if not there and self._store.mending.mend(queue, offset) is not Mended.GONE:
+                    break  # the next step finds it there, or looks on
                 offset += 1
         except StorageError as error:
             more = False
@@ -228,21 +231,22 @@ class DelaySchedule:
             self._moved(level, offset)
         return more
 
-    def _deliver(self, physical: int) -> None:
-        """Put one message into its real topic. One that is gone, damaged or senseless is passed over."""
+    def _deliver(self, physical: int) -> bool:
+        """Put one message into its real topic, unless it is damaged or senseless; False where none is."""
         view = self._store.record_at(physical)
         if view is None:
-            return
+            return False
         try:
             record = decode(view)
         except CorruptRecord as problem:  # tried again it would hold its whole level
             log.error("scheduled message is damaged, dropped offset=%d why=%s", physical, problem)
-            return
+            return True
         draft = delivered(record)
         if draft is None:
             log.error("scheduled message has no place to go, dropped offset=%d", physical)
         elif draft.topic != names.HALF_TOPIC:
             self._put(draft)
+        return True
 
     def _corrected(self, level: int, offset: int) -> int:
         lowest = self._store.min_offset(names.SCHEDULE_TOPIC, level - 1)

@@ -32,6 +32,7 @@ from tandemmq.storage import (
     Clock,
     CorruptFile,
     CorruptRecord,
+    Mended,
     MessageStore,
     Record,
     Slot,
@@ -246,6 +247,12 @@ class PendingTimers:
             # A queue may have been shorter meanwhile than what was linked: entries come in the order of the log.
             new = entry is not None and entry[0] > self._linked_offset
             found = self._unit_at(entry[0]) if entry is not None and new else None
+            if found is None and entry is not None and self._store.stored_at(entry[0]) is None:
+                mended = self._store.mending.mend(queue, offset)
+                if mended is Mended.SEARCHING:
+                    break
+                if mended is Mended.RIGHT:
+                    continue
             if found is not None:
                 fresh, record, topic = found
                 unit: TimerUnit | None = fresh
