@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.promises import percentile
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
-from tandemmq.chaos.verdict import Verdict, judge
+from tandemmq.chaos.verdict import Judged, Verdict, judge
 from tandemmq.cluster.remoting import RemotingError
 from tandemmq.replication.config import Mode
 from tandemmq.replication.errors import CorruptEpochFile
@@ -161,15 +161,15 @@ class Campaign(ABC):
         return self.outcome
 
     def _judge(self, stores: Sequence[Path]) -> None:
-        verdict = judge(
-            self._directory / "journal.jsonl",
-            stores,
-            mode=Mode(self.plan.mode),
-            stock=self.plan.servers == "java",
-            elected=self.elected,
-        )
-        self.outcome.verdict = verdict
-        self.outcome.problems += verdict.problems
+        self.outcome.verdict = self.judged(stores).verdict
+        self.outcome.problems += self.outcome.verdict.problems
+
+    def judged(self, stores: Sequence[Path], more_topics: Collection[str] = ()) -> Judged:
+        """What journal and stores say. more_topics: that the run had beside the traffic's."""
+        return judge(
+            self._directory / "journal.jsonl", stores, mode=Mode(self.plan.mode),
+            stock=self.plan.servers == "java", elected=self.elected, more_topics=more_topics,
+        )  # fmt: skip
 
     def _judge_what_is_left(self) -> None:
         """Of a run that broke off: what the last master's log lacks tells what went wrong."""

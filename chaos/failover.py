@@ -22,11 +22,11 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.checking.judging import LAG_EVENT
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
-from tandemmq.chaos.verdict import LAG_EVENT
 
 BEHIND_S: Final = (0.05, 1.0)  # below haMaxTimeSlaveNotCatchup
 

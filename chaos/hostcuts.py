@@ -20,11 +20,11 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign, GroupOutcome
 from tandemmq.chaos.classichosts import ClassicHosts
+from tandemmq.chaos.gathering import POWER_EVENT
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.verdict import POWER_EVENT
 
 UNSUPPORTED: Final = 3
 DECLARED: Final = "confirmed messages may be lost"  # how a controller's log says it

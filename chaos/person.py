@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from tandemmq.chaos.classichosts import SLAVE, ClassicHosts
+from tandemmq.chaos.gathering import PERSON_EVENT
 from tandemmq.chaos.groups import ReplicaProcess, SeenGroup
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.verdict import MADE_MASTER, PERSON_EVENT
+from tandemmq.chaos.verdict import MADE_MASTER
 
 CUT: Final = "cut"
 SEEDED: Final = "seeded"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import mmap
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tandemmq.chaos.checking.lines import Queue
 from tandemmq.chaos.load import body_hash
-from tandemmq.chaos.promises import Cut, FinalLog, Queue, Stored
+from tandemmq.chaos.promises import Cut, Stored
 from tandemmq.replication.epochs import read_epochs
 from tandemmq.storage import CorruptRecord, decode, get_property, scan
 
@@ -34,9 +35,18 @@ class ReplicaLog:
     reigns: tuple[tuple[int, int], ...] = ()
     problems: list[str] = field(default_factory=list)
 
-    def of(self, topics: frozenset[str]) -> FinalLog:
-        """The messages of these topics."""
-        return FinalLog({queue: each for queue, each in self.queues.items() if queue[0] in topics})
+    def count(self, topics: Collection[str]) -> int:
+        """Messages of these topics."""
+        return sum(len(each) for queue, each in self.queues.items() if queue[0] in topics)
+
+    def ids(self, topics: Collection[str] | None = None) -> frozenset[str]:
+        """Unique ids of the messages of these topics, or of all that were read."""
+        return frozenset(
+            message.unique_id
+            for queue, messages in self.queues.items()
+            if topics is None or queue[0] in topics
+            for message in messages
+        )
 
 
 def segments(store: Path) -> list[tuple[int, Path]]:

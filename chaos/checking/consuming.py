@@ -18,15 +18,26 @@ AGAIN_NS: Final = 10_000_000_000  # so long after a rebalance what was not commi
 
 
 def judge_consuming(
-    history: QueueHistory, declared: frozenset[str], windows: Windows, findings: Findings
+    history: QueueHistory,
+    declared: frozenset[str],
+    windows: Windows,
+    findings: Findings,
+    reads_all: str = "",
+    never: frozenset[str] = frozenset(),
 ) -> None:
-    """declared: may vanish by the promises of the mode."""
+    """What readers and groups were given.
+
+    declared   may vanish by the promises of the mode; never: of these, what need not come at all
+    reads_all  a group that must have been given everything
+    """
     _readers_go_forward(history, findings)
-    for group, deliveries in history.given.items():
-        ordered = sorted(deliveries, key=lambda each: each.at_ns)
+    for group in dict.fromkeys([*history.given, *([reads_all] if reads_all else [])]):
+        ordered = sorted(history.given.get(group, ()), key=lambda each: each.at_ns)
         _members_go_forward(group, ordered, history, findings)
         _again(group, ordered, history, windows, findings)
-        _special(group, ordered, history, windows, findings)
+        _special(group, ordered, history, never, windows, findings)
+        if group == reads_all:
+            _all_given(group, ordered, history, never, findings)
     for group, commits in history.commits.items():
         _progress(group, sorted(commits, key=lambda each: each.at_ns), history, windows, findings)
     _nothing_vanished(history, declared, findings)
@@ -133,9 +144,39 @@ def _progress(
     skipped = [at for at in range(start, min(last.offset, end or last.offset)) if at not in given]
     if skipped:
         findings.add(
-            "C-11", f"{group} has consumed {history.queue} to {last.offset}, and {len(skipped)} messages were never "
-            f"given to it (first {skipped[:3]})", last.at_ns, history.excerpt("", skipped[0]),
+            "C-11", f"SKIPPED {group} has consumed {history.queue} to {last.offset}, and {len(skipped)} messages were "
+            f"never given to it (first {skipped[:3]})", last.at_ns, history.excerpt("", skipped[0]),
         )  # fmt: skip
+
+
+def _all_given(
+    group: str,
+    deliveries: Sequence[Given],
+    history: QueueHistory,
+    never: frozenset[str],
+    findings: Findings,
+) -> None:
+    """C-11 of a group that read along and was waited for. What comes again may have been given from another place.
+    C-18: it is there, too; what vanished behind its delivery must have come again."""
+    given = {each.unique_id for each in deliveries}
+    reference = history.reference()
+    there = {each.unique_id for each in reference.values()} | never
+    for send in history.sends.values():
+        gone = send.due_ns and send.outcome == OK and send.unique_id not in there
+        if gone and send.unique_id in given:  # else it is found already
+            findings.tally["undelivered"] += 1
+            findings.add(
+                "C-18", f"UNDELIVERED {send.unique_id} is not in its topic, where it was given to {group}",
+                send.due_ns, (said(send),),
+            )  # fmt: skip
+    findings.saw("C-11", len(reference))
+    for at, held in reference.items():
+        if held.unique_id not in given:
+            findings.tally["skipped"] += 1
+            findings.add(
+                "C-11", f"SKIPPED {held.unique_id} at {history.queue} {at} was never given to {group}", 0,
+                history.excerpt(held.unique_id, at) if findings.wants("C-11") else (),
+            )  # fmt: skip
 
 
 def _nothing_vanished(history: QueueHistory, declared: frozenset[str], findings: Findings) -> None:
@@ -158,6 +199,7 @@ def _special(
     group: str,
     deliveries: Sequence[Given],
     history: QueueHistory,
+    never: frozenset[str],
     windows: Windows,
     findings: Findings,
 ) -> None:
@@ -170,7 +212,9 @@ def _special(
         first.setdefault(given.unique_id, given.at_ns)
     for send in special:
         if send.due_ns:
-            _delayed(group, send, first.get(send.unique_id), windows, findings)
+            came_ns = first.get(send.unique_id)
+            if came_ns is not None or send.unique_id not in never:
+                _delayed(group, send, came_ns, windows, findings)
         else:
             _transaction(group, send, first.get(send.unique_id), findings)
 
@@ -181,6 +225,7 @@ def _delayed(
     findings.saw("C-18")
     if came_ns is None:
         if send.outcome == OK:
+            findings.tally["undelivered"] += 1
             findings.add(
                 "C-18",
                 f"UNDELIVERED {send.unique_id} was never given to {group}",

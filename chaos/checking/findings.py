@@ -62,6 +62,7 @@ class Findings:
     kept: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     observed: Counter[str] = field(default_factory=Counter)
+    tally: Counter[str] = field(default_factory=Counter)  # what Judgement has under this name
 
     def add(self, check: str, text: str, at_ns: int = 0, excerpt: tuple[str, ...] = ()) -> None:
         self.counts[check] += 1
@@ -83,6 +84,8 @@ class Judgement:
     word      VALID, INVALID or UNKNOWN
     doubts    why it is UNKNOWN, also where it is INVALID beside
     counts    findings by id; observed: what each checker looked at
+    tally     messages that were "acknowledged", "lost" (also where that was declared), "lost bytes", "skipped" and
+              "undelivered" of a group
     """
 
     word: str
@@ -93,6 +96,7 @@ class Judgement:
     operations: int
     acknowledged: int
     seconds: float = 0.0
+    tally: dict[str, int] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -111,4 +115,5 @@ def judged(findings: Findings, doubts: list[str], operations: int, acknowledged:
         dict(findings.observed),
         operations,
         acknowledged,
+        tally=dict(findings.tally),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from tandemmq.chaos.checking.findings import (
     judged,
 )
 from tandemmq.chaos.checking.lines import (
+    COPY,
+    GIVEN_UP,
+    MESSAGE,
     OK,
     Admin,
     Audit,
@@ -35,6 +39,7 @@ from tandemmq.chaos.checking.lines import (
     Declared,
     Delivered,
     Derived,
+    EpochFile,
     Event,
     Extent,
     Holding,
@@ -48,9 +53,10 @@ from tandemmq.chaos.checking.lines import (
 )
 from tandemmq.chaos.checking.orders import Orders
 from tandemmq.chaos.checking.porcupine import Porcupine, find_program
-from tandemmq.chaos.checking.queues import judge_queue
+from tandemmq.chaos.checking.queues import LagSample, judge_queue
 from tandemmq.chaos.checking.whole import (
     Availability,
+    Freeze,
     Reigns,
     Thin,
     by_setting,
@@ -66,6 +72,8 @@ AROUND_NS: Final = 2_000_000_000  # before a fault and behind it: its stretch fo
 SENDS_MIN: Final = 50  # per queue and fault
 RUN_EVENT: Final = "run"
 DRAINED_EVENT: Final = "drained"
+LAG_EVENT: Final = "lag"
+FREEZE_EVENT: Final = "froze"
 #: of a run that does not say which checkers it asks for
 ASKED: Final = frozenset(CHECKS)
 
@@ -82,7 +90,8 @@ class _Global:
     blocks: list[Block] = field(default_factory=list)
     derived: list[Derived] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
-    declared: set[str] = field(default_factory=set)
+    declared: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    lags: dict[int, LagSample] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
     drained: bool = False
     operations: int = 0
@@ -115,7 +124,9 @@ def judge_history(
                 _split(path, buckets, gathered, thin, findings, sends_of)
         except HistoryMissing as problem:
             return judged(findings, [str(problem)], 0, 0)
-        declared = frozenset(gathered.declared)
+        declared = frozenset(gathered.declared[MESSAGE])
+        missing = declared | gathered.declared[COPY]
+        reads = frozenset(gathered.run.get("read", ()))
         wanted = set(gathered.run.get("checks", ASKED) if asked is None else asked)
         if linearizability:
             wanted.add(LINEARIZABILITY)
@@ -127,14 +138,15 @@ def judge_history(
                 if not history.extents:
                     continue  # a doubt, if anything was sent there
                 extents.add(history.queue)
-                judge_queue(history, declared, findings)
-                judge_consuming(history, declared, gathered.windows, findings)
+                judge_queue(history, missing, findings, gathered.lags)
+                reads_all = gathered.run["group"] if history.queue[0] in reads else ""
+                judge_consuming(history, missing, gathered.windows, findings, reads_all, declared)
                 if orders is not None:
-                    orders.queue(history, declared)
+                    orders.queue(history, missing)
             settings = by_setting(
                 gathered.admin, unconfirmed=bool(gathered.run.get("unconfirmed_settings"))
             )
-            _finish(gathered, settings, declared, findings)
+            _finish(gathered, settings, findings)
             if orders is not None:
                 orders.settings(settings)
                 doubts += orders.doubts
@@ -156,12 +168,18 @@ def _events_first(path: Path, gathered: _Global, thin: Thin) -> None:
                 elif line.startswith(b'["declared"'):
                     said = decode_line(line)
                     assert isinstance(said, Declared)
-                    gathered.declared |= set(said.unique_ids)
+                    gathered.declared[said.what].update(said.unique_ids)
+                elif line.startswith(b'["epochs"'):
+                    file_of = decode_line(line)
+                    assert isinstance(file_of, EpochFile)
+                    gathered.reigns.files.append(file_of)
     except FileNotFoundError:
         raise HistoryMissing(f"no history at {path}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
         gathered.broken(path, problem)
     gathered.windows.close()
+    gathered.reigns.declared = gathered.declared[MESSAGE]
+    gathered.reigns.given_up = gathered.declared[GIVEN_UP]
     for window in gathered.windows.faults.values():
         until_ns = (window.healed_ns or window.healing_ns or window.began_ns) + AROUND_NS
         thin.spans.append((window.began_ns - AROUND_NS, until_ns, window.number))
@@ -171,6 +189,15 @@ def _take_event(fields: dict[str, Any], gathered: _Global) -> None:
     gathered.windows.take(fields)
     if fields["what"] == RUN_EVENT:
         gathered.run = fields
+        gathered.windows.unwatched = bool(fields.get("unwatched"))
+        gathered.reigns.left_out = frozenset(fields.get("left_out", ()))
+    elif fields["what"] == FREEZE_EVENT and "address" in fields:
+        gathered.reigns.freezes.append(Freeze(fields["address"], fields["at_ns"]))
+    elif fields["what"] == LAG_EVENT:
+        sample = LagSample(*(int(fields[name]) for name in LagSample._fields))
+        known = gathered.lags.get(sample.epoch)
+        if known is None or sample.at_ns > known.at_ns:
+            gathered.lags[sample.epoch] = sample
     elif fields["what"] == DRAINED_EVENT:
         gathered.drained = True
 
@@ -184,7 +211,7 @@ def _split(
     sends_of: dict[Queue, int],
 ) -> None:
     """Lines of queues into files by queue, all else into `gathered`."""
-    left_out = frozenset(gathered.run.get("left_out", ()))
+    left_out = gathered.reigns.left_out
     windows = gathered.windows
     with path.open("rb") as file:
         for text in file:
@@ -216,7 +243,7 @@ def _split(
                     queue = (line.topic, line.queue_id)
                 case Holding() | Extent() | Commit() | Taken() | Lookup():
                     queue = (line.topic, line.queue_id)
-                case Event() | Declared():
+                case Event() | Declared() | EpochFile():
                     continue
                 case Admin():
                     gathered.operations += 1
@@ -250,14 +277,15 @@ def _orders(stack: ExitStack, findings: Findings, doubts: list[str]) -> Orders |
 def _finish(
     gathered: _Global,
     settings: Mapping[str, Sequence[Admin]],
-    declared: frozenset[str],
     findings: Findings,
 ) -> None:
-    gathered.reigns.finish(declared, gathered.windows, findings)
+    gathered.reigns.finish(gathered.windows, findings)
     gathered.availability.finish(gathered.windows, findings)
     judge_settings(settings, findings)
     judge_routes(gathered.routes, findings)
-    judge_replicas(gathered.blocks, gathered.derived, gathered.audits, findings)
+    judge_replicas(
+        gathered.blocks, gathered.derived, gathered.audits, gathered.reigns.files, findings
+    )
 
 
 def _doubts(

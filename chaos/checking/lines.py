@@ -16,6 +16,9 @@ Queue = tuple[str, int]  # topic, queue id
 OK: Final = "ok"  # SEND_OK: a promise
 FAIL: Final = "fail"  # refused before the append, or never sent: it must not be there
 INFO: Final = "info"  # unknown: it may be there
+MESSAGE: Final = "message"
+COPY: Final = "copy"
+GIVEN_UP: Final = "given up"
 
 
 class _Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -145,10 +148,15 @@ class Lookup(_Line, tag="lookup", frozen=True):
 
 
 class Declared(_Line, tag="declared", frozen=True):
-    """Messages that may be missing by the promises of the mode. why: what took them."""
+    """Messages that may be missing by the promises of the mode. why: what took them.
+
+    what  MESSAGE, or COPY: only a delivered copy of a delayed message, which comes again, or GIVEN_UP: that an old
+          master may have gone on for, was set aside, and the final log has not
+    """
 
     unique_ids: tuple[str, ...]
     why: str
+    what: str = MESSAGE
 
 
 class Admin(_Line, tag="admin", frozen=True):
@@ -188,6 +196,14 @@ class Derived(_Line, tag="derived", frozen=True):
     problem: str
 
 
+class EpochFile(_Line, tag="epochs", frozen=True):
+    """Who wrote what by a replica's epoch file: (epoch, first offset), ascending. end: of its log."""
+
+    replica: str
+    reigns: tuple[tuple[int, int], ...]
+    end: int
+
+
 class Audit(_Line, tag="audit", frozen=True):
     """The audit's word on the replicas: whether they differ."""
 
@@ -197,7 +213,7 @@ class Audit(_Line, tag="audit", frozen=True):
 
 Line: TypeAlias = (
     Send | Seen | Delivered | Event | Holding | Extent | Commit | Taken | Lookup | Declared
-    | Admin | Route | Block | Derived | Audit
+    | Admin | Route | Block | Derived | EpochFile | Audit
 )  # fmt: skip
 
 decode_line: Final = msgspec.json.Decoder(Line).decode

@@ -23,6 +23,7 @@ from tandemmq.chaos.checking.lines import (
     Commit,
     Delivered,
     Derived,
+    EpochFile,
     Event,
     Extent,
     Holding,
@@ -70,7 +71,8 @@ def unique_id(queue: int, number: int) -> str:
 
 def lines(made: MadeUp) -> Iterator[Line]:
     """All of it, in the order in which a run writes it."""
-    yield Event({"what": RUN_EVENT, "at_ns": 0, "mode": "S0", "delayed": [TIMED]})
+    run = {"mode": "S0", "delayed": [TIMED], "group": GROUP, "read": [TOPIC, TIMED]}
+    yield Event({"what": RUN_EVENT, "at_ns": 0} | run)
     for queue in range(made.queues):
         for member in (queue % 2,):
             yield Taken(GROUP, TOPIC, queue, member, 0)
@@ -193,6 +195,8 @@ def _others(made: MadeUp) -> Iterator[Line]:
         for start in range(0, 3 << 20, 1 << 20):
             yield Block(replica, start, 1 << 20, f"digest of {start}")
         yield Derived(replica, "")
+        second = (made.messages // 2 * made.queues + 1) * SIZE
+        yield EpochFile(replica, ((1, 0), (2, second)), made.messages * made.queues * SIZE)
     yield Audit(False)
     for number in range(0, made.messages, max(1, made.messages // 5)):
         yield Lookup(TOPIC, 0, unique_id(0, number), "key", True, MASTERS[1])

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import NamedTuple
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.lines import FAIL, OK, Send
 from tandemmq.chaos.checking.onequeue import Held, QueueHistory, said
 
 
-def judge_queue(history: QueueHistory, declared: frozenset[str], findings: Findings) -> None:
-    """C-1 to C-7, C-13, C-19 of one queue. declared: may be missing by the promises of the mode."""
+class LagSample(NamedTuple):
+    """What a master exported just before it was taken away: its log ended at `end`, its slaves lacked `lag` bytes."""
+
+    at_ns: int
+    epoch: int
+    end: int
+    lag: int
+
+
+def judge_queue(
+    history: QueueHistory,
+    declared: frozenset[str],
+    findings: Findings,
+    lags: Mapping[int, LagSample] | None = None,
+) -> None:
+    """C-1 to C-7, C-13, C-19 of one queue.
+
+    declared  may be missing by the promises of the mode
+    lags      of each epoch the last sample: a loss is never more than it says
+    """
     reference = history.reference()
     place = {held.unique_id: at for at, held in reference.items()}
-    _acknowledged(history, reference, place, declared, findings)
+    _acknowledged(history, reference, place, declared, findings, lags or {})
     _never_sent(history, findings)
     _one_per_position(history, declared, findings)
     _dense(history, findings)
@@ -42,6 +61,7 @@ def _acknowledged(
     place: dict[str, int],
     declared: frozenset[str],
     findings: Findings,
+    lags: Mapping[int, LagSample],
 ) -> None:
     """C-1 and C-6."""
     start = history.extents.get(history.replica, (0, 0))[0]
@@ -52,9 +72,20 @@ def _acknowledged(
         if send.outcome != OK or send.fate:
             continue
         at = place.get(unique_id)
+        findings.tally["acknowledged"] += not send.due_ns
         if at is None:
             deleted = 0 <= send.queue_offset < start  # with the head of the log
-            if not deleted and unique_id not in declared and not send.due_ns:
+            if deleted or send.due_ns:
+                continue
+            findings.tally["lost"] += 1
+            findings.tally["lost bytes"] += send.size
+            named = lags.get(send.epoch)
+            if named and send.ended_ns < named.at_ns and send.offset < named.end - named.lag:
+                findings.add(
+                    "C-1", f"HIDDEN loss of {unique_id}: the exported lag was {named.lag} of {named.end} bytes when "
+                    f"{send.offset} had been acknowledged", send.ended_ns, _kept(findings, "C-1", history, unique_id),
+                )  # fmt: skip
+            if unique_id not in declared:
                 there = reference.get(send.queue_offset)
                 instead = f"{there.unique_id} lies there" if there else "nothing lies there"
                 findings.add(
@@ -69,7 +100,7 @@ def _acknowledged(
             held.offset >= 0 and send.offset >= 0 and held.offset != send.offset
         ):
             findings.add(
-                "C-6", f"{unique_id} lies at {at}, {held.offset} of the log, and its acknowledgement says "
+                "C-6", f"MOVED {unique_id} lies at {at}, {held.offset} of the log, and its acknowledgement says "
                 f"{send.queue_offset}, {send.offset}", send.ended_ns, _kept(findings, "C-6", history, unique_id),
             )  # fmt: skip
 
@@ -80,7 +111,7 @@ def _acknowledged(
             deleted or send.due_ns or send.fate or send.unique_id in declared
         ):
             findings.add(
-                "C-6", f"{send.unique_id} was acknowledged once more, at {send.queue_offset}, and does not lie there",
+                "C-6", f"MOVED {send.unique_id} was acknowledged once more, at {send.queue_offset}, and is not there",
                 send.ended_ns, (said(send), *_kept(findings, "C-6", history, send.unique_id)),
             )  # fmt: skip
 
@@ -139,7 +170,7 @@ def _one_per_position(history: QueueHistory, declared: frozenset[str], findings:
     for at, known, other in _differing(first, named):
         if known not in declared and other not in declared:
             findings.add(
-                "C-4", f"queue offset {at} of {history.queue} is {known} and {other}", 0,
+                "C-4", f"REUSED queue offset {at} of {history.queue} is {known} and {other}", 0,
                 _kept(findings, "C-4", history, other, at),
             )  # fmt: skip
     findings.saw("C-4", len(first))
@@ -152,7 +183,7 @@ def _one_per_position(history: QueueHistory, declared: frozenset[str], findings:
     for at, known, other in _differing({}, in_log):
         if known not in declared and other not in declared:
             findings.add(
-                "C-4", f"log offset {at} of {history.queue} is {known} and {other}", 0,
+                "C-4", f"REUSED log offset {at} of {history.queue} is {known} and {other}", 0,
                 _kept(findings, "C-4", history, other),
             )  # fmt: skip
 
@@ -178,7 +209,7 @@ def _dense(history: QueueHistory, findings: Findings) -> None:
         missing = [] if whole else [at for at in range(start, end) if at not in held]
         if missing or beyond:
             findings.add(
-                "C-5", f"{replica} says that {history.queue} is {start}..{end - 1}; {len(missing)} offsets are "
+                "C-5", f"GAP {replica} says that {history.queue} is {start}..{end - 1}; {len(missing)} offsets are "
                 f"missing (first {missing[:3]}), {len(beyond)} are beyond (first {beyond[:3]})", 0,
                 history.excerpt("", (missing or beyond)[0]),
             )  # fmt: skip
@@ -187,14 +218,14 @@ def _dense(history: QueueHistory, findings: Findings) -> None:
             offset = held[at].offset
             if 0 <= offset <= before:
                 findings.add(
-                    "C-5", f"{replica}: {history.queue} {at} lies at {offset} of the log, and the one before it "
+                    "C-5", f"ORDER {replica}: {history.queue} {at} lies at {offset} of the log, and the one before it "
                     f"at {before}", 0, history.excerpt(held[at].unique_id, at),
                 )  # fmt: skip
                 break
             before = max(before, offset)
     ends = {each[1] for each in history.extents.values()}
     if len(ends) > 1:
-        findings.add("C-15", f"replicas end {history.queue} at {dict(history.extents)}")
+        findings.add("C-15", f"ENDS replicas end {history.queue} at {dict(history.extents)}")
 
 
 def _order(history: QueueHistory, reference: dict[int, Held], findings: Findings) -> None:
@@ -207,7 +238,7 @@ def _order(history: QueueHistory, reference: dict[int, Held], findings: Findings
             continue
         if send.outcome == OK and latest is not None and latest.began_ns > send.ended_ns:
             findings.add(
-                "C-7", f"{latest.unique_id} lies before {send.unique_id} in {history.queue}, which was "
+                "C-7", f"ORDER {latest.unique_id} lies before {send.unique_id} in {history.queue}, which was "
                 "acknowledged before the other was sent", send.ended_ns, (said(send), said(latest)),
             )  # fmt: skip
         if latest is None or send.began_ns > latest.began_ns:

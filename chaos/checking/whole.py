@@ -3,43 +3,79 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandemmq.chaos.checking.findings import Findings
 from tandemmq.chaos.checking.linear import TooManyAtOnce, linearizable
-from tandemmq.chaos.checking.lines import OK, Admin, Audit, Block, Derived, Queue, Route, Send
+from tandemmq.chaos.checking.lines import (
+    OK,
+    Admin,
+    Audit,
+    Block,
+    Derived,
+    EpochFile,
+    Queue,
+    Route,
+    Send,
+)
 from tandemmq.chaos.checking.onequeue import said
 from tandemmq.chaos.checking.windows import Windows
 
 UNAVAILABLE_NS: Final = 1_000_000_000  # a hiccup of a busy machine is shorter
 SLACK_NS: Final = 500_000_000
+#: longest between a broker's write and the reading of a busy client
+ANSWER_LIES_NS: Final = 1_000_000_000
+
+
+class Freeze(NamedTuple):
+    """A broker was stopped (SIGSTOP), and seen to be, at this time."""
+
+    broker: str
+    at_ns: int
 
 
 @dataclass(slots=True)
 class Reign:
-    """What was acknowledged in one epoch. first_ns: when the first answer came; last: begun last."""
+    """What was acknowledged in one epoch. first: ended first; last: begun last.
+
+    newest, latest  of those that nothing excuses from coming after another epoch: begun last, ended last
+    """
 
     broker: str
     first: Send
     last: Send
+    newest: Send | None = None
+    latest: Send | None = None
 
 
 @dataclass(slots=True)
 class Reigns:
-    """C-14, fed with sends in any order."""
+    """C-14, fed with sends in any order, when events, declarations and epoch files were taken.
+
+    declared   may be missing; given_up of them: a master that nobody hears goes on acknowledging in an asynchronous
+               mode, and what it took then is set aside when it comes back
+    left_out   topics of which nobody knows what was set aside
+    files      of the replicas' epoch files the one whose log ends last says who wrote what
+    """
 
     reigns: dict[int, Reign] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+    left_out: Collection[str] = ()
+    freezes: list[Freeze] = field(default_factory=list)
+    files: list[EpochFile] = field(default_factory=list)
 
     def take(self, send: Send, findings: Findings) -> None:
         if send.outcome != OK or send.epoch < 0:
             return
         reign = self.reigns.get(send.epoch)
         findings.observed["C-14"] += 1
+        self._by_file(send, findings)
         if reign is None:
-            self.reigns[send.epoch] = Reign(send.broker, send, send)
-            return
+            reign = self.reigns[send.epoch] = Reign(send.broker, send, send)
         if send.broker != reign.broker:
             findings.add(
                 "C-14", f"TWO MASTERS {reign.broker} and {send.broker} acknowledged in epoch {send.epoch}",
@@ -49,22 +85,48 @@ class Reigns:
             reign.first = send
         if send.began_ns > reign.last.began_ns:
             reign.last = send
+        if send.unique_id in self.given_up or (self.given_up and send.topic in self.left_out):
+            return
+        if reign.newest is None or send.began_ns > reign.newest.began_ns:
+            reign.newest = send
+        if (reign.latest is None or send.ended_ns > reign.latest.ended_ns) and not any(
+            each.broker == send.broker and send.began_ns < each.at_ns < send.ended_ns
+            for each in self.freezes
+        ):  # a frozen broker may be between the decision and the write: nobody can help that
+            reign.latest = send
 
-    def finish(self, declared: frozenset[str], windows: Windows, findings: Findings) -> None:
-        """No send begun after a newer epoch had acknowledged something was acknowledged in an older one; and no
-        epoch began without a cause (C-17)."""
-        newest: Send | None = None  # acknowledged first of all newer epochs
+    def _by_file(self, send: Send, findings: Findings) -> None:
+        if not self.files or send.due_ns or send.fate or send.topic in self.left_out:
+            return
+        reigns = max(self.files, key=lambda each: each.end).reigns
+        at = bisect_right(reigns, send.offset, key=lambda each: each[1]) - 1
+        writer = reigns[at][0] if at >= 0 else -1
+        if reigns and writer != send.epoch and send.unique_id not in self.declared:
+            findings.add(
+                "C-14", f"EPOCH {writer} wrote the log at {send.offset} by the epoch file, and {send.epoch} by the "
+                f"acknowledgement of {send.unique_id}", send.ended_ns, (said(send),),
+            )  # fmt: skip
+
+    def finish(self, windows: Windows, findings: Findings) -> None:
+        """Nothing was acknowledged in an older epoch whose send began after a newer one had acknowledged something,
+        or whose answer came much later than that: an answer does not lie about for so long. And no epoch began
+        without a cause (C-17)."""
+        newer: Send | None = None  # acknowledged first of all newer epochs
         for epoch in sorted(self.reigns, reverse=True):
             reign = self.reigns[epoch]
-            late = newest is not None and reign.last.began_ns > newest.ended_ns
-            if newest is not None and late and reign.last.unique_id not in declared:
-                findings.add(
-                        "C-14", f"OLD EPOCH {epoch} acknowledged a send begun "
-                        f"{(reign.last.began_ns - newest.ended_ns) / 1e6:.0f} ms after epoch {newest.epoch} had "
-                        "acknowledged one", reign.last.ended_ns, (said(newest), said(reign.last)),
+            for late in dict.fromkeys((reign.newest, reign.latest)):
+                if newer is None or late is None:
+                    continue
+                waited_ns = late.ended_ns - newer.ended_ns
+                if late.began_ns > newer.ended_ns or (
+                    late is reign.latest and waited_ns > ANSWER_LIES_NS
+                ):
+                    findings.add(
+                        "C-14", f"OLD EPOCH {epoch} acknowledged {waited_ns / 1e6:.0f} ms after epoch {newer.epoch} "
+                        f"had: {late.unique_id}", late.ended_ns, (said(newer), said(late)),
                     )  # fmt: skip
-            if newest is None or reign.first.ended_ns < newest.ended_ns:
-                newest = reign.first
+            if newer is None or reign.first.ended_ns < newer.ended_ns:
+                newer = reign.first
         ordered = sorted(self.reigns)
         for before, after in itertools.pairwise(ordered):
             old, new = self.reigns[before].last, self.reigns[after].first
@@ -189,7 +251,11 @@ def judge_routes(routes: Sequence[Route], findings: Findings) -> None:
 
 
 def judge_replicas(
-    blocks: Sequence[Block], derived: Sequence[Derived], audits: Sequence[Audit], findings: Findings
+    blocks: Sequence[Block],
+    derived: Sequence[Derived],
+    audits: Sequence[Audit],
+    files: Sequence[EpochFile],
+    findings: Findings,
 ) -> None:
     """C-15, and C-20: the audit says the same."""
     first: dict[tuple[int, int], Block] = {}
@@ -201,17 +267,22 @@ def judge_replicas(
                 "C-15", f"DIFFER {known.replica} and {block.replica} hold other bytes in [{block.start}, "
                 f"{block.start + block.size})", 0, (str(known), str(block)),
             )  # fmt: skip
-    starts = {
-        name: {each.start for each in blocks if each.replica == name}
-        for name in {b.replica for b in blocks}
+    held: dict[str, set[tuple[int, int]]] = {}
+    for block in blocks:
+        held.setdefault(block.replica, set()).add((block.start, block.size))
+    if len({frozenset(each) for each in held.values()}) > 1:
+        ends = {name: max(map(sum, each)) for name, each in held.items()}
+        findings.add("C-15", f"ENDS of the logs differ: {ends}")
+    whole = min((each.end for each in files), default=0)
+    histories = {
+        tuple(reign for reign in each.reigns if reign[1] < whole): each.replica for each in files
     }
-    if len({frozenset(each) for each in starts.values()}) > 1:
-        ends = {name: max(each, default=0) for name, each in starts.items()}
-        findings.add("C-15", f"replicas hold logs of different length: last blocks at {ends}")
+    if len(histories) > 1:
+        findings.add("C-15", f"HISTORIES differ: {histories}")
     for each in derived:
         findings.saw("C-15")
         if each.problem:
-            findings.add("C-15", f"DERIVED {each.replica}: {each.problem}")
+            findings.add("C-15", f"{each.problem}, of {each.replica}")
     differ = findings.counts["C-15"] > 0
     for audit in audits:
         findings.saw("C-20")

@@ -33,6 +33,7 @@ class Windows:
 
     faults: dict[int, Window] = field(default_factory=dict)
     planned_changes_ns: list[int] = field(default_factory=list)  # switchovers that were ordered
+    unwatched: bool = False  # nobody wrote down when a fault began: all of the run is excused
     _starts: list[int] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
 
@@ -66,6 +67,8 @@ class Windows:
             for each in self.faults.values()
         ]
         spans += [(at_ns, at_ns + RTO_NS) for at_ns in self.planned_changes_ns]
+        if self.unwatched:
+            spans.append((0, 1 << 62))
         self._starts, self._ends = [], []
         for start, end in sorted(spans):
             if self._ends and start <= self._ends[-1]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from tandemmq.chaos.checking.judging import FREEZE_EVENT
 from tandemmq.chaos.faults.clocks import ClockDrift, ClockJump
 from tandemmq.chaos.faults.disks import DiskFull, FailingCalls, PowerLoss
 from tandemmq.chaos.faults.fault import Fault, NoEffect
@@ -17,6 +18,7 @@ from tandemmq.chaos.faults.namespaces import PacketLoss
 from tandemmq.chaos.faults.processes import Killed, Paused, RestartStorm, Stopped, Stuttering
 from tandemmq.chaos.faults.rot import BitRot
 from tandemmq.chaos.faults.thin import ThinDiskFull
+from tandemmq.chaos.gathering import POWER_EVENT
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import HostGroup
 from tandemmq.chaos.journal import Journal
@@ -33,7 +35,6 @@ from tandemmq.chaos.scenarios.stages import (
     direct_address,
     disk_of,
 )
-from tandemmq.chaos.verdict import FREEZE_EVENT, POWER_EVENT
 
 PROCESS_KINDS: Final[Mapping[str, Callable[[AsyncProcess, str], Fault]]] = {
     "kill": Killed,

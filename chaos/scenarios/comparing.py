@@ -27,8 +27,9 @@ from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.promises import percentile
 from tandemmq.chaos.scenarios.catalog import SCENARIOS
 from tandemmq.chaos.scenarios.reports.report import clean, commit, write_report
-from tandemmq.chaos.scenarios.run import HISTORY, ScenarioRun
+from tandemmq.chaos.scenarios.run import ScenarioRun
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.verdict import HISTORY
 from tandemmq.java import NEWEST, java_missing
 
 OURS: Final = "tandem"

@@ -22,17 +22,18 @@ from tandemmq.chaos.checking.judging import DRAINED_EVENT, RUN_EVENT, judge_hist
 from tandemmq.chaos.checking.lines import Extent, Holding
 from tandemmq.chaos.deliveries import Readers
 from tandemmq.chaos.faults.fault import until
+from tandemmq.chaos.gathering import with_due
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import body_hash
 from tandemmq.chaos.routes import brokers_of
-from tandemmq.chaos.scenarios.gathering import with_due
 from tandemmq.chaos.scenarios.handles import Handles
 from tandemmq.chaos.scenarios.playing import Player
-from tandemmq.chaos.scenarios.run import HISTORY, JOURNAL, SCHEDULE, Played, merge
+from tandemmq.chaos.scenarios.run import SCHEDULE, Played, merge
 from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.served import Progress
 from tandemmq.chaos.scenarios.workloads.chosen import Ground, Workload, chosen, topics_of
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
+from tandemmq.chaos.verdict import HISTORY
 from tandemmq.cluster.client import Admin, ClientError
 from tandemmq.cluster.remoting import (
     ChannelPool,
@@ -95,7 +96,7 @@ class TargetRun:
         """Everything. Our topics are made for it and deleted at the end."""
         began_s = time.monotonic()
         self.schedule.write(self._directory / SCHEDULE)
-        journal_path, history = self._directory / JOURNAL, self._directory / HISTORY
+        journal_path, history = self._directory / "journal.jsonl", self._directory / HISTORY
         try:
             with Journal(journal_path) as journal:
                 self.progress.journal = journal

@@ -11,11 +11,11 @@ import pytest
 
 from tandemmq.chaos import person as module
 from tandemmq.chaos.classichosts import ClassicHosts
+from tandemmq.chaos.gathering import PERSON_EVENT
 from tandemmq.chaos.groups import GroupMember, GroupPlan, SeenGroup
 from tandemmq.chaos.journal import Journal, read_events
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.verdict import PERSON_EVENT
 
 FORKED = "a person must act why=master a:0: two logs: the bytes below 7 are not ours; seed it anew"
 ODD = "a person must act why=the clock went back"

@@ -34,9 +34,10 @@ from tandemmq.chaos.scenarios.containers import addresses_of
 from tandemmq.chaos.scenarios.handles import parse_handle
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON, write_report
 from tandemmq.chaos.scenarios.reports.timeline import timeline
-from tandemmq.chaos.scenarios.run import HISTORY, WORDS, Played
+from tandemmq.chaos.scenarios.run import WORDS, Played
 from tandemmq.chaos.scenarios.schedule import Schedule
 from tandemmq.chaos.scenarios.stages import STAGES, stages_here
+from tandemmq.chaos.verdict import HISTORY
 
 NODES = ["names", "replica 0", "replica 1", "replica 2"]
 

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import tandemmq.chaos.verdict as verdict_module
+import tandemmq.chaos.gathering as gathering_module
 from tandemmq.chaos.checking.lines import INFO, OK, Delivered, Seen, Send
 from tandemmq.chaos.churn import DELETED_EVENT
+from tandemmq.chaos.gathering import PERSON_EVENT, TOPICS
 from tandemmq.chaos.history import HistoryMissing
 from tandemmq.chaos.journal import Journal, read_events, read_seen, read_sends
 from tandemmq.chaos.load import body_hash
 from tandemmq.chaos.replicalogs import differences, read_cuts, read_log
 from tandemmq.chaos.traffic import CHURN_TOPIC, DELAYED_TOPIC, TOPIC
-from tandemmq.chaos.verdict import PERSON_EVENT, TOPICS, Verdict, judge
+from tandemmq.chaos.verdict import Verdict, judge
 from tandemmq.replication.config import Mode
 from tandemmq.replication.epochs import Epoch, EpochHistory, encode_epochs
 from tandemmq.storage import Draft, StorageConfig, encode_properties, open_store, pack_host
@@ -90,7 +91,7 @@ class Run:
         return judge(
             self.journal, self.stores, mode=mode, consumed=self.delivered is not None,
             elected=self.elected,
-        )  # fmt: skip
+        ).verdict  # fmt: skip
 
     def kinds(self, *, mode: Mode = Mode.S0) -> set[str]:
         return {text.split()[0] for text in self.judge(mode=mode).problems}
@@ -147,7 +148,7 @@ def test_a_run_in_which_all_held_is_good(finished: Run) -> None:
 def test_a_queue_that_says_something_else_is_found_in_small_logs_and_large(
     finished: Run, monkeypatch: pytest.MonkeyPatch, log_bytes_max: int, who: str
 ) -> None:
-    monkeypatch.setattr(verdict_module, "INSPECTED_BYTES_MAX", log_bytes_max)
+    monkeypatch.setattr(gathering_module, "INSPECTED_BYTES_MAX", log_bytes_max)
     queue = finished.stores[1] / "consumequeue" / TOPIC / "0"
     with min(queue.iterdir()).open("r+b") as file:
         file.seek(20 * 7)
@@ -158,7 +159,7 @@ def test_a_queue_that_says_something_else_is_found_in_small_logs_and_large(
 def test_a_large_log_without_a_fault_is_good(
     finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdict_module, "INSPECTED_BYTES_MAX", 0)
+    monkeypatch.setattr(gathering_module, "INSPECTED_BYTES_MAX", 0)
     assert finished.judge().problems == []
 
 
@@ -198,7 +199,7 @@ def test_a_message_nobody_sent_is_found(finished: Run) -> None:
 
 def test_a_message_that_was_read_and_is_gone_is_found(finished: Run) -> None:
     finished.seen = [Seen(TOPIC, 0, COUNT // 2, ("f" * 32,), "b:1", 9)]
-    assert finished.kinds() == {"VANISHED"}
+    assert finished.kinds() == {"VANISHED", "PHANTOM"}
 
 
 def test_an_undeclared_loss_is_a_loss_in_async_mode_too(finished: Run) -> None:
@@ -455,5 +456,5 @@ def test_a_deleted_topic_that_a_new_master_still_has_is_found_where_the_deletion
         journal.event(DELETED_EVENT, life=1, everywhere=everywhere, at_ns=elected_ns - 3)
         for each in finished.sends:
             journal.send(each)
-    problems = judge(finished.journal, finished.stores, mode=mode, consumed=False).problems
+    problems = judge(finished.journal, finished.stores, mode=mode, consumed=False).verdict.problems
     assert {each.split()[0] for each in problems} - {"EPOCH"} == kinds

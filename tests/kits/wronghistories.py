@@ -76,15 +76,17 @@ def held(
             found[at] = msgspec.structs.replace(line, **values)
 
 
-def cut(found: Lines, end: int, queue: int = 0, replica: str | None = None) -> None:
+def cut(
+    found: Lines, end: int, queue: int = 0, replica: str | None = None, topic: str = TOPIC
+) -> None:
     """The final read ends earlier."""
-    for at, line in each(found, Holding, topic=TOPIC, queue_id=queue):
+    for at, line in each(found, Holding, topic=topic, queue_id=queue):
         if replica in (None, line.replica):
             keep = max(0, end - line.first)
             found[at] = Holding(
-                TOPIC, queue, line.replica, line.first, line.unique_ids[:keep], line.offsets[:keep], line.hashes[:keep]
+                topic, queue, line.replica, line.first, line.unique_ids[:keep], line.offsets[:keep], line.hashes[:keep]
             )  # fmt: skip
-    for at, extent in each(found, Extent, topic=TOPIC, queue_id=queue):
+    for at, extent in each(found, Extent, topic=topic, queue_id=queue):
         if replica in (None, extent.replica):
             found[at] = msgspec.structs.replace(extent, end=end)
 

@@ -20,15 +20,14 @@ from tandemmq.chaos.faults.namespaces import Namespaces, PacketLoss
 from tandemmq.chaos.faults.namespaces import unsupported as no_namespaces
 from tandemmq.chaos.faults.processes import Killed, Paused, RestartStorm, Stopped, Stuttering
 from tandemmq.chaos.faults.toxiproxy import Toxiproxy, find_server
+from tandemmq.chaos.gathering import TOPICS, gather
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.replicalogs import read_log
 from tandemmq.chaos.scenarios import command
-from tandemmq.chaos.scenarios.gathering import gather
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON
 from tandemmq.chaos.scenarios.schedule import Planned, Schedule, Step
-from tandemmq.chaos.verdict import TOPICS
 from tandemmq.replication.config import Mode
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]

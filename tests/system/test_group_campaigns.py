@@ -8,13 +8,14 @@ import pytest
 
 from tandemmq.chaos.campaign import Campaign, GroupOutcome
 from tandemmq.chaos.failover import Failover
+from tandemmq.chaos.gathering import TOPICS
 from tandemmq.chaos.groups import GroupPlan
 from tandemmq.chaos.partitions import Partitions
 from tandemmq.chaos.replicalogs import read_log
 from tandemmq.chaos.steady import Steady
 from tandemmq.chaos.switchover import Switchovers
 from tandemmq.chaos.traffic import TOPIC, TrafficPlan
-from tandemmq.chaos.verdict import TOPICS, judge
+from tandemmq.chaos.verdict import judge
 from tandemmq.replication.config import Mode
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -54,7 +55,7 @@ async def test_a_sync_group_survives_kills_and_the_loss_of_its_bytes_would_be_fo
     stores = [each.store for each in campaign.group.replicas]
     for store in stores:
         forget_newest_messages(store)
-    problems = judge(tmp_path / "journal.jsonl", stores, mode=Mode.S0).problems
+    problems = judge(tmp_path / "journal.jsonl", stores, mode=Mode.S0).verdict.problems
     assert any(problem.startswith("LOST") for problem in problems)
 
 

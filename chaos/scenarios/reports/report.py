@@ -16,7 +16,8 @@ from tandemmq import __version__
 from tandemmq.chaos.checking.findings import CHECKS
 from tandemmq.chaos.scenarios.reports.page import page
 from tandemmq.chaos.scenarios.reports.timeline import FaultFigures, Timeline, timeline
-from tandemmq.chaos.scenarios.run import HISTORY, Played
+from tandemmq.chaos.scenarios.run import Played
+from tandemmq.chaos.verdict import HISTORY
 
 JSON: Final = "report.json"
 HTML: Final = "report.html"
