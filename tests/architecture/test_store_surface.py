@@ -20,6 +20,7 @@ STORAGE = "tandemmq.storage"
 PUBLIC_MODULES = {
     "_record",  # C over pointers, for the other compiled modules: cimport knows no packages' names
     "twins",  # the rule that picks compiled forms, for every package
+    "settings",  # how structs of settings name their keys, every package's
     "derivation",  # the inner loop of dispatch, with which the audit derives what a store ought to hold
 }
 #: what others may call methods of: a part that is a table or a state, with rules of its own
