@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -203,9 +203,13 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]
     return msgspec.structs.fields(kind)
 
 
-def keys_of(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """RocketMQ's key -> the field's name inside, for every field of a settings struct."""
-    return {field.encode_name: field.name for field in _fields(kind)}
+def keys_of(*kinds: type[msgspec.Struct]) -> dict[str, str]:
+    """RocketMQ's key -> the field's name inside, for every field of some settings structs that a file may set.
+
+    One without a key of its own is the caller's to set: never read from a file, never shown.
+    """
+    fields = (field for kind in kinds for field in _fields(kind))
+    return {each.encode_name: each.name for each in fields if each.encode_name != each.name}
 
 
 def key_of(kind: type[msgspec.Struct], name: str) -> str:
@@ -274,6 +278,21 @@ def describe_type(kind: Any) -> str:
             return "one of " + ", ".join(_text_of(member) for member in members)
         case _:
             return "text"
+
+
+def settings_in_force(parts: Iterable[msgspec.Struct], secrets: Collection[str]) -> Properties:
+    """Every setting of some structs by its key; secrets are masked."""
+    found = {
+        key: setting_text(getattr(part, name))
+        for part in parts
+        for key, name in keys_of(type(part)).items()
+    }
+    return masked(found, secrets)
+
+
+def masked(settings: Mapping[str, str], secrets: Collection[str]) -> Properties:
+    """The settings without what is handed out to nobody."""
+    return {key: "******" if text and key in secrets else text for key, text in settings.items()}
 
 
 def setting_text(value: Any) -> str:

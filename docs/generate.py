@@ -24,6 +24,7 @@ from tandemmq.cluster.broker.settings.access import RightsConfig
 from tandemmq.cluster.broker.settings.config import BrokerConfig
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.shown import FIXED
+from tandemmq.cluster.config import keys_of
 from tandemmq.cluster.controller import ControllerConfig
 from tandemmq.cluster.httpsettings import HttpConfig
 from tandemmq.cluster.metrics import METRICS
@@ -35,21 +36,6 @@ from tandemmq.storage import StorageConfig
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- written by docs/generate.py; change the code it names, then run it -->\n"
-NOT_IN_FILES = {
-    "storage",
-    "rules",
-    "lease",
-    "times",
-    "waits_for_slaves",
-    "access",
-    "rights",
-    "tls",
-    "http",
-    "insecure",
-    "as_rocketmq",
-    "kept",
-    "file",
-}
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -72,7 +58,7 @@ def shown(value: Any) -> str:
 def settings(struct: type[msgspec.Struct]) -> Iterator[tuple[str, ...]]:
     """(key, default, name inside) of every setting that a file may hold."""
     for field in msgspec.structs.fields(struct):
-        if field.name in NOT_IN_FILES:
+        if field.encode_name not in keys_of(struct):
             continue
         if field.default is not msgspec.NODEFAULT:
             default = shown(field.default)

@@ -19,7 +19,7 @@ from tandemmq.cluster.config import (
     is_loopback,
     keys_of,
     parse_settings,
-    setting_text,
+    settings_in_force,
 )
 from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
 from tandemmq.cluster.httpsettings import HttpConfig
@@ -63,7 +63,6 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-_NOT_IN_FILES: Final = frozenset({"times", "access", "tls", "http", "insecure"})
 _SECRETS: Final = frozenset({"etcdPassword"}) | SECRETS | TLS_SECRETS | HTTP_SECRETS
 _PEER: Final = re.compile(r"([A-Za-z0-9_]{1,64})-(.{1,255})")
 _PREFIX: Final = re.compile(r"/[A-Za-z0-9_./-]{0,200}")
@@ -172,13 +171,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
         times = parse_settings(LeaseTimes, given, also_known=given.keys())
         access = parse_settings(AccessConfig, given, also_known=given.keys())
         http = parse_settings(HttpConfig, given, also_known=given.keys())
-        known = also_known | WITHOUT_EFFECT | TLS_KEYS
-        for kind in (LeaseTimes, AccessConfig, HttpConfig):
-            known |= keys_of(kind).keys()
+        shared = keys_of(LeaseTimes, AccessConfig, HttpConfig).keys() | TLS_KEYS
         config = parse_settings(
             cls,
             given,
-            also_known=known,
+            also_known={*WITHOUT_EFFECT, *shared, *also_known},
             times=times,
             access=access,
             tls=read_tls(given),
@@ -256,22 +253,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
-        found: Properties = {}
-        for struct in (self, self.times, self.access, self.tls, self.http):
-            for field in msgspec.structs.fields(struct):
-                if field.name in _NOT_IN_FILES:
-                    continue
-                text = setting_text(getattr(struct, field.name))
-                secret = field.encode_name in _SECRETS
-                found[field.encode_name] = "******" if text and secret else text
-        return found
+        return settings_in_force((self, self.times, self.access, self.tls, self.http), _SECRETS)
 
 
 KEYS: Final = frozenset(
-    keys_of(ControllerConfig).keys() - _NOT_IN_FILES
-    | keys_of(LeaseTimes).keys()
-    | keys_of(AccessConfig).keys()
-    | keys_of(HttpConfig).keys()
+    keys_of(ControllerConfig, LeaseTimes, AccessConfig, HttpConfig).keys()
     | TLS_KEYS
     | WITHOUT_EFFECT
 )

@@ -18,7 +18,7 @@ from tandemmq.cluster.config import (
     is_loopback,
     keys_of,
     parse_settings,
-    setting_text,
+    settings_in_force,
 )
 from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
 from tandemmq.cluster.httpsettings import HttpConfig
@@ -78,8 +78,6 @@ NOT_SUPPORTED: Final = {
     "notifyMinBrokerIdChanged": _NO_ACTING_MASTERS,
 }
 """Switches whose function is missing here, and what to do instead: they may be off, not on."""
-
-_NOT_IN_FILES: Final = frozenset({"insecure", "as_rocketmq", "access", "tls", "http"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -155,7 +153,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             given["bindAddress"] = ANY
         access = parse_settings(AccessConfig, given, also_known=given.keys())
         http = parse_settings(HttpConfig, given, also_known=given.keys())
-        shared = keys_of(AccessConfig).keys() | keys_of(HttpConfig).keys() | TLS_KEYS
+        shared = keys_of(AccessConfig, HttpConfig).keys() | TLS_KEYS
         return parse_settings(
             cls,
             given,
@@ -169,15 +167,8 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_properties(self) -> Properties:
         """Every setting in force by its key; secrets are masked."""
-        found: Properties = {}
-        for struct in (self, self.access, self.tls, self.http):
-            for field in msgspec.structs.fields(struct):
-                if field.name in _NOT_IN_FILES:
-                    continue
-                text = setting_text(getattr(struct, field.name))
-                secret = field.encode_name in SECRETS | TLS_SECRETS | HTTP_SECRETS
-                found[field.encode_name] = "******" if text and secret else text
-        return found
+        parts = (self, self.access, self.tls, self.http)
+        return settings_in_force(parts, SECRETS | TLS_SECRETS | HTTP_SECRETS)
 
     @property
     def is_exposed(self) -> bool:
@@ -186,9 +177,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEYS: Final = frozenset(
-    keys_of(NameServerConfig).keys() - _NOT_IN_FILES
-    | keys_of(AccessConfig).keys()
-    | keys_of(HttpConfig).keys()
+    keys_of(NameServerConfig, AccessConfig, HttpConfig).keys()
     | TLS_KEYS
     | WITHOUT_EFFECT
     | set(NOT_SUPPORTED)

@@ -7,10 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from tandemmq.cluster.broker.settings.config import NOT_IN_FILES, SECRET, BrokerConfig
+from tandemmq.cluster.broker.settings.config import SECRET, BrokerConfig
 from tandemmq.cluster.broker.settings.known_keys import WITHOUT_EFFECT
 from tandemmq.cluster.broker.settings.unserved import refuse_unserved
-from tandemmq.cluster.config import ConfigError, Properties, convert_setting, setting_text
+from tandemmq.cluster.config import (
+    ConfigError,
+    Properties,
+    convert_setting,
+    keys_of,
+    setting_text,
+)
 
 #: the only fields an administrator may change while the broker runs; read whenever needed
 _CHANGEABLE: Final = frozenset(
@@ -77,7 +83,7 @@ def change_settings(config: BrokerConfig, wanted: Mapping[str, str]) -> Properti
         field.encode_name: (struct, field)
         for struct in config.parts
         for field in msgspec.structs.fields(type(struct))
-        if field.name not in NOT_IN_FILES
+        if field.encode_name in keys_of(type(struct))
     }
     for key, text in wanted.items():
         if key in fields:

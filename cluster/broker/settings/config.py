@@ -23,8 +23,9 @@ from tandemmq.cluster.config import (
     Properties,
     is_loopback,
     keys_of,
+    masked,
     parse_settings,
-    setting_text,
+    settings_in_force,
 )
 from tandemmq.cluster.httpsettings import SECRETS as HTTP_SECRETS
 from tandemmq.cluster.httpsettings import HttpConfig
@@ -39,24 +40,6 @@ from tandemmq.storage.settings import ours, setting
 log = logging.getLogger(__name__)
 
 _GAP_KEY_OF_4 = "haSlaveFallbehindMax"
-
-#: set by the command line or by nobody: never read from a file, never shown
-NOT_IN_FILES = frozenset(
-    {
-        "storage",
-        "rules",
-        "lease",
-        "access",
-        "rights",
-        "tls",
-        "http",
-        "waits_for_slaves",
-        "insecure",
-        "as_rocketmq",
-        "kept",
-        "file",
-    }
-)
 
 #: handed out to nobody
 SECRET = frozenset({"haSecret"}) | SECRETS | TLS_SECRETS | HTTP_SECRETS
@@ -388,21 +371,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         access = parse_settings(AccessConfig, given, also_known=given.keys())
         placed = with_plain_file(given, file, environment)
         rights = parse_settings(RightsConfig, placed, also_known=placed.keys())
-        known = set(keys_of(BrokerConfig)) - NOT_IN_FILES
         http = parse_settings(HttpConfig, given, also_known=given.keys())
-        for kind in (
-            StorageConfig,
-            StreamRules,
-            LeaseTimes,
-            AccessConfig,
-            RightsConfig,
-            HttpConfig,
-        ):
-            known |= keys_of(kind).keys()
+        known = keys_of(
+            StorageConfig, StreamRules, LeaseTimes, AccessConfig, RightsConfig, HttpConfig
+        )
         return parse_settings(
             BrokerConfig,
             given,
-            also_known=known | TLS_KEYS | set(WITHOUT_EFFECT),
+            also_known={*known, *TLS_KEYS, *WITHOUT_EFFECT},
             storage=storage,
             rules=rules,
             lease=lease,
@@ -419,16 +395,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_properties(self) -> Properties:
         """Every setting as it is in force, by RocketMQ's keys, and the kept ones; secrets masked."""
-        found: Properties = {
-            key: "******" if key in SECRET and text else text for key, text in self.kept.items()
-        }
-        for struct in self.parts:
-            for field in msgspec.structs.fields(type(struct)):
-                if field.name not in NOT_IN_FILES:
-                    text = setting_text(getattr(struct, field.name))
-                    secret = field.encode_name in SECRET and text
-                    found[field.encode_name] = "******" if secret else text
-        return found
+        return masked(self.kept, SECRET) | settings_in_force(self.parts, SECRET)
 
 
 def _waits_for_slaves(given: Mapping[str, str], rules: StreamRules) -> tuple[bool, StreamRules]:
