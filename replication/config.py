@@ -113,6 +113,8 @@ class StreamRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     lost_grace_ms: Natural = ours("haLostGraceMillis", 200)
     # a switchover that takes longer is abandoned: no send has failed by then
     drain_ms_max: Positive = ours("haDrainMillis", 400)
+    # where acknowledgements wait for disks: a flush that takes longer makes a master hand over. 0: never
+    disk_stall_ms: Natural = ours("haDiskStallMillis", 1500)
     # a proposal without an answer is repeated
     proposal_retry_ms: Positive = ours("haProposalRetryMillis", 500)
     gap_bytes_max: Positive = setting("haMaxGapNotInSync", 256 << 20)

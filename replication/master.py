@@ -21,6 +21,7 @@ from tandemmq.replication.masterevents import (
     Appended,
     CompareSlave,
     Confirmed,
+    DiskStalled,
     Drop,
     Effect,
     Event,
@@ -150,6 +151,7 @@ class MasterCore:
     _proposed_ms: int = NEVER
     _joining: dict[int, int] = field(default_factory=dict)  # replica -> since when it counts
     _ends: deque[int] = field(default_factory=deque)
+    disk_stalled: bool = False  # our own, while a flush does not end
     _successor: int = 0
     _registry: Registry | None = None
     _drain_until_ms: int = 0
@@ -262,6 +264,7 @@ class MasterCore:
     def _on_flushed(self, event: Flushed, now_ms: int, effects: list[Effect]) -> None:
         assert event.end <= self.end, f"flushed {event.end} of {self.end}"
         self.flushed = max(self.flushed, event.end)
+        self.disk_stalled = False
 
     def _on_trimmed(self, event: Trimmed, now_ms: int, effects: list[Effect]) -> None:
         assert self.start <= event.start <= self.end
@@ -620,9 +623,14 @@ class MasterCore:
         self._drain_until_ms = now_ms + self.rules.drain_ms_max
         self._move(MasterState.DRAINING, f"hand over to replica {event.successor}", now_ms)
 
+    def _on_disk_stalled(self, event: DiskStalled, now_ms: int, effects: list[Effect]) -> None:
+        self.disk_stalled = True
+
     def _resign_when_drained(self, now_ms: int, effects: list[Effect]) -> None:
+        """What was acknowledged, every member holds, the successor among them. What only our own disk lacks is not
+        acknowledged any more, and waiting for it would keep everybody waiting: the fate of that is unknown."""
         slave = self.slaves.get(self._successor)
-        if slave is None or self.acknowledged < self.end:
+        if slave is None or (self.acknowledged < self.end and not self.disk_stalled):
             return
         position = slave.flushed if self.mode.waits_for_disk else slave.received
         if position == self.end:
@@ -642,5 +650,6 @@ HANDLERS: Final = {
     SetLearned: "_on_set_learned",
     ReplicasLearned: "_on_replicas_learned",
     Resign: "_on_resign",
+    DiskStalled: "_on_disk_stalled",
     Tick: "_on_tick",
 }

@@ -106,6 +106,10 @@ class Resign(msgspec.Struct, frozen=True):
     successor: int
 
 
+class DiskStalled(msgspec.Struct, frozen=True):
+    """Our disk stands still: who is to take over need not wait for it. Until the next Flushed."""
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time passed."""
 
@@ -122,6 +126,7 @@ Event = (
     | SetLearned
     | ReplicasLearned
     | Resign
+    | DiskStalled
     | Tick
 )
 

@@ -281,6 +281,7 @@ class Broker:
                 membership=membership,
                 wake=self.dispatch.wake,
                 flush=self.log_flush.want,
+                flushing_since_ms=lambda: self.log_flush.began_ms,
                 encryption=self.encryption,
             )
         if config.role is Role.SLAVE:

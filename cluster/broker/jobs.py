@@ -52,6 +52,7 @@ class LogFlush:
         self._turn = asyncio.Lock()
         self._told = self._wanted_end = 0
         self.put_off = 0  # flushes that had to wait for a descriptor
+        self.began_ms: int | None = None  # of the flush that runs
         self._synchronous = store.config.flush_mode is FlushMode.SYNC
 
     async def run(self) -> None:
@@ -104,6 +105,7 @@ class LogFlush:
 
     async def _flush(self, pages_min: int) -> None:
         async with self._turn:
+            self.began_ms = self._clock.monotonic_ms()
             try:
                 took_us = await asyncio.to_thread(self._timed_flush, pages_min)
             except OSError as problem:  # no descriptor to be had: nothing was tried, nobody is told
@@ -111,6 +113,8 @@ class LogFlush:
                 log.warning("log not flushed, trying again why=%s", problem)
                 await asyncio.sleep(FLUSH_RETRY_S)
                 return
+            finally:
+                self.began_ms = None
             if took_us >= 0:
                 self._acks.latencies.flush.add(took_us)
             self._told = self._store.flushed

@@ -73,6 +73,7 @@ class ControlledReplica:
     membership  who we are, and what is known of our log
     wake        have what is confirmed by now dispatched
     flush       have the log flushed up to an offset: with SYNC_FLUSH somebody waits for our disk
+    flushing_since_ms  by the clock, of the flush that runs now; None: none does
     """
 
     holds_answers = True  # in every mode: the lease is looked at when acknowledging, and not before
@@ -88,6 +89,7 @@ class ControlledReplica:
         membership: Membership,
         wake: Callable[[], None],
         flush: Callable[[int], None],
+        flushing_since_ms: Callable[[], int | None] = lambda: None,
         encryption: Encryption | None = None,
     ) -> None:
         self._encryption = encryption or Encryption(config.tls)
@@ -103,6 +105,7 @@ class ControlledReplica:
         self._suspect = membership.suspect
         self._wake = wake
         self._flush = flush
+        self._flushing_since_ms = flushing_since_ms
         self._synchronous = config.storage.flush_mode is FlushMode.SYNC
         self._open = False  # for puts
         self.agreed = 0  # so far our log was confirmed before our reign
@@ -137,7 +140,8 @@ class ControlledReplica:
             lineage=membership.lineage, feed=self._heard_of_group, registered=self._heard_of_replicas,
             space=lambda: not store.flags.full, tls=self._encryption.to_peers,
         )  # fmt: skip
-        self._hand_over = HandOver(self.link, store.flags, config.rules.copies_min)
+        rules = config.rules
+        self._hand_over = HandOver(self.link, store.flags, rules.copies_min, rules.disk_stall_ms)
         party = Party(
             config.cluster, config.name, identity.replica, incarnation, ha_secret(config),
             config.ha_extension, config.ha_compression,
@@ -258,6 +262,9 @@ class ControlledReplica:
             self._rate.note(self._receiver.stats.appended_bytes, now_ms)
             if self._open and not self._is_switching:
                 self._hand_over.if_full(now_ms, self._near())
+                began_ms = self._flushing_since_ms() if self._synchronous else None
+                if self._hand_over.if_stalled(now_ms, began_ms, self._near()):
+                    self.feed.feed(m.DiskStalled())
             if self.core.master is not None:
                 for replica, slave in self.core.master.slaves.items():
                     self._held[replica] = max(slave.received, 0)
@@ -479,7 +486,7 @@ class ControlledReplica:
     async def _close_writes(self, effect: r.CloseWrites) -> None:
         self._open = False
         self._store.flags.set(Problem.FENCED)
-        self._hand_over.full_disk.deposed(self._clock.monotonic_ms())
+        self._hand_over.deposed(self._clock.monotonic_ms())
         self._gentle_until_ms = self._clock.monotonic_ms() + GENTLE_MS
         while self._gathering:  # noqa: ASYNC110 - one turn at most
             await asyncio.sleep(0)

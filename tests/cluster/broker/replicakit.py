@@ -308,6 +308,7 @@ class Kit:
         self.acks = Acks(self.clock, config.storage.sync_flush_timeout_ms)
         self.suspect = SuspectMark(config.storage)
         self.flushes: list[int] = []
+        self.flushing_since_ms: int | None = None
         self.told: list[str] = []
         self.replica: ControlledReplica
 
@@ -317,6 +318,7 @@ class Kit:
         self.replica = ControlledReplica(
             self.config, self.store, self.acks, self.clock, rng, membership=membership,
             wake=self.dispatch, flush=self.flushes.append,
+            flushing_since_ms=lambda: self.flushing_since_ms,
         )  # fmt: skip
         self.release = Release(
             self.store, self.acks, self.replica, wake=self.dispatch, flush=lambda: None,

@@ -1,4 +1,5 @@
-"""cluster/broker/standing/handover.py: when a master with a full disk lets another take over, and when it does not."""
+"""cluster/broker/standing/handover.py: when a master whose disk is full, or stands still, lets another take over, and
+when it does not."""
 
 from __future__ import annotations
 
@@ -9,18 +10,24 @@ import pytest
 from replicakit import Controllers, Kit, MemoryController, controllers, reigning, turns, until
 from timekit import run
 
-from tandemmq.cluster.broker.standing.handover import ASK_AGAIN_MS, CLEANING_MS, STAY_MS, FullDisk
+from tandemmq.cluster.broker.standing.handover import (
+    ASK_AGAIN_MS,
+    CLEANING_MS,
+    STAY_MS,
+    BadDisk,
+    StalledFlush,
+)
 from tandemmq.replication import election as e
 from tandemmq.replication import masterevents as m
-from tandemmq.storage import Problem
+from tandemmq.storage import Draft, Problem
 
 __all__ = ["controllers"]
 
 
 def test_cleaning_is_given_a_moment_and_the_members_are_asked_in_turn() -> None:
-    disk, asked = FullDisk(), []
+    disk, asked = BadDisk(CLEANING_MS), []
     for now_ms in range(0, 20_000, 100):
-        found = disk.look(now_ms, full=now_ms >= 1_000, in_sync=(2, 3))
+        found = disk.look(now_ms, bad=now_ms >= 1_000, in_sync=(2, 3))
         if found is not None:
             asked.append((now_ms, found))
     first = 1_000 + CLEANING_MS
@@ -29,20 +36,20 @@ def test_cleaning_is_given_a_moment_and_the_members_are_asked_in_turn() -> None:
 
 
 def test_who_has_space_again_or_nobody_in_sync_asks_nobody() -> None:
-    disk = FullDisk()
+    disk = BadDisk(CLEANING_MS)
     for now_ms in range(0, 60_000, 100):
         full = now_ms % 1_500 != 0  # cleaning helps every time
-        assert disk.look(now_ms, full=full, in_sync=(2,)) is None
-        assert FullDisk().look(now_ms, full=True, in_sync=()) is None
+        assert disk.look(now_ms, bad=full, in_sync=(2,)) is None
+        assert BadDisk(CLEANING_MS).look(now_ms, bad=True, in_sync=()) is None
 
 
 def test_two_full_disks_do_not_take_turns() -> None:
     """Each is master in turn, both always full, and both said a moment ago that they had space."""
-    disks = {1: FullDisk(), 2: FullDisk()}
+    disks = {1: BadDisk(CLEANING_MS), 2: BadDisk(CLEANING_MS)}
     master, changes = 1, []
     for now_ms in range(0, 300_000, 100):
         other = 3 - master
-        if disks[master].look(now_ms, full=True, in_sync=(other,)) is not None:
+        if disks[master].look(now_ms, bad=True, in_sync=(other,)) is not None:
             disks[master].deposed(now_ms)
             changes.append(now_ms)
             master = other
@@ -112,5 +119,47 @@ def test_a_full_master_stays_where_going_would_leave_too_few_copies(
                 beat_of_slave(controller, space=True)
                 kit.replica.feed.feed(m.SlaveReported(7, 0, 0, 0, 0, kit.store.end))
             assert controller.record.master == 1 and 2 in controller.record.sync_set
+
+    run(main())
+
+
+def test_a_flush_stands_still_only_while_somebody_looks_on() -> None:
+    flush = StalledFlush()
+    assert [flush.seen_ms(now_ms, 1_000) for now_ms in (1_050, 1_150, 1_250)] == [0, 100, 200]
+    assert flush.seen_ms(9_000, 1_000) == 400, "the process was stopped: who knows how long it took"
+    assert flush.seen_ms(9_100, 9_050) == 0, "another one"
+    assert flush.seen_ms(9_200, None) == flush.seen_ms(9_300, 9_250) == 0
+
+
+@pytest.mark.parametrize("successor_flushes", [True, False])
+def test_a_master_whose_disk_stands_still_hands_over_to_a_member_whose_disk_does_not(
+    tmp_path: Path, controllers: Controllers, successor_flushes: bool
+) -> None:
+    """S1: nothing is acknowledged while its own flush does not end, and what waits is neither a success nor refused."""
+
+    async def main() -> None:
+        controller = controllers.add()
+        async with reigning(tmp_path, flushDiskType="SYNC_FLUSH") as kit:
+            with_slave(kit, controller, space=True)
+            await until(lambda: 2 in controller.record.sync_set, "the slave is not in the set")
+            began_ms = kit.clock.monotonic_ms()
+            kit.put(Draft("T", 0, b"x"))
+            kit.flushing_since_ms = began_ms
+            for _ in range(40):
+                end = kit.store.end
+                kit.replica.feed.feed(
+                    m.SlaveReported(7, end, end if successor_flushes else 0, 1, end, end)
+                )
+                beat_of_slave(controller, space=True)
+                await asyncio.sleep(0.1)
+                if controller.record.master == 2:
+                    break
+            took_ms = kit.clock.monotonic_ms() - began_ms
+            assert controller.record.master == (2 if successor_flushes else 1)
+            assert 1_500 <= took_ms <= 2_200 or not successor_flushes, took_ms
+            assert kit.replica.core.master is None or kit.replica.core.master.acknowledged == 0
+            if not successor_flushes:  # its puts go on once the attempt was given up
+                kit.replica.feed.feed(m.Flushed(kit.store.end))
+                assert kit.replica.refusal() is None
 
     run(main())
