@@ -136,19 +136,10 @@ class SendBackHandler:
         )
         properties[messages.WAIT] = "false"
         properties[messages.DELAY] = str(level)
-        draft = Draft(
-            topic=topic.topic_name,
-            queue_id=self.rng.randrange(group.retry_queue_nums),
-            body=record.body,
-            properties=encode_properties(properties),
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_ms=record.born_ms,
-            born_host=record.born_host,
-            store_host=self.store_host,
-            reconsume_times=record.reconsume_times + 1,
-            again=True,
-        )
+        draft = messages.again(record)
+        draft.topic, draft.queue_id = topic.topic_name, self.rng.randrange(group.retry_queue_nums)
+        draft.properties, draft.store_host = encode_properties(properties), self.store_host
+        draft.reconsume_times += 1
         if dead:
             name = names.dlq_topic(group.group_name)
             if self.topics.create_for_retry(name, DLQ_QUEUES) is None:

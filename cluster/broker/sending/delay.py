@@ -278,16 +278,6 @@ def delivered(record: Record) -> Draft | None:
     queue_id = get_property(record.properties, b"REAL_QID")
     if topic is None or queue_id is None or not queue_id.isdigit():
         return None
-    return Draft(
-        topic=topic.decode("utf-8", "replace"),
-        queue_id=int(queue_id),
-        body=record.body,
-        properties=record.properties,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_ms=record.born_ms,
-        born_host=record.born_host,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-        again=True,
-    )
+    draft = messages.again(record)
+    draft.topic, draft.queue_id = topic.decode("utf-8", "replace"), int(queue_id)
+    return draft

@@ -1,4 +1,4 @@
-"""What a broker adds to a message before it stores it: properties, and the id a client left out."""
+"""What a broker makes of a message before it stores it: properties, an id, a copy of one that was stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import time
 from typing import Final
 
-from tandemmq.storage import Clock
+from tandemmq.storage import Clock, Draft, Record
 
 NAME_END: Final = b"\x01"
 VALUE_END: Final = b"\x02"
@@ -55,6 +55,23 @@ def without(properties: bytes, names: frozenset[str]) -> bytes:
         if entry.split(NAME_END, 1)[0] not in unwanted
     ]
     return VALUE_END.join(kept)
+
+
+def again(record: Record) -> Draft:
+    """A stored message as it is, to be stored once more: for another place, or with other properties."""
+    return Draft(
+        topic=record.topic,
+        queue_id=record.queue_id,
+        body=record.body,
+        properties=record.properties,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+        again=True,
+    )
 
 
 class UniqueIds:

@@ -29,7 +29,6 @@ from tandemmq.storage import (
     NO_UNIT,
     Clock,
     CorruptRecord,
-    Draft,
     MessageIllegal,
     MessageStore,
     PropertiesTooLarge,
@@ -432,19 +431,9 @@ class TimerSchedule:
             properties[rules.ROLL_TIMES] = str(rolled)
         properties[rules.ENQUEUE_MS] = str(NEVER_ENQUEUED if late else unit.write_ms)
         properties[rules.DEQUEUE_MS] = str(self._clock.now_ms())
-        draft = Draft(
-            topic=place[0],
-            queue_id=place[1],
-            body=record.body,
-            properties=encode_properties(properties),
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_ms=record.born_ms,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=record.reconsume_times,
-            again=True,
-        )
+        draft = messages.again(record)
+        draft.topic, draft.queue_id = place
+        draft.properties = encode_properties(properties)
         try:
             self._put(draft)
         except PropertiesTooLarge:  # with what was added; without, they fit once

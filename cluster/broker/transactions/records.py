@@ -126,7 +126,7 @@ def committed(record: Record, offset: int) -> Draft | None:
     )
     if not topic or queue_id is None:
         return None
-    draft = _same(record)
+    draft = messages.again(record)
     draft.topic, draft.queue_id = topic.decode("utf-8", "replace"), queue_id
     draft.sys_flag = record.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.COMMIT
     draft.prepared_offset = offset
@@ -139,7 +139,7 @@ def copied(record: Record, half: Half, checks: int) -> Draft:
     properties[ORIGIN] = str(half.origin)
     if checks:
         properties[CHECK_TIMES] = str(checks)
-    draft = _same(record)
+    draft = messages.again(record)
     draft.properties = encode_properties(properties)
     return draft
 
@@ -149,7 +149,7 @@ def resumed(record: Record) -> Draft:
     properties = record.property_map
     properties.pop(ORIGIN, None)
     properties[CHECK_TIMES] = "0"
-    draft = _same(record)
+    draft = messages.again(record)
     draft.topic, draft.queue_id = names.HALF_TOPIC, HALF_QUEUE
     draft.properties = encode_properties(properties)
     return draft
@@ -157,7 +157,7 @@ def resumed(record: Record) -> Draft:
 
 def given_up(record: Record) -> Draft:
     """The message where operators find those that nobody answered for."""
-    draft = _same(record)
+    draft = messages.again(record)
     draft.topic, draft.queue_id = GIVEN_UP_TOPIC, 0
     return draft
 
@@ -193,22 +193,6 @@ def offsets_of(record: Record) -> list[int]:
         return []
     found = (_number(part) for part in record.body.decode("ascii", "replace").split(","))
     return [each for each in found if each is not None]
-
-
-def _same(record: Record) -> Draft:
-    return Draft(
-        topic=record.topic,
-        queue_id=record.queue_id,
-        body=record.body,
-        properties=record.properties,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_ms=record.born_ms,
-        born_host=record.born_host,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-        again=True,
-    )
 
 
 def _number(text: str | None) -> int | None:
