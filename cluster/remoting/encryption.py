@@ -89,10 +89,6 @@ class Encryption:
         """Have somebody else's context made again when files have changed."""
         self._reloads.append(reload)
 
-    def not_also(self, reload: Callable[[], Awaitable[None]]) -> None:
-        """It is gone."""
-        self._reloads.remove(reload)
-
     @property
     def _paths(self) -> list[str]:
         config = self.config

@@ -7,14 +7,6 @@ from tandemmq.cluster.config import ConfigError
 from tandemmq.cluster.httpsettings import text_or_file
 
 
-def http_token(config: BrokerConfig) -> str:
-    """What readers of the HTTP port must show: httpToken, or the content of httpTokenFile.
-
-    Raises ConfigError; the port is not served without one.
-    """
-    return config.http.read_token()
-
-
 def ha_secret(config: BrokerConfig) -> bytes:
     """What replicas of a group prove to each other: haSecret, the content of haSecretFile, or what the inner
     credentials of access control make; empty for none. Raises ConfigError."""

@@ -114,11 +114,6 @@ def runtime_table(
     return table
 
 
-def missing_entries(table: Mapping[str, str]) -> list[str]:
-    """Entries that tools need and the table lacks."""
-    return [key for key in _DEFAULTS if not table.get(key)]
-
-
 def duration_text(elapsed_ms: int) -> str:
     """`[ 0 days, 1 hours, 2 minutes, 3 seconds ]`"""
     seconds = max(elapsed_ms, 0) // 1000

@@ -201,11 +201,6 @@ class ReadyQueues:
         cache, messages = await self.take_some(1)
         return cache, messages[0]
 
-    def take_nowait(self) -> tuple[QueueCache, ReceivedMessage] | None:
-        """The next message, None when there is none now."""
-        taken = self.take_some_nowait(1)
-        return None if taken is None else (taken[0], taken[1][0])
-
     async def take_some(self, count_max: int) -> tuple[QueueCache, list[ReceivedMessage]]:
         """Wait for the next messages of one queue that is still ours, at most count_max."""
         while True:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tandemmq.cluster.broker.settings.changing import change_settings
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.settings.proofs import http_token
 from tandemmq.cluster.broker.settings.startable import check_startable
 from tandemmq.cluster.broker.watching.httpplane import ByteRange, Pace, RangeProblem, parse_range
 from tandemmq.cluster.config import ConfigError
@@ -122,7 +121,7 @@ def test_token_comes_from_the_file_without_its_line_end(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n", encoding="ascii")
     served = config(tmp_path, httpPort=8081, httpTokenFile=tmp_path / "token")
     check_startable(served)
-    assert http_token(served) == TOKEN
+    assert served.http.read_token() == TOKEN
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ async def test_queues_take_turns_message_by_message() -> None:
         ready.announce(cache)
     taken = [(await ready.take())[1] for _ in range(4)]
     assert [message.queue.queue_id for message in taken] == [0, 1, 0, 1]
-    assert ready.take_nowait() is None
+    assert ready.take_some_nowait(1) is None
 
 
 async def test_announcing_twice_does_not_give_a_queue_two_turns() -> None:
@@ -118,8 +118,8 @@ async def test_announcing_twice_does_not_give_a_queue_two_turns() -> None:
     cache.put([received(0)], 1)
     ready.announce(cache)
     ready.announce(cache)
-    assert ready.take_nowait() is not None
-    assert ready.take_nowait() is None
+    assert ready.take_some_nowait(1) is not None
+    assert ready.take_some_nowait(1) is None
 
 
 async def test_messages_of_a_dropped_queue_are_not_taken() -> None:
@@ -131,4 +131,4 @@ async def test_messages_of_a_dropped_queue_are_not_taken() -> None:
     dropped.dropped = True
     async with asyncio.timeout(5):
         assert (await ready.take())[0] is kept
-    assert ready.take_nowait() is None
+    assert ready.take_some_nowait(1) is None
