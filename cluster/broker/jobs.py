@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.cluster.broker.reading.locks import QueueLocks
@@ -289,35 +290,28 @@ class TableSaving:
                     log.error("table not saved path=%s why=%s", file.path, problem)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Expiry:
     """Forgets clients that stopped sending heartbeats, and locks that nobody renews."""
 
-    def __init__(
-        self,
-        consumers: ConsumerMembers,
-        producers: ProducerMembers,
-        locks: QueueLocks,
-        clock: Clock,
-        expired_after_ms: int,
-    ) -> None:
-        self._consumers = consumers
-        self._producers = producers
-        self._locks = locks
-        self._clock = clock
-        self._expired_after_ms = expired_after_ms
+    consumers: ConsumerMembers
+    producers: ProducerMembers
+    locks: QueueLocks
+    clock: Clock
+    expired_after_ms: int
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_MS / 1000)
-            self.scan(self._clock.monotonic_ms())
+            self.scan(self.clock.monotonic_ms())
 
     def scan(self, now_ms: int) -> None:
         """One look at every member and lock."""
-        for members in (self._consumers, self._producers):
-            for connection in members.expire(now_ms, self._expired_after_ms):
+        for members in (self.consumers, self.producers):
+            for connection in members.expire(now_ms, self.expired_after_ms):
                 log.info("client expired peer=%s:%d", *connection.peer)
                 connection.close("no heartbeat for too long")
-        self._locks.expire(now_ms)
+        self.locks.expire(now_ms)
 
 
 class StatsSampling:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -51,6 +51,7 @@ class Done:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
     """One rolling restart.
 
@@ -61,24 +62,16 @@ class Rollout:
     Every method raises CommandFailed, which says what was not back in time and what to look at; what was done stays.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        config: ClientConfig,
-        restart: Restarter,
-        limits: Limits,
-        say: Callable[[str], None],
-    ) -> None:
-        self._admin = admin
-        self._config = config
-        self._restart = restart
-        self._limits = limits
-        self._say = say
-        self.done: list[Done] = []
+    admin: Admin
+    config: ClientConfig
+    restart: Restarter
+    limits: Limits
+    say: Callable[[str], None]
+    done: list[Done] = field(default_factory=list, init=False)
 
     async def brokers(self, names: Sequence[str] | None) -> None:
         """Every group, or those named, one after the other."""
-        members = await self._admin.cluster()
+        members = await self.admin.cluster()
         for name in names or ():
             if name not in members:
                 raise CommandFailed(f"no broker named {name} is registered", ExitCode.NOT_FOUND)
@@ -93,10 +86,10 @@ class Rollout:
     async def _refusal(self, members: BrokerMembers) -> bool:
         """Whether this group has a controller. Raises CommandFailed for one that would refuse sends meanwhile."""
         address = members.master or next(iter(members.addresses.values()))
-        settings = await self._admin.broker_config(address)
+        settings = await self.admin.broker_config(address)
         if settings.get("enableControllerMode") != "true":
             return False
-        groups = await self._admin.replica_sets(members.name)
+        groups = await self.admin.replica_sets(members.name)
         why = refusal(groups[members.name], settings) if members.name in groups else ""
         if why:
             raise CommandFailed(why)
@@ -109,14 +102,14 @@ class Rollout:
             step = await self._next(name, left)
             if isinstance(step, HandOver):
                 began = time.monotonic()
-                found = await self._admin.switchover(name, step.to)
+                found = await self.admin.switchover(name, step.to)
                 if found.announced_ms is None:
                     raise CommandFailed(
                         f"{name}: {step.to} leads, and the name server does not send clients there yet"
                     )
                 self._step(f"{name}: {found.before.master_id} handed over to {step.to}", began)
                 continue
-            group = (await self._admin.replica_sets(name))[name]
+            group = (await self.admin.replica_sets(name))[name]
             left = set(group.replicas) if left is None else left
             if step is None:
                 if left:
@@ -129,11 +122,11 @@ class Rollout:
 
     async def _next(self, name: str, left: set[int] | None) -> Restart | HandOver | None:
         """What to do when the whole group is in sync; waits for that."""
-        deadline = time.monotonic() + self._limits.timeout_s
+        deadline = time.monotonic() + self.limits.timeout_s
         why = ""
         while time.monotonic() < deadline:
             try:
-                group = (await self._admin.replica_sets(name)).get(name)
+                group = (await self.admin.replica_sets(name)).get(name)
             except ClientError as problem:
                 why = str(problem)  # a controller that is being restarted itself
             else:
@@ -145,7 +138,7 @@ class Rollout:
                 why = step.why
             await asyncio.sleep(LOOK_S)
         raise CommandFailed(
-            f"not within {self._limits.timeout_s:g} s: {why}. Nothing more was restarted; `tandem doctor` says more",
+            f"not within {self.limits.timeout_s:g} s: {why}. Nothing more was restarted; `tandem doctor` says more",
             ExitCode.NOT_RUNNING,
         )
 
@@ -165,7 +158,7 @@ class Rollout:
             if members.master and slaves:
                 await self._caught_up(members.master, slaves)
             if not others:
-                self._say(
+                self.say(
                     f"{name}: nobody else takes messages or can take over: sends fail while it is away"
                 )
                 await self._restarted(server)
@@ -176,7 +169,7 @@ class Rollout:
             except BaseException:
                 # It may run on as it was. Not after a restart: then it has registered what its topics allow, and this
                 # would make those writable that are not.
-                await self._admin.add_write_perm(name)
+                await self.admin.add_write_perm(name)
                 raise
             if slaves:
                 await self._caught_up(server.address, slaves)
@@ -184,44 +177,44 @@ class Rollout:
     async def _kept_away(self, name: str) -> None:
         """Producers, until those have asked for routes again who knew the former ones."""
         began = time.monotonic()
-        left_s = self._limits.drain_s
+        left_s = self.limits.drain_s
         while True:
             # again and again: a topic that is made or changed meanwhile is registered, and can be written
-            await self._admin.wipe_write_perm(name)
+            await self.admin.wipe_write_perm(name)
             if left_s <= 0:
                 break
             await asyncio.sleep(min(left_s, WIPE_S))
-            left_s = self._limits.drain_s - (time.monotonic() - began)
+            left_s = self.limits.drain_s - (time.monotonic() - began)
         self._step(f"{name}: producers are kept away", began)
 
     async def _caught_up(self, master: str, slaves: int) -> None:
         await self._until(f"slaves of {master}", lambda: self._slaves_behind(master, slaves))
 
     async def _slaves_behind(self, master: str, slaves: int) -> str:
-        return slaves_behind(await self._admin.replica_state(master), slaves)
+        return slaves_behind(await self.admin.replica_state(master), slaves)
 
     async def _restarted(self, server: Server) -> None:
         """A broker, restarted and back."""
         began = time.monotonic()
         before = await self._status(server)
-        await self._restart(server)
+        await self.restart(server)
         await self._until(str(server), lambda: self._not_back(server, before))
         self._step(f"{server} restarted", began)
 
     async def _status(self, server: Server) -> dict[str, str]:
         try:
-            return await self._admin.broker_status(server.address)
+            return await self.admin.broker_status(server.address)
         except ClientError:
             return {}
 
     async def _not_back(self, server: Server, before: dict[str, str]) -> str:
-        known = (await self._admin.brokers()).get(server.name, {})
+        known = (await self.admin.brokers()).get(server.name, {})
         address = server.address
         if (
             address not in known.values()
         ):  # made anew it may have another one: the controller knows it by its id
             with contextlib.suppress(ClientError):
-                group = (await self._admin.replica_sets(server.name)).get(server.name)
+                group = (await self.admin.replica_sets(server.name)).get(server.name)
                 if group is not None and server.broker_id in group.replicas:
                     address = group.replicas[server.broker_id].address
         now = await self._status(replace(server, address=address))
@@ -229,13 +222,13 @@ class Rollout:
 
     async def name_servers(self) -> None:
         """Each name server, one after the other, with the controller that may be in it."""
-        await self._admin.cluster()
-        for address in self._admin.name_servers:
+        await self.admin.cluster()
+        for address in self.admin.name_servers:
             began = time.monotonic()
-            config = replace(self._config, namesrv=address)
+            config = replace(self.config, namesrv=address)
             async with Admin(config=config, timeout_ms=ASK_MS) as one:
                 known = {at for ids in (await one.brokers()).values() for at in ids.values()}
-                await self._restart(Server("nameserver", address, -1, address))
+                await self.restart(Server("nameserver", address, -1, address))
             await self._until(address, partial(self._forgotten, config, known))
             with contextlib.suppress(NoController):
                 await self._until("the controller", self._leaderless)
@@ -250,15 +243,15 @@ class Rollout:
 
     async def _leaderless(self) -> str:
         """Raises NoController where no broker runs under one."""
-        for address in await self._admin.controllers():
+        for address in await self.admin.controllers():
             with contextlib.suppress(ClientError):
-                if (await self._admin.controller_state(address)).leader_address:
+                if (await self.admin.controller_state(address)).leader_address:
                     return ""
         return "no controller leads"
 
     async def _until(self, who: str, problem: Callable[[], Awaitable[str]]) -> None:
         """Look until there is no problem. Raises CommandFailed."""
-        deadline = time.monotonic() + self._limits.timeout_s
+        deadline = time.monotonic() + self.limits.timeout_s
         why = ""
         while time.monotonic() < deadline:
             try:
@@ -271,11 +264,11 @@ class Rollout:
                 return
             await asyncio.sleep(LOOK_S)
         raise CommandFailed(
-            f"{who} is not back within {self._limits.timeout_s:g} s: {why}. Nothing more was "
+            f"{who} is not back within {self.limits.timeout_s:g} s: {why}. Nothing more was "
             "restarted; look at its log, then start over: who is restarted again is no harm",
             ExitCode.NOT_RUNNING,
         )
 
     def _step(self, what: str, began: float) -> None:
         self.done.append(Done(what, round(time.monotonic() - began, 3)))
-        self._say(f"{what} after {self.done[-1].seconds:.1f} s")
+        self.say(f"{what} after {self.done[-1].seconds:.1f} s")

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tandemmq.cluster.broker.duplicates import Requests, group_members
@@ -143,21 +144,16 @@ class ComparingMaster:
 # --- our slave, which asks its master ---
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AskingSlave:
     """Holds a slave's log against its master's, whatever that one is.
 
     group   our cluster and broker name: who answers for another one is not our master
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        requests: Requests,
-        group: tuple[str | None, str | None] = (None, None),
-    ) -> None:
-        self._store = store
-        self._requests = requests
-        self._group = group
+    store: MessageStore
+    requests: Requests
+    group: tuple[str | None, str | None] = (None, None)
 
     async def compare(self, master: str | None) -> Finding:
         """master: where it answers clients; None while nobody knows. Raises OSError, FlushFailed of a
@@ -165,16 +161,16 @@ class AskingSlave:
         if master is None:
             return Finding(Verdict.UNKNOWN, "nobody says where the master answers")
         try:
-            found = await self._ask_ours(master, self._store.end)
+            found = await self._ask_ours(master, self.store.end)
             if found is None:
                 return await self._ask_stock(master)
             if found.verdict is Verdict.DIFFERS:
                 found = await self._without_half(master) or found
-            if word_of(self._store).exists():
+            if word_of(self.store).exists():
                 if found.verdict is Verdict.DIFFERS:
                     return await self._cut(master)
                 if found.verdict is Verdict.SAME:  # it was not meant for what may happen later
-                    await asyncio.to_thread(take_back, self._store)
+                    await asyncio.to_thread(take_back, self.store)
                     log.warning("nothing to cut, the logs are one: cut-to-master removed")
             return found
         except (RemotingError, ValueError) as problem:
@@ -187,15 +183,15 @@ class AskingSlave:
             gone = Finding(Verdict.UNKNOWN, f"master {master} was replaced meanwhile")
             return await self._ask_ours(master, end) or gone
 
-        problem = await cut_where_they_part(self._store, up_to)
-        return problem or await up_to(self._store.end)
+        problem = await cut_where_they_part(self.store, up_to)
+        return problem or await up_to(self.store.end)
 
     async def _without_half(self, master: str) -> Finding | None:
         """Cut the half message that our log ends with, if all before it is this master's.
 
         It came from a former master, which died while sending; ours never had it, and nobody counted it.
         """
-        store = self._store
+        store = self.store
         whole = await self._whole()
         if whole is None or whole >= store.end:
             return None
@@ -208,7 +204,7 @@ class AskingSlave:
 
     async def _whole(self) -> int | None:
         """Where the last whole message of our log ends; None when queues cannot be derived that far."""
-        store = self._store
+        store = self.store
         while store.dispatch(DISPATCHED_RECORDS):  # noqa: ASYNC110 - a turn for others
             await asyncio.sleep(0)
         whole = store.dispatched
@@ -218,16 +214,16 @@ class AskingSlave:
 
     async def _ask_ours(self, master: str, end: int) -> Finding | None:
         """Of our log up to `end`. None: it is none of ours, or of an older release."""
-        store = self._store
+        store = self.store
         start = max(store.start, end - STRETCH_BYTES)
         for _ in range(3):  # its start moves on, seldom
             digest = await asyncio.to_thread(stretch_digest, store.log, start, end)
             if digest is None:
                 break
             boundary = store.dispatched
-            header = CompareLogsHeader(start, end, min(boundary, end), digest.hex(), *self._group)
+            header = CompareLogsHeader(start, end, min(boundary, end), digest.hex(), *self.group)
             command = Command(RequestCode.COMPARE_LOGS, header.to_ext())
-            answer = await self._requests.request(master, command, ASK_MS)
+            answer = await self.requests.request(master, command, ASK_MS)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return None
             fields = answer.ext or {}
@@ -242,7 +238,7 @@ class AskingSlave:
         return Finding(Verdict.UNKNOWN, "the start of one of the logs moves")
 
     async def _ask_stock(self, master: str) -> Finding:
-        store = self._store
+        store = self.store
         whole = await self._whole()
         if whole is None:
             why = f"our queues end at {store.dispatched}: {store.flags.why()}"
@@ -257,7 +253,7 @@ class AskingSlave:
         entry = await asyncio.to_thread(entry_before, store.log, end)
         if entry is None or entry.stop != end:
             return Finding(Verdict.UNKNOWN, f"our log has no whole message below {end}")
-        return await compare_entry(self._requests, master, store, entry)
+        return await compare_entry(self.requests, master, store, entry)
 
 
 async def compare_entry(
@@ -282,25 +278,18 @@ async def compare_entry(
 # --- our master, which asks a stock slave ---
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ExaminingMaster:
     """Holds the log of a slave that cannot ask for it, or is older than that, against ours.
 
     sent_to  whether this process sent a counted slave on that host the bytes right below an offset
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        names: Requests,
-        brokers: Requests,
-        sent_to: Callable[[str, int], bool],
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._names = names
-        self._brokers = brokers
-        self._sent_to = sent_to
+    config: BrokerConfig
+    store: MessageStore
+    names: Requests
+    brokers: Requests
+    sent_to: Callable[[str, int], bool]
 
     async def examine(self, host: str, end: int) -> Finding:
         """Of the slave on that host whose log ends at `end`, by its first report."""
@@ -314,34 +303,34 @@ class ExaminingMaster:
         return finding
 
     async def _examine(self, host: str, end: int) -> Finding:
-        if end <= self._store.start:
+        if end <= self.store.start:
             return Finding(
                 Verdict.DIFFERS,
-                f"reports {end}, our log starts at {self._store.start}: it must be seeded anew",
+                f"reports {end}, our log starts at {self.store.start}: it must be seeded anew",
             )
         there = await self._standing_at(host, end)
         if not there:  # a stranger, mostly: looking for the record would be work for nothing
             why = f"no name server knows a slave at {host} that answers and ends there"
             return Finding(Verdict.UNKNOWN, why)
-        entry = await asyncio.to_thread(entry_before, self._store.log, end)
+        entry = await asyncio.to_thread(entry_before, self.store.log, end)
         if entry is None:
             return Finding(Verdict.UNKNOWN, f"we have no whole message below {end}")
-        if entry.stop != end and not self._sent_to(host, end):
+        if entry.stop != end and not self.sent_to(host, end):
             why = f"{end} lies inside a message of ours: restart it, then it cuts its half"
             return Finding(Verdict.UNKNOWN, why)
-        found = [await compare_entry(self._brokers, each, self._store, entry) for each in there]
+        found = [await compare_entry(self.brokers, each, self.store, entry) for each in there]
         if len({each.verdict for each in found}) > 1:
             return Finding(Verdict.UNKNOWN, f"several slaves at {host} end there, and they differ")
         return found[0]
 
     async def _standing_at(self, host: str, end: int) -> list[str]:
         """The slaves of our group on that host whose logs end there, by their addresses for clients."""
-        config = self._config
+        config = self.config
         asked = [
             f"[{at}]:{port}" if ":" in at else f"{at}:{port}" for at, port in config.name_servers
         ]
         groups = await asyncio.gather(
-            *(group_members(self._names, each, config.name, ASK_MS) for each in asked)
+            *(group_members(self.names, each, config.name, ASK_MS) for each in asked)
         )
         known = {
             member.address
@@ -358,7 +347,7 @@ class ExaminingMaster:
     async def _end_of(self, address: str) -> int | None:
         command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
         try:
-            answer = await self._brokers.request(address, command, ASK_MS)
+            answer = await self.brokers.request(address, command, ASK_MS)
             return int(fastjson.loads(answer.body or b"{}")["table"]["commitLogMaxOffset"])
         except (RemotingError, ValueError, KeyError, TypeError) as problem:
             log.info("slave not asked how far its log goes address=%s why=%s", address, problem)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.cluster.broker.settings.config import Role
@@ -27,34 +28,32 @@ KEPT_MAX: Final = 32
 RESTS_ON: Final = "restsOn"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Resting:
     """The log that progress rests on, as this broker has it.
 
     flush   have the log on the disk up to an offset; raises FlushFailed
     """
 
-    def __init__(
-        self, store: MessageStore, standing: Standing, flush: Callable[[int], Awaitable[None]]
-    ) -> None:
-        self._store = store
-        self._standing = standing
-        self._flush = flush
+    store: MessageStore
+    standing: Standing
+    flush: Callable[[int], Awaitable[None]]
 
     @property
     def end(self) -> int:
         """On which all progress rests that is there now."""
-        return self._store.end
+        return self.store.end
 
     def settled(self, end: int) -> bool:
         """Whether progress that rests on `end` may be saved. A slave has taken over only what it holds,
         and what is confirmed of its own log is its master's to say."""
-        if self._store.flushed < end:
+        if self.store.flushed < end:
             return False
-        return self._standing.role is Role.SLAVE or self._store.confirmed >= end
+        return self.standing.role is Role.SLAVE or self.store.confirmed >= end
 
     async def settle(self, end: int) -> bool:
         """Have it settled, which takes a flush and SETTLE_MS at most; whether it is. Raises FlushFailed."""
-        await self._flush(end)
+        await self.flush(end)
         return await _within(SETTLE_MS, lambda: self.settled(end))
 
     async def shared(self, end: int) -> bool:
@@ -63,18 +62,18 @@ class Resting:
         return await _within(SETTLE_MS, lambda: self._may_be_shared(end))
 
     def _may_be_shared(self, end: int) -> bool:
-        if self._standing.role is Role.SLAVE:
+        if self.standing.role is Role.SLAVE:
             return True  # what its master told
-        if self._store.confirmed < end:
+        if self.store.confirmed < end:
             return False
         # Where nobody is waited for, what is confirmed may be here alone.
-        return all(each.acked >= end for each in self._standing.slaves() if each.in_sync)
+        return all(each.acked >= end for each in self.standing.slaves() if each.in_sync)
 
     def holds(self, end: int) -> bool:
         """Whether this slave's log is its master's up to `end`, and that is confirmed."""
-        following = self._standing.following
+        following = self.standing.following
         streaming = end == 0 or (following is not None and following.streaming)
-        return streaming and self._store.confirmed >= end
+        return streaming and self.store.confirmed >= end
 
 
 class Recent:

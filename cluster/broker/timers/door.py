@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tandemmq.cluster.broker.errors import TimerFlowControl, TimerNotEnabled
@@ -25,6 +26,7 @@ _ASKING: Final = tuple(name.encode() for name in messages.TIMER_PROPERTIES)
 _OUT: Final = rules.OUT_MS.encode()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TimerDoor:
     """Parks timed messages in the timer topic.
 
@@ -32,17 +34,10 @@ class TimerDoor:
     draw    a number in [0, 1): which of the messages for a crowded slot are refused
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        pending: PendingTimers,
-        now_ms: Callable[[], int],
-        draw: Callable[[], float],
-    ) -> None:
-        self._config = config
-        self._pending = pending
-        self._now_ms = now_ms
-        self._draw = draw
+    config: BrokerConfig
+    pending: PendingTimers
+    now_ms: Callable[[], int]
+    draw: Callable[[], float]
 
     def park(self, draft: Draft) -> int | None:
         """Have a message wait that asks for it; its TIMER_OUT_MS then, None when it does not wait.
@@ -56,13 +51,13 @@ class TimerDoor:
             or draft.sys_flag & SysFlag.TRANSACTION_MASK not in (0, SysFlag.COMMIT)
         ):
             return None
-        config = self._config
+        config = self.config
         if not config.timer_wheel_enabled:
             raise TimerNotEnabled(
                 "accurate timer message is not enabled, timerWheelEnable is false"
             )
         properties = decode_properties(encoded)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         deliver_ms = rules.wanted_ms(properties, now_ms)
         assert deliver_ms is not None
         ahead_ms = deliver_ms - now_ms
@@ -92,11 +87,11 @@ class TimerDoor:
 
     def _check_crowd(self, out_ms: int) -> None:
         """Above the limit more and more are refused, at twice the limit all."""
-        limit = self._config.timer_congest_count_max
-        count = self._pending.count_at(out_ms)
-        if count <= limit or (count < 2 * limit and self._draw() >= (count - limit) / limit):
+        limit = self.config.timer_congest_count_max
+        count = self.pending.count_at(out_ms)
+        if count <= limit or (count < 2 * limit and self.draw() >= (count - limit) / limit):
             return
-        free_ms = self._pending.free_at(out_ms, limit)
+        free_ms = self.pending.free_at(out_ms, limit)
         later = f"; the first moment after it with room is {free_ms}" if free_ms is not None else ""
         raise TimerFlowControl(
             f"timer message is under flow control, max num limit is {2 * limit} or the current value is greater than "
@@ -108,4 +103,4 @@ class TimerDoor:
         """The handle for a message that waits; None for one that cannot be recalled."""
         if topic.startswith(names.RETRY_PREFIX):
             return None
-        return RecallHandle(topic, self._config.name, str(out_ms + 1), unique_id).encode()
+        return RecallHandle(topic, self.config.name, str(out_ms + 1), unique_id).encode()

@@ -85,18 +85,13 @@ def requests_table(
     }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Requests:
     """The handlers. A oneway request gets no answer, whatever happens."""
 
-    def __init__(
-        self,
-        consumers: Callable[[], Mapping[str, ConsumerRole]],
-        replies: AwaitedReplies,
-        checks: Callable[[], Mapping[str, Checked]],
-    ) -> None:
-        self._consumers = consumers
-        self._replies = replies
-        self._checks = checks
+    consumers: Callable[[], Mapping[str, ConsumerRole]]
+    replies: AwaitedReplies
+    checks: Callable[[], Mapping[str, Checked]]
 
     def handle_check_transaction_state(self, request: Command, connection: Connection) -> None:
         """Ask the application. Oneway: the answer is a request of its own, and what is wrong only the log says."""
@@ -107,7 +102,7 @@ class Requests:
             log.warning("transaction check does not decode address=%s why=%s", address, problem)
             return
         group = messages[0].properties.get("PGROUP", "") if len(messages) == 1 else ""
-        checked = self._checks().get(group)
+        checked = self.checks().get(group)
         if checked is None:
             log.warning("transaction check for a group that is not here group=%r", group)
             return
@@ -115,13 +110,13 @@ class Requests:
 
     def handle_notify_consumer_ids_changed(self, request: Command, connection: Connection) -> None:
         """Members came or went: every consumer here rebalances, whatever group the header names."""
-        for consumer in list(self._consumers().values()):
+        for consumer in list(self.consumers().values()):
             consumer.wake()
 
     def handle_reset_consumer_client_offset(self, request: Command, connection: Connection) -> None:
         """Go on from the positions in the body. Oneway."""
         ext = request.ext or {}
-        consumer = self._consumers().get(ext.get("group", ""))
+        consumer = self.consumers().get(ext.get("group", ""))
         if consumer is None:
             log.warning("offset reset for a group that is not here group=%s", ext.get("group"))
             return
@@ -140,7 +135,7 @@ class Requests:
     ) -> Command:
         """Commit positions of the queues held here."""
         ext = request.ext or {}
-        consumer = self._consumers().get(ext.get("group", ""))
+        consumer = self.consumers().get(ext.get("group", ""))
         positions = {} if consumer is None else consumer.positions(ext.get("topic", ""))
         body = b'{"consumerTable":{},"messageQueueTable":%b}' % queue_map(
             {queue: b"%d" % offset for queue, offset in positions.items()}
@@ -150,7 +145,7 @@ class Requests:
     def handle_get_consumer_running_info(self, request: Command, connection: Connection) -> Command:
         """ConsumerRunningInfo: settings, subscriptions, queues and their caches."""
         ext = request.ext or {}
-        consumer = self._consumers().get(ext.get("consumerGroup", ""))
+        consumer = self.consumers().get(ext.get("consumerGroup", ""))
         if consumer is None:
             return _no_such_group(request, ext.get("consumerGroup"))
         return request.reply(
@@ -178,7 +173,7 @@ class Requests:
     ) -> Command | asyncio.Future[Command] | Any:
         """Run the listener on the message in the body."""
         ext = request.ext or {}
-        consumer = self._consumers().get(ext.get("consumerGroup", ""))
+        consumer = self.consumers().get(ext.get("consumerGroup", ""))
         if consumer is None:
             return _no_such_group(request, ext.get("consumerGroup"))
         return self._consume(request, consumer)
@@ -188,7 +183,7 @@ class Requests:
     ) -> Command:
         """Give a reply to the request that waits for it."""
         try:
-            self._replies.take(request)
+            self.replies.take(request)
         except ValueError as problem:
             log.warning("reply cannot be read peer=%s why=%s", connection.address, problem)
             return request.reply(ResponseCode.SYSTEM_ERROR, "process reply message fail")
