@@ -38,6 +38,7 @@ from typing import Any, Final
 from tandemmq.chaos import command
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.processes import AsyncProcess
+from tandemmq.chaos.requests import send_command
 from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
 from tandemmq.storage import fastjson
 
@@ -66,15 +67,11 @@ class Watched:
 
     async def send(self, queue: int) -> None:
         """One message after the other to whoever leads, for ever."""
-        ext = {
-            "a": "CrowdedProducer", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
-            "g": "0", "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+        request = send_command("CrowdedProducer", TOPIC, queue, {}, b"x" * 200)
         while True:
             try:
                 address = self.group.last_master
                 assert address is not None
-                request = Command(RequestCode.SEND_MESSAGE_V2, ext, b"x" * 200)
                 answer = await self.group.pool.request(address, request, ANSWER_MS)
             except RemotingError as problem:
                 self.refused[type(problem).__name__] += 1

@@ -21,59 +21,34 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.checking.judging import LAG_EVENT
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
+from tandemmq.chaos.rounds import Rounds
 
 BEHIND_S: Final = (0.05, 1.0)  # below haMaxTimeSlaveNotCatchup
 
 
-class Failover(Campaign):
-    """Rounds of faults; each kind of round is a method named in KINDS and leaves all replicas running.
+class Failover(Rounds):
+    """Kinds of rounds are in KINDS."""
 
-    load_s  longest stretch of load between the group being whole and the next fault
-    """
-
-    rounds = 1
-    load_s = 1.5
     fault = "kill"
     links: ProxiedGroup | None = None
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[ReplicaGroup]:
         """With proxies inside only where slaves are to be held back: they cost time when all goes well."""
-        if "host_dies" not in self._kinds:
+        if "host_dies" not in self.weights:
             async with super().started() as group:
                 yield group
         else:
             async with proxied(self._directory, self.plan) as self.links:
                 yield self.links
 
-    async def faults(self) -> None:
-        self._notes: list[str] = []
-        rounds, kinds = self.rounds, self._kinds
-        for number in range(1, rounds + 1):
-            name = self.rng.choices(list(kinds), list(kinds.values()))[0]
-            self._notes.clear()
-            await self.loaded(number, self.load_s)
-            self.journal.event("round", number=number, kind=name)
-            await getattr(self, name)()
-            if not self.outcome.good:
-                return
-            began = time.monotonic()
-            await self.group.whole()
-            self.outcome.sample("whole again", (time.monotonic() - began) * 1000)
-            self.outcome.rounds = number
-            self.say(
-                f"round {number}/{rounds} {name}: {', '.join(self._notes)}; whole after "
-                f"{time.monotonic() - began:.2f} s; {self.journal.counts['ok']} acknowledged so far"
-            )
-
     @property
-    def _kinds(self) -> Mapping[str, int]:
+    def weights(self) -> Mapping[str, int]:
         kinds = NEEDS_ALL if self._needs_all else KINDS[self.fault]
         if self.plan.servers == "java":  # it listens on every address: no proxy fits in front
             return {name: weight for name, weight in kinds.items() if name != "host_dies"}
@@ -216,7 +191,7 @@ class Failover(Campaign):
         (epoch,) = metric_values(text, "tandem_epoch")
         lag = max(metric_values(text, "tandem_slave_lag_bytes"), default=0)
         self.journal.event(LAG_EVENT, at_ns=asked_ns, epoch=int(epoch), end=int(end), lag=int(lag))
-        self._notes.append(f"slaves lack {lag:.0f} bytes")
+        self.notes.append(f"slaves lack {lag:.0f} bytes")
 
     async def _kill(self, replica: ReplicaProcess) -> int:
         """kill -9, and its effect seen; the time just before."""
@@ -258,11 +233,11 @@ class Failover(Campaign):
     async def _until_writable(self, what: str, fault_ns: int, *, stable: bool = True) -> None:
         took_ms = await self.writable(what, fault_ns, stable=stable)
         if took_ms is not None:
-            self._notes.append(f"writable {took_ms / 1000:.2f} s after {what}")
+            self.notes.append(f"writable {took_ms / 1000:.2f} s after {what}")
 
     def _note(self, what: str, process: AsyncProcess) -> None:
         self.event(what, process)
-        self._notes.append(f"{what} {process.name}")
+        self.notes.append(f"{what} {process.name}")
 
 
 _KILLS: Final = {"master_dies": 6, "elected_dies": 1, "both_die": 1, "straggler": 1}

@@ -12,8 +12,8 @@ from tandemmq.chaos.processes import ProcessBroken
 SCRAPE_S: Final = 2.0
 
 
-async def scrape(port: int) -> str:
-    """The metrics page of a broker on loopback. Raises ProcessBroken when there is none in time."""
+async def page_of(port: int) -> tuple[str, str]:
+    """(head, body) of a broker's metrics page, on loopback. Raises ProcessBroken when there is none in time."""
     try:
         async with asyncio.timeout(SCRAPE_S):
             reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -29,7 +29,12 @@ async def scrape(port: int) -> str:
     head, _, body = page.partition(b"\r\n\r\n")
     if b" 200 " not in head.split(b"\r\n")[0]:
         raise ProcessBroken(f"no metrics at port {port}: {head[:200]!r}")
-    return body.decode()
+    return head.decode(errors="replace"), body.decode()
+
+
+async def scrape(port: int) -> str:
+    """The metrics page of a broker on loopback. Raises ProcessBroken when there is none in time."""
+    return (await page_of(port))[1]
 
 
 def metric_values(text: str, name: str) -> Iterator[float]:

@@ -146,11 +146,15 @@ class ReplicaGroup:
         """Where a replica listens, or the name server."""
         return LOOPBACK
 
+    def store_of(self, number: int) -> Path:
+        """Where the store of a replica lies."""
+        return self.directory / f"replica-{number}" / "store"
+
     def settings_of(self, number: int) -> dict[str, object]:
         """Settings of one replica, by RocketMQ's keys. Made once, when the group is."""
         plan, directory = self.plan, self.directory / f"replica-{number}"
         port = PORTS.take()
-        store = directory / "store"
+        store = self.store_of(number)
         settings: dict[str, object] = {
             "brokerClusterName": plan.cluster,
             "brokerName": plan.name,

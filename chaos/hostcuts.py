@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.campaign import Campaign, GroupOutcome
+from tandemmq.chaos.campaign import GroupOutcome
 from tandemmq.chaos.classichosts import ClassicHosts
 from tandemmq.chaos.gathering import POWER_EVENT
 from tandemmq.chaos.groups import ReplicaGroup, ReplicaProcess
 from tandemmq.chaos.hosts import FILE_SYSTEMS, Disks, FileSystem, HostGroup, unsupported
 from tandemmq.chaos.person import Person
 from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.rounds import Rounds
 
 UNSUPPORTED: Final = 3
 DECLARED: Final = "confirmed messages may be lost"  # how a controller's log says it
@@ -36,11 +37,9 @@ KINDS: Final[dict[str, dict[str, int]]] = {
 }
 
 
-class HostCuts(Campaign):
+class HostCuts(Rounds):
     """Rounds of power cuts. classic: nobody elects; where two logs are left, a person acts (tandemmq.chaos.person)."""
 
-    rounds = 1
-    load_s = 1.5
     fault = "mixed"
     kinds: Mapping[str, int] | None = None  # instead of those of `fault`
     file_system: FileSystem = "ext4"
@@ -67,21 +66,9 @@ class HostCuts(Campaign):
                 self.person = Person(self.hosts, self.journal, self.rng, self.outcome.count)
             yield self.hosts
 
-    async def faults(self) -> None:
-        kinds = self.kinds or KINDS[self.fault]
-        for number in range(1, self.rounds + 1):
-            name = self.rng.choices(list(kinds), list(kinds.values()))[0]
-            await self.loaded(number, self.load_s)
-            began = time.monotonic()
-            await getattr(self, name)()
-            if not self.outcome.good:
-                return
-            await self.group.whole()
-            self.outcome.rounds = number
-            self.say(
-                f"round {number}/{self.rounds} {name}: whole after {time.monotonic() - began:.2f} s; "
-                f"{self.journal.counts['ok']} acknowledged so far"
-            )
+    @property
+    def weights(self) -> Mapping[str, int]:
+        return self.kinds or KINDS[self.fault]
 
     # --- kinds of rounds
 

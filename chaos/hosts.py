@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
-from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.processes import ProcessBroken, run
 
 FileSystem = Literal["ext4", "xfs"]
 FILE_SYSTEMS: Final[tuple[FileSystem, ...]] = ("ext4", "xfs")
@@ -80,14 +80,14 @@ class Disk:
         """Raises ProcessBroken."""
         with self.image.open("xb") as image:
             image.truncate(IMAGE_BYTES)
-        _run(f"mkfs.{self.file_system}", "-q", str(self.image))
+        run(f"mkfs.{self.file_system}", "-q", str(self.image))
         self.at.mkdir(parents=True)
         self.boot()
 
     def boot(self) -> None:
         """Mount, as a machine does that starts. Raises ProcessBroken."""
         self.boot_id.write_text(f"{uuid.uuid4()}\n")
-        _run("mount", "-t", self.file_system, "-o", "loop", str(self.image), str(self.at))
+        run("mount", "-t", self.file_system, "-o", "loop", str(self.image), str(self.at))
         self.mounted = True
 
     def cut(self) -> None:
@@ -112,7 +112,7 @@ class Disk:
             if time.monotonic() > deadline:
                 raise ProcessBroken(f"cannot unmount {self.at}: {done.stderr}")
             time.sleep(0.05)
-        while _run("losetup", "-j", str(self.image)):
+        while run("losetup", "-j", str(self.image)):
             if time.monotonic() > deadline:
                 raise ProcessBroken(f"somebody else keeps {self.at} mounted")
             time.sleep(0.05)
@@ -159,14 +159,8 @@ class HostGroup(ReplicaGroup):
         for replica, disk in zip(self.replicas, self.disks, strict=True):
             replica.prefix = as_host(disk)
 
-    def settings_of(self, number: int) -> dict[str, object]:
-        settings = super().settings_of(number)
-        store = self.disks[number].at / "store"
-        return settings | {
-            "storePathRootDir": store,
-            "storePathCommitLog": store / "commitlog",
-            "storePathEpochFile": store / "epochFileCheckpoint",
-        }
+    def store_of(self, number: int) -> Path:
+        return self.disks[number].at / "store"
 
     async def cut_power(self, victims: Iterable[ReplicaProcess]) -> int:
         """All of them at once: nobody runs any more and nothing more is written. The time, ns.
@@ -191,11 +185,3 @@ class HostGroup(ReplicaGroup):
         """The host is back: its disk with what was written, and its broker starting."""
         await asyncio.to_thread(self.disks[replica.number].boot)
         replica.launch()
-
-
-def _run(*command: str) -> str:
-    """What it printed. Raises ProcessBroken."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise ProcessBroken(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout

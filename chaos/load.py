@@ -11,29 +11,26 @@ import hashlib
 import itertools
 import random
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from tandemmq.chaos.checkers import Queue, QueueContents, Served
 from tandemmq.chaos.history import Acknowledged
+from tandemmq.chaos.requests import messages_in, pull_command, send_command
 from tandemmq.cluster.remoting import (
     Channel,
-    Command,
     ConnectFailed,
     ConnectionLost,
-    RequestCode,
     RequestTimedOut,
     ResponseCode,
     open_channel,
 )
-from tandemmq.storage import decode, encode_properties, offset_message_id
+from tandemmq.storage import Record, encode_properties, offset_message_id
 
 GROUP: Final = "KillsGroup"
 TIMEOUT_MS: Final = 20_000
 BATCH_SHARE: Final = 0.08
 EQUAL_BODY_BYTES: Final = 512
-SUBSCRIPTION_IN_PULL: Final = 4  # sysFlag
 _BATCH_ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 
 #: topics and how many queues each has; one more is born in every round
@@ -127,22 +124,10 @@ class Load:
     ) -> None:
         topic, queue_id, queue_count = self._queue()
         round_of_send = self.round
-        ext = {
-            "a": GROUP,
-            "b": topic,
-            "c": "TBW102",
-            "d": str(queue_count),
-            "e": str(queue_id),
-            "f": "0",
-            "g": str(int(time.time() * 1000)),
-            "h": "0",
-            "i": encode_properties(properties).decode(),
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-        }
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        answer = await channel.request(Command(code, ext, body), TIMEOUT_MS)
+        request = send_command(
+            GROUP, topic, queue_id, properties, body, queues=queue_count, batch=batch
+        )
+        answer = await channel.request(request, TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             self.refused.append(f"{answer.code} {answer.remark}")
             return
@@ -164,20 +149,7 @@ async def read_queue(channel: Channel, queue: Queue, read_from: int) -> QueueCon
     messages: list[Served] = []
     offset = read_from
     while True:
-        ext = {
-            "consumerGroup": GROUP,
-            "topic": topic,
-            "queueId": str(queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": str(SUBSCRIPTION_IN_PULL),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer = await channel.request(Command(RequestCode.PULL_MESSAGE, ext), TIMEOUT_MS)
+        answer = await channel.request(pull_command(GROUP, topic, queue_id, offset), TIMEOUT_MS)
         given = answer.ext or {}
         if answer.code != ResponseCode.SUCCESS:
             if answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
@@ -185,7 +157,7 @@ async def read_queue(channel: Channel, queue: Queue, read_from: int) -> QueueCon
             return QueueContents(
                 read_from, int(given["minOffset"]), int(given["maxOffset"]), messages
             )
-        messages += served_messages(bytes(answer.body or b""))
+        messages += map(served, messages_in(answer))
         offset = int(given["nextBeginOffset"])
 
 
@@ -193,22 +165,14 @@ class UnreadableQueue(Exception):
     """A pull was refused."""
 
 
-def served_messages(body: bytes) -> list[Served]:
-    """The messages of a pull answer; checksums are verified."""
-    found = []
-    position = 0
-    while position < len(body):
-        record = decode(body, position)
-        found.append(
-            Served(
-                record.queue_offset,
-                record.property_map["UNIQ_KEY"],
-                offset_message_id(record.store_host, record.physical_offset),
-                body_hash(record.body),
-            )
-        )
-        position += record.size
-    return found
+def served(record: Record) -> Served:
+    """A message of a pull answer, whose checksum was verified."""
+    return Served(
+        record.queue_offset,
+        record.property_map["UNIQ_KEY"],
+        offset_message_id(record.store_host, record.physical_offset),
+        body_hash(record.body),
+    )
 
 
 async def open_reader(port: int) -> Channel:
@@ -224,5 +188,4 @@ __all__ = [
     "body_hash",
     "open_reader",
     "read_queue",
-    "served_messages",
 ]

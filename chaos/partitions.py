@@ -15,14 +15,13 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.campaign import Campaign
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.proxy import Direction, ProxiedLink
-from tandemmq.chaos.traffic import stalls_between
+from tandemmq.chaos.rounds import Rounds
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
 SLOW_BYTES_PER_S: Final = 50_000  # far below the load
@@ -33,10 +32,9 @@ AWAY_SAID_S: Final = 30.0
 AWAY_STALL_MS: Final = 1000.0
 
 
-class Partitions(Campaign):
-    """Rounds of partitions; each kind of round is a method named in KINDS and heals what it did."""
+class Partitions(Rounds):
+    """Kinds of rounds are in KINDS, each of which comes once before any comes again."""
 
-    rounds = 1
     load_s = 1.0
     away_s = 8.0  # four leases
     kinds: Sequence[str] = ()
@@ -46,34 +44,21 @@ class Partitions(Campaign):
         async with proxied(self._directory, self.plan) as self.links:
             yield self.links
 
-    async def faults(self) -> None:
-        self._notes: list[str] = []
-        kinds = self.kinds or KINDS
-        for number in range(1, self.rounds + 1):
-            # every kind once before any comes again
-            name = kinds[(number - 1) % len(kinds)]
-            self.traffic.round = number
-            self._notes.clear()
-            await self.group.whole()
-            await asyncio.sleep(self.rng.uniform(0.2, self.load_s))
-            self.traffic.check()
-            self.journal.event("round", number=number, kind=name)
-            try:
-                await getattr(self, name)()
-            finally:
-                self.links.heal(reset=self.rng.random() < 0.5)
-            self.journal.event("healed")
-            if not self.outcome.good:
-                return
-            began = time.monotonic()
-            await self.group.whole()
-            self.outcome.sample("whole again", (time.monotonic() - began) * 1000)
-            self.outcome.rounds = number
-            self.outcome.count(name.replace("_", " "))
-            self.say(
-                f"round {number}/{self.rounds} {name}: {', '.join(self._notes)}; whole after "
-                f"{time.monotonic() - began:.2f} s; {self.journal.counts['ok']} acknowledged so far"
-            )
+    @property
+    def weights(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.kinds or KINDS, 1)
+
+    def drawn(self, number: int) -> str:
+        return list(self.weights)[(number - 1) % len(self.weights)]
+
+    async def play(self, name: str) -> None:
+        """One round, and what it did is healed."""
+        try:
+            await super().play(name)
+        finally:
+            self.links.heal(reset=self.rng.random() < 0.5)
+        self.journal.event("healed")
+        self.outcome.count(name.replace("_", " "))
 
     # --- kinds of rounds
 
@@ -170,10 +155,9 @@ class Partitions(Campaign):
             controller.launch()
             self.event("started", controller)
             await self.writable("writable after the controller was away", time.monotonic_ns())
-        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
-        longest_ms = stalls[0].ms if stalls else 0.0
+        longest_ms = self.traffic.longest_stall_ms(began_ns)
         self.outcome.sample("stall, controller away", longest_ms)
-        self._notes.append(f"stalled {longest_ms / 1000:.2f} s")
+        self.notes.append(f"stalled {longest_ms / 1000:.2f} s")
         if self.plan.synchronous and longest_ms > AWAY_STALL_MS:
             self.problem(f"STALL of {longest_ms:.0f} ms while only the controller was away")
 
@@ -188,10 +172,9 @@ class Partitions(Campaign):
             self.problem(
                 f"STUCK not writable {(now_ns - began_ns) / 1e9:.1f} s after {what}: {view}"
             )
-        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
-        longest_ms = stalls[0].ms if stalls else 0.0
+        longest_ms = self.traffic.longest_stall_ms(began_ns)
         self.outcome.sample(f"stall, {what}", longest_ms)
-        self._notes.append(f"stalled {longest_ms / 1000:.2f} s")
+        self.notes.append(f"stalled {longest_ms / 1000:.2f} s")
 
     async def _hold(self, link: ProxiedLink, direction: Direction) -> None:
         if not link.used:
@@ -213,7 +196,7 @@ class Partitions(Campaign):
 
     def _note(self, what: str, link: ProxiedLink) -> None:
         self.journal.event(what, link=link.name)
-        self._notes.append(f"{what} {link.name}")
+        self.notes.append(f"{what} {link.name}")
 
 
 KINDS: Final = (

@@ -36,6 +36,14 @@ def state_of(pid: int) -> str:
     return text.rpartition(")")[2].split()[0]
 
 
+def run(*command: str) -> str:
+    """What a command printed. Raises ProcessBroken unless it ended well."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ProcessBroken(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
 def wait_until(
     holds: Callable[[], object], within_s: float, what: str, *, every_s: float = 0.03
 ) -> None:

@@ -36,25 +36,22 @@ from typing import Any, Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.java import delivered
+from tandemmq.chaos.numbered import Numbered, beside, make_topic, sample
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ServerProcess
-from tandemmq.chaos.repeats import Delivery
+from tandemmq.chaos.repeats import Delivery, Positions
 from tandemmq.chaos.servers import Broker, NameServer, python_env
 from tandemmq.cluster.client import (
-    ClientError,
-    Message,
     MessageQueue,
-    Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     StartFrom,
 )
-from tandemmq.cluster.client.admin.admin import Admin
 from tandemmq.java import NEWEST, Driver, JavaFailed, java_missing
 
 GROUP: Final = "SoakGroup"
 TOPIC: Final = "Soak"
+BROKERS: Final = ("broker-a", "broker-b")
 MEMBERS_MAX: Final = 6
 JAVA_MEMBERS_MAX: Final = 2
 SAMPLE_INTERVAL_S: Final = 0.2
@@ -239,30 +236,10 @@ Member = PythonMember | JavaMember
 # --- the checks
 
 
-class Samples:
-    """The group's committed positions as they were seen, per queue, in order of time."""
-
-    def __init__(self) -> None:
-        self._times: defaultdict[MessageQueue, list[float]] = defaultdict(list)
-        self._values: defaultdict[MessageQueue, list[int]] = defaultdict(list)
-        self.count = 0
-
-    def add(self, queue: MessageQueue, at_ms: float, committed: int) -> None:
-        """at_ms: when the answer was there."""
-        self._times[queue].append(at_ms)
-        self._values[queue].append(committed)
-        self.count += 1
-
-    def before(self, queue: MessageQueue, at_ms: float) -> int:
-        """The last position seen before that time, 0 when none was."""
-        place = bisect_left(self._times[queue], at_ms)
-        return self._values[queue][place - 1] if place else 0
-
-
 def check(
     sent: Sequence[str],
     members: Sequence[tuple[Sequence[Delivery], Sequence[tuple[float, frozenset[MessageQueue]]]]],
-    samples: Samples,
+    samples: Positions,
 ) -> tuple[int, list[str]]:
     """(second deliveries, problems). Pure: see the module's text for the rules."""
     problems: list[str] = []
@@ -281,7 +258,7 @@ def check(
         place = bisect_left(starts, each.at_ms + TAKE_OVER_SLACK_MS)
         if not place:
             continue  # held for less than a look takes
-        committed = samples.before(each.queue, starts[place - 1] - TAKE_OVER_SLACK_MS)
+        committed = samples.last(each.queue, starts[place - 1] - TAKE_OVER_SLACK_MS)
         if each.queue_offset < committed:
             problems.append(
                 f"REPEATED: {each.member} got {each.queue} offset {each.queue_offset} again, though "
@@ -348,46 +325,31 @@ class Soak:
         self._live: list[Member] = []
         self._gone: list[Member] = []
         self._number = 0
-        self._sent: list[str] = []
-        self._enough = asyncio.Event()
-        self._samples = Samples()
+        self._load = Numbered(namesrv, TOPIC, settings.rate)
+        self._samples = Positions()
         self.outcome = SoakOutcome(settings.seed)
 
     async def run(self) -> SoakOutcome:
         """Everything; members are gone when it returns."""
-        async with Admin(self._namesrv) as admin:
-            await admin.create_topic(TOPIC, self._settings.queue_count)
-            async with asyncio.timeout(30):
-                while True:
-                    try:
-                        route = await admin.route(TOPIC)
-                        break
-                    except ClientError:
-                        await asyncio.sleep(0.1)  # the broker announces it
-        queues = route.read_queues(TOPIC)
-        sampling = asyncio.create_task(self._sample(queues))
-        looking = asyncio.create_task(self._look())
-        sending = asyncio.create_task(self._send())
+        queues = await make_topic(self._namesrv, TOPIC, self._settings.queue_count, len(BROKERS))
+        sampling = sample(self._namesrv, GROUP, queues, self._samples, SAMPLE_INTERVAL_S)
+        problems = self.outcome.problems
         try:
-            await self._churn()
-            self._enough.set()  # what is being sent is sent, or nobody knows whether it counts
-            await asyncio.gather(sending, return_exceptions=True)
-            await self._catch_up(queues)
+            async with beside(problems, sampling, self._look(), self._load.run()):
+                await self._churn()
+                await self._load.enough()
+                await self._catch_up(queues)
         finally:
-            for task in (sampling, looking, sending):
-                task.cancel()
-            results = await asyncio.gather(sampling, looking, sending, return_exceptions=True)
             for member in self._live:
                 await asyncio.to_thread(member.abandon)
             self._gone += self._live
-        self.outcome.problems += [
-            f"BROKEN: {result!r}" for result in results if isinstance(result, Exception)
-        ]
+        if self._load.unanswered:
+            problems.append(f"BROKEN: {self._load.unanswered} sends failed, though no broker did")
         facts = [(member.deliveries(), member.holdings()) for member in self._gone]
-        self.outcome.sent = len(self._sent)
+        self.outcome.sent = len(self._load.sent)
         self.outcome.delivered = sum(len(given) for given, _ in facts)
-        self.outcome.repeated, problems = check(self._sent, facts, self._samples)
-        self.outcome.problems += problems
+        self.outcome.repeated, found = check(self._load.sent, facts, self._samples)
+        problems += found
         return self.outcome
 
     async def _churn(self) -> None:
@@ -428,32 +390,6 @@ class Soak:
         self.outcome.acted(f"join {member.kind}")
         self._say(f"join {name}, {len(self._live)} members")
 
-    async def _send(self) -> None:
-        pause_s = 0.05
-        batch = max(1, int(self._settings.rate * pause_s))
-        async with Producer("SoakProducer", namesrv=self._namesrv) as producer:
-            number = 0
-            while not self._enough.is_set():
-                keys = [str(number + place) for place in range(batch)]
-                number += batch
-                results = await asyncio.gather(
-                    *(producer.send(Message(TOPIC, key.encode(), keys=key)) for key in keys)
-                )
-                assert all(result.ok for result in results)
-                self._sent += keys
-                await asyncio.sleep(pause_s)
-
-    async def _sample(self, queues: Sequence[MessageQueue]) -> None:
-        async with PullConsumer(GROUP, namesrv=self._namesrv, auto_commit=False) as reader:
-            while True:
-                asked_ms = time.time() * 1000  # what is seen was true then or later
-                for queue in queues:
-                    with contextlib.suppress(ClientError):  # the group is not known yet
-                        committed = await reader.committed(queue)
-                        if committed is not None:
-                            self._samples.add(queue, max(asked_ms, time.time() * 1000), committed)
-                await asyncio.sleep(SAMPLE_INTERVAL_S)
-
     async def _look(self) -> None:
         while True:
             for member in list(self._live):
@@ -468,7 +404,7 @@ class Soak:
             seen = {each.key for each in self._deliveries()}
             shares = {member.name: _last(member.holdings()) for member in self._live}
             problems = check_shares(queues, shares)
-            if not problems and len(seen) >= len(self._sent):
+            if not problems and len(seen) >= len(self._load.sent):
                 return
             if time.monotonic() > deadline:
                 self.outcome.problems += problems
@@ -491,7 +427,7 @@ async def soak(settings: Settings, say: Say) -> SoakOutcome:
     java = settings.java and not missing
     with NameServer(settings.directory) as name_server, contextlib.ExitStack() as stack:
         name_server.start()
-        for name in ("broker-a", "broker-b"):
+        for name in BROKERS:
             broker = Broker(
                 settings.directory / name, name_server.address, name=name,
                 settings={"mappedFileSizeCommitLog": 64 << 20, "mappedFileSizeConsumeQueue": 60_000},

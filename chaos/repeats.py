@@ -15,10 +15,12 @@ pull brings for each restart (MORE).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from tandemmq.cluster.client import MessageQueue
@@ -52,35 +54,37 @@ class Restart:
     in_order: bool
 
 
-@dataclass(slots=True)
 class Positions:
-    """A group's committed positions as brokers told them; samples come in order of time."""
+    """A group's committed positions as brokers told them; samples come in order of time.
 
-    set_back: int = 0  # times that a broker told a smaller one than before
-    _times: defaultdict[MessageQueue, list[float]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    _highest: defaultdict[MessageQueue, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    _last: dict[MessageQueue, int] = field(default_factory=dict)
+    count     of samples
+    set_back  times that a broker told a smaller one than before
+    """
+
+    def __init__(self) -> None:
+        self.count = self.set_back = 0
+        #: when, what was told, and the furthest that was told until then
+        self._told: defaultdict[MessageQueue, list[tuple[float, int, int]]] = defaultdict(list)
 
     def add(self, queue: MessageQueue, at_ms: float, committed: int) -> None:
         """at_ms: when the answer was there."""
-        highest = self._highest[queue]
-        self.set_back += committed < self._last.get(queue, 0)
-        self._last[queue] = committed
-        self._times[queue].append(at_ms)
-        highest.append(max(committed, highest[-1] if highest else 0))
+        _, last, furthest = self._before(queue, math.inf)
+        self.count += 1
+        self.set_back += committed < last
+        self._told[queue].append((at_ms, committed, max(committed, furthest)))
+
+    def last(self, queue: MessageQueue, before_ms: float) -> int:
+        """The last position told before that time, 0 when none was."""
+        return self._before(queue, before_ms)[1]
 
     def highest(self, queue: MessageQueue, before_ms: float) -> int:
         """The furthest position told before that time, 0 when none was."""
-        place = bisect_left(self._times[queue], before_ms)
-        return self._highest[queue][place - 1] if place else 0
+        return self._before(queue, before_ms)[2]
 
-    @property
-    def count(self) -> int:
-        return sum(map(len, self._times.values()))
+    def _before(self, queue: MessageQueue, before_ms: float) -> tuple[float, int, int]:
+        told = self._told[queue]
+        place = bisect_left(told, before_ms, key=itemgetter(0))
+        return told[place - 1] if place else (0.0, 0, 0)
 
 
 @dataclass(slots=True)

@@ -32,9 +32,10 @@ from typing import Final, Protocol
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.java import delivered
+from tandemmq.chaos.numbered import Numbered, beside, make_topic, sample
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.ports import LOOPBACK, PORTS
-from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.processes import ProcessBroken, state_of
 from tandemmq.chaos.repeats import (
     OURS,
     STOCK,
@@ -47,15 +48,11 @@ from tandemmq.chaos.repeats import (
 )
 from tandemmq.cluster.client import (
     ClientError,
-    Message,
     MessageQueue,
-    Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     StartFrom,
 )
-from tandemmq.cluster.client.admin.admin import Admin
 from tandemmq.java import NEWEST, Driver, java_missing
 
 TOPIC: Final = "Restarted"
@@ -68,7 +65,6 @@ PAUSE_S: Final = (1.0, 7.0)  # between two restarts: positions reach the disk ev
 SAMPLE_S: Final = 0.1
 GOES_ON_S: Final = 90.0  # stock clients look for routes and members every 20 to 30 s
 GONE_S: Final = 15.0
-SENDING_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +147,10 @@ class LocalCluster:
         pid = json.loads((self.directory / "run" / f"{broker}.pid").read_text())["pid"]
         os.kill(pid, signal.SIGKILL if how == KILL else signal.SIGTERM)
         deadline = time.monotonic() + GONE_S
-        while _runs(pid):
+        while state_of(pid) not in ("", "Z"):
             if time.monotonic() > deadline:
                 raise ProcessBroken(f"{broker} (pid {pid}) still runs {GONE_S:g} s after {how}")
             time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
 
 
 class ReadingGroup(Protocol):
@@ -257,51 +245,32 @@ class Campaign:
         self._groups = groups
         self._say = say
         self._rng = random.Random(settings.seed)
-        self._sent: list[str] = []
+        self._load = Numbered(cluster.name_server, TOPIC, settings.rate)
         self._restarts: list[Restart] = []
         self._positions = {each.name: Positions() for each in groups}
         self.outcome = RestartsOutcome(settings.seed)
 
     async def run(self) -> RestartsOutcome:
         """Everything. Raises ProcessBroken, ClientError."""
-        queues = await self._make_topic()
+        names = self._cluster.name_server
+        queues = await make_topic(names, TOPIC, self._settings.queues, len(BROKERS))
         async with contextlib.AsyncExitStack() as stack:
             for group in self._groups:
                 stack.push_async_callback(group.stop)
                 await group.start()
-            jobs = [
-                asyncio.create_task(self._sample(group.name, broker, queues))
-                for group in self._groups
+            samples = [
+                sample(names, name, of_broker(broker, queues), positions, SAMPLE_S)
+                for name, positions in self._positions.items()
                 for broker in BROKERS
             ]
-            sending = asyncio.create_task(self._send())
-            try:
+            async with beside(self.outcome.problems, self._load.run(), *samples):
                 await self._goes_on(BROKERS)
                 for number in range(self._settings.restarts):
                     await self._restart(number)
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await self._load.enough()
                 await self._catch_up()
-            finally:
-                for job in (*jobs, sending):
-                    job.cancel()
-                ended = await asyncio.gather(*jobs, sending, return_exceptions=True)
-            broken = [each for each in ended if isinstance(each, Exception)]
-            self.outcome.problems += [f"BROKEN: {each!r}" for each in broken]
             self._judge()
         return self.outcome
-
-    async def _make_topic(self) -> Sequence[MessageQueue]:
-        """Its queues, on both brokers."""
-        count = self._settings.queues
-        async with Admin(self._cluster.name_server) as admin, asyncio.timeout(30):
-            await admin.create_topic(TOPIC, count)
-            while True:
-                with contextlib.suppress(ClientError):
-                    queues = (await admin.route(TOPIC)).read_queues(TOPIC)
-                    if len(queues) == count * len(BROKERS):
-                        return queues
-                await asyncio.sleep(0.1)  # the brokers announce it
 
     async def _restart(self, number: int) -> None:
         how = WAYS[number % len(WAYS)]
@@ -321,10 +290,10 @@ class Campaign:
 
     async def _goes_on(self, brokers: Sequence[str]) -> dict[str, float]:
         """Wait until every group was given something of these brokers that was not sent yet; how long it took, s."""
-        began, number = time.monotonic(), len(self._sent)
+        began, number = time.monotonic(), len(self._load.sent)
         waits: dict[str, float] = {}
         while len(waits) < len(self._groups):
-            new = set(self._sent[number:])
+            new = set(self._load.sent[number:])
             for group in self._groups:
                 found = {each.queue.broker_name for each in group.given() if each.key in new}
                 if group.name not in waits and found.issuperset(brokers):
@@ -338,56 +307,20 @@ class Campaign:
             await asyncio.sleep(0.1)
         return waits
 
-    async def _send(self) -> None:
-        """As many as asked for, for ever; what is not acknowledged is not counted."""
-        batch = max(1, int(self._settings.rate * SENDING_S))
-        number = 0
-        async with Producer("RestartsProducer", namesrv=self._cluster.name_server) as producer:
-            while True:
-                keys = [str(number + place) for place in range(batch)]
-                number += batch
-                self.outcome.unanswered += batch
-                results = await asyncio.gather(
-                    *(producer.send(Message(TOPIC, key.encode(), keys=key)) for key in keys),
-                    return_exceptions=True,
-                )
-                for key, result in zip(keys, results, strict=True):
-                    if isinstance(result, ClientError):
-                        continue  # perhaps stored, perhaps not
-                    if isinstance(result, BaseException):
-                        raise result
-                    if result.ok:
-                        self._sent.append(key)
-                        self.outcome.unanswered -= 1
-                await asyncio.sleep(SENDING_S)
-
-    async def _sample(self, group: str, broker: str, queues: Sequence[MessageQueue]) -> None:
-        """What a broker says of a group, for ever; one that is away says nothing."""
-        own = [each for each in queues if each.broker_name == broker]
-        name_server = self._cluster.name_server
-        async with PullConsumer(group, namesrv=name_server, auto_commit=False) as reader:
-            while True:
-                for queue in own:
-                    with contextlib.suppress(ClientError):
-                        committed = await reader.committed(queue)
-                        if committed is not None:
-                            self._positions[group].add(queue, time.time() * 1000, committed)
-                await asyncio.sleep(SAMPLE_S)
-
     async def _catch_up(self) -> None:
         """Until everybody has all, or for long enough: what is missing then is found by tally()."""
         deadline = time.monotonic() + GOES_ON_S
-        sent = set(self._sent)
+        sent = set(self._load.sent)
         while time.monotonic() < deadline:
             if all(sent <= {each.key for each in group.given()} for group in self._groups):
                 return
             await asyncio.sleep(0.5)
 
     def _judge(self) -> None:
-        self.outcome.sent = len(self._sent)
+        self.outcome.sent, self.outcome.unanswered = len(self._load.sent), self._load.unanswered
         for group in self._groups:
             found = tally(
-                self._sent,
+                self._load.sent,
                 group.given(),
                 self._restarts,
                 self._positions[group.name],
@@ -396,6 +329,10 @@ class Campaign:
             self.outcome.groups[group.name] = found
             self.outcome.problems += [f"{group.name}: {each}" for each in found.problems]
         self.outcome.problems += more_often(self.outcome.groups, len(self._restarts))
+
+
+def of_broker(name: str, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+    return [each for each in queues if each.broker_name == name]
 
 
 async def campaign(settings: Settings, say: Say) -> RestartsOutcome:

@@ -150,8 +150,7 @@ class Steady(Campaign):
         await self.group.whole()
         self.outcome.sample(f"{what} back in the set", (time.monotonic_ns() - began_ns) / 1e6)
         await asyncio.sleep(REJOIN_S)
-        back = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
-        self.outcome.sample("stall when it comes back", back[0].ms if back else 0.0)
+        self.outcome.sample("stall when it comes back", self.traffic.longest_stall_ms(began_ns))
         self.outcome.count(f"{what}s")
 
     async def _left(self, slave: ReplicaProcess) -> None:

@@ -20,7 +20,6 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
-from tandemmq.chaos.traffic import stalls_between
 from tandemmq.cluster.client import Admin, ClientError, Message, Producer, SendStatus
 
 CLIENT_TOPIC: Final = "ChaosClients"
@@ -95,8 +94,7 @@ class Switchovers(Campaign):
         view = await self.group.whole()
         if view.master != heir or view.epoch <= epoch:
             self.problem(f"CHANGED back after switchover {number} to {heir}: {view}")
-        stalls = stalls_between(self.traffic.stalls, began_ns, time.monotonic_ns())
-        longest_ms = stalls[0].ms if stalls else 0.0
+        longest_ms = self.traffic.longest_stall_ms(began_ns)
         self.outcome.sample("without an acknowledgement", longest_ms)
         self.outcome.sample("slowest send of a client", self._slowest_ms)
         if longest_ms > self.stall_ms_max:

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Seen, Send
 from tandemmq.chaos.journal import Journal
-from tandemmq.chaos.load import SUBSCRIPTION_IN_PULL, body_hash
+from tandemmq.chaos.load import body_hash
+from tandemmq.chaos.requests import messages_from, pull_command, send_command
 from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
@@ -30,7 +31,7 @@ from tandemmq.cluster.remoting import (
     RequestTimedOut,
     ResponseCode,
 )
-from tandemmq.storage import decode, encode_properties, parse_offset_message_id
+from tandemmq.storage import parse_offset_message_id
 
 GROUP: Final = "ChaosGroup"
 TOPIC: Final = "ChaosOrders"
@@ -229,6 +230,11 @@ class Traffic:
         """When a send was acknowledged last; before the first of them, when this was made."""
         return self._last_ok_ns
 
+    def longest_stall_ms(self, since_ns: int) -> float:
+        """The longest stretch without any acknowledgement since then."""
+        stalls = stalls_between(self.stalls, since_ns, time.monotonic_ns())
+        return stalls[0].ms if stalls else 0.0
+
     def check(self) -> None:
         """Raise what ended a task that should still run."""
         for task in (*self._sending, *self._jobs):
@@ -355,7 +361,7 @@ class Traffic:
         except ConnectFailed:
             return replace(send, outcome=FAIL, code=NOT_SENT)
         try:
-            coming = channel.request_nowait(send_command(send, body), LATE_MS)
+            coming = channel.request_nowait(request_of(send, body), LATE_MS)
         except ConnectionLost:
             return send
         await asyncio.wait({coming}, timeout=timeout_ms / 1000)
@@ -409,17 +415,12 @@ class Traffic:
                 await asyncio.sleep(0.05)
 
 
-def send_command(send: Send, body: bytes) -> Command:
-    """SEND_MESSAGE_V2 of one message to a fixed queue; the levels of delayed ones take turns."""
+def request_of(send: Send, body: bytes) -> Command:
+    """One message to a fixed queue; the levels of delayed ones take turns."""
     properties = {"UNIQ_KEY": send.unique_id, "KEYS": send.unique_id[:16], "WAIT": "true"}
     if send.topic == DELAYED_TOPIC:
         properties["DELAY"] = str(1 + send.sequence % len(DELAYS_S))
-    ext = {
-        "a": GROUP, "b": send.topic, "c": "TBW102", "d": "4", "e": str(send.queue_id), "f": "0",
-        "g": str(int(time.time() * 1000)), "h": "0", "i": encode_properties(properties).decode(),
-        "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    return Command(RequestCode.SEND_MESSAGE_V2, ext, body)
+    return send_command(GROUP, send.topic, send.queue_id, properties, body)
 
 
 async def max_offset(pool: ChannelPool, address: str, topic: str, queue_id: int) -> int | None:
@@ -454,26 +455,9 @@ async def pull(
     pool: ChannelPool, address: str, topic: str, queue_id: int, offset: int, timeout_ms: int = 1000
 ) -> tuple[str, ...] | None:
     """Unique ids of the messages from `offset` on, which must be the first; None: nothing to be had."""
-    ext = {
-        "consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": str(SUBSCRIPTION_IN_PULL),
-        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-        "expressionType": "TAG",
-    }  # fmt: skip
+    ask = pull_command(GROUP, topic, queue_id, offset)
     try:
-        answer = await pool.request(address, Command(RequestCode.PULL_MESSAGE, ext), timeout_ms)
+        answer = await pool.request(address, ask, timeout_ms)
     except RemotingError:
         return None
-    if answer.code != ResponseCode.SUCCESS:
-        return None
-    body = bytes(answer.body or b"")
-    position, expected = 0, offset
-    found: list[str] = []
-    while position < len(body):
-        record = decode(body, position)
-        if record.queue_offset != expected:
-            return tuple(found) or None
-        found.append(record.property_map["UNIQ_KEY"])
-        expected += 1
-        position += record.size
-    return tuple(found) or None
+    return tuple(each.property_map["UNIQ_KEY"] for each in messages_from(answer, offset)) or None

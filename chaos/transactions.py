@@ -29,17 +29,11 @@ from tandemmq.chaos.load import open_reader, read_queue
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
 from tandemmq.chaos.servers import python_env
-from tandemmq.chaos.transactor import TOPIC, TransactionBook
+from tandemmq.chaos.transactor import SETTINGS, TOPIC, TransactionBook, asked_late
 from tandemmq.cluster.remoting import RemotingError
 
 QUEUES: Final = 4
-LATE_NS: Final = 1_000_000_000  # a question may have been on its way when the end was confirmed
 SETTLED_S: Final = 90.0
-SETTINGS: Final[Mapping[str, object]] = {
-    "transactionTimeOut": 1_500,
-    "transactionCheckInterval": 1_000,
-    "transactionCheckMax": 100,
-}
 
 
 @dataclass(slots=True)
@@ -92,11 +86,7 @@ def judge_transactions(
             yield f"TWICE {unique_id} is there {count} times"
     for unique_id in delivered.keys() - decisions.keys():
         yield f"UNDECIDED {unique_id} is there, and nobody has committed it"
-    ended = dict(ends)
-    for unique_id, at_ns in questions:
-        end_ns = ended.get(unique_id)
-        if end_ns is not None and at_ns > end_ns + LATE_NS:
-            yield f"ASKED {unique_id} {(at_ns - end_ns) / 1e9:.1f} s after its end was confirmed"
+    yield from asked_late(ends, questions)
 
 
 @dataclass(slots=True)

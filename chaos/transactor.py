@@ -16,7 +16,7 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,13 @@ PART_MS: Final = 2_000
 WAYS: Final = {"commit": 5, "roll back": 2, "commit later": 2, "roll back later": 1}
 RETRY_S: Final = 0.05
 BUSY_MS: Final = 20_000
+LATE_NS: Final = 1_000_000_000  # a question may have been on its way when the end was confirmed
+#: what brokers need, so that they ask within seconds
+SETTINGS: Final[Mapping[str, object]] = {
+    "transactionTimeOut": 1_500,
+    "transactionCheckInterval": 1_000,
+    "transactionCheckMax": 100,
+}
 
 _TABLES: Final = """
     PRAGMA journal_mode = WAL;
@@ -96,6 +103,17 @@ class TransactionBook:
 
     def close(self) -> None:
         self._rows.close()
+
+
+def asked_late(
+    ends: Iterable[tuple[str, int]], questions: Iterable[tuple[str, int]]
+) -> Iterator[str]:
+    """A sentence for each question behind a confirmed end. (id, ns) each."""
+    ended = dict(ends)
+    for unique_id, at_ns in questions:
+        end_ns = ended.get(unique_id)
+        if end_ns is not None and at_ns > end_ns + LATE_NS:
+            yield f"ASKED {unique_id} {(at_ns - end_ns) / 1e9:.1f} s after its end was confirmed"
 
 
 class TakenBack(Exception):

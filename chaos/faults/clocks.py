@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.faults.failing_disk import compiler
+from tandemmq.chaos.faults.failing_disk import compiled, compiler
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
-from tandemmq.chaos.gauges import SCRAPE_S
-from tandemmq.chaos.ports import LOOPBACK
+from tandemmq.chaos.gauges import page_of
+from tandemmq.chaos.processes import ProcessBroken
 
 SOURCE: Final = r"""
 #define _GNU_SOURCE
@@ -96,16 +94,9 @@ class SteppingClock:
     """The wall clock of processes started with `env`. Raises Unsupported without a C compiler."""
 
     def __init__(self, directory: Path) -> None:
-        command = compiler()
-        if command is None:
+        if compiler() is None:
             raise Unsupported("needs a C compiler, for the shim around clock_gettime (Debian: gcc)")
-        directory.mkdir(parents=True, exist_ok=True)
-        source, library = directory / "stepping_clock.c", directory / "stepping_clock.so"
-        source.write_text(SOURCE)
-        subprocess.run(
-            [command, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        library = compiled(SOURCE, directory / "stepping_clock.c")
         self._ahead = directory / "ahead_ms"
         self._ahead_ms = 0
         self._ppm, self._since_ns, self._gained_ns = 0, 0, 0
@@ -218,20 +209,12 @@ class ClockDrift(Fault):
 
 
 async def date_of(port: int) -> float | None:
-    """Seconds since 1970 by the Date header of a web page on loopback; None without an answer."""
+    """Seconds since 1970 by the Date header of a metrics page on loopback; None without an answer."""
     try:
-        async with asyncio.timeout(SCRAPE_S):
-            reader, writer = await asyncio.open_connection(LOOPBACK, port)
-            try:
-                writer.write(
-                    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-                )
-                head = await reader.readuntil(b"\r\n\r\n")
-            finally:
-                writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        head, _ = await page_of(port)
+    except ProcessBroken:
         return None
-    for line in head.decode(errors="replace").split("\r\n"):
+    for line in head.split("\r\n"):
         name, _, value = line.partition(":")
         if name.lower() == "date":
             return email.utils.parsedate_to_datetime(value.strip()).timestamp()

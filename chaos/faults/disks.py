@@ -17,7 +17,7 @@ from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported,
 from tandemmq.chaos.faults.processes import Killed, listens
 from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.hosts import HostGroup
-from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
+from tandemmq.chaos.processes import AsyncProcess, ProcessBroken, run
 
 MIB: Final = 1 << 20
 HIT_S: Final = 10.0
@@ -34,12 +34,10 @@ class SmallDisk:
         if os.geteuid() != 0 or shutil.which("mount") is None:
             raise Unsupported("needs root, to mount a small file system (tmpfs)")
         self.at.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={self.mib}m", "tmpfs", str(self.at)],
-            check=False, capture_output=True, text=True,
-        )  # fmt: skip
-        if done.returncode:
-            raise Unsupported(f"cannot mount tmpfs: {done.stderr.strip()}")
+        try:
+            run("mount", "-t", "tmpfs", "-o", f"size={self.mib}m", "tmpfs", str(self.at))
+        except ProcessBroken as problem:
+            raise Unsupported(str(problem)) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,7 +59,7 @@ class DiskFull(Fault):
         return f"the disk of {self.story.victim} is full"
 
     async def inject(self) -> str:
-        await asyncio.to_thread(self._fill)
+        await asyncio.to_thread(fill, self.filler, self.leave_bytes)
         try:
             with (self.at / "probe").open("wb", buffering=0) as probe:
                 os.posix_fallocate(probe.fileno(), 0, MIB)
@@ -72,15 +70,6 @@ class DiskFull(Fault):
         finally:
             (self.at / "probe").unlink(missing_ok=True)
         raise NoEffect(f"{free_bytes(self.at)} bytes are free on {self.at}")
-
-    def _fill(self) -> None:
-        with self.filler.open("ab", buffering=0) as file:
-            for size in (MIB, 64 << 10, 4 << 10):
-                while free_bytes(self.at) >= self.leave_bytes + size:
-                    try:
-                        file.write(b"z" * size)
-                    except OSError:
-                        break  # the broker was quicker
 
     async def heal(self) -> str:
         self.filler.unlink(missing_ok=True)
@@ -161,10 +150,7 @@ class PowerLoss(Fault):
         return f"power cut of {'all hosts' if self.everybody else self.story.victim}: what no fsync wrote is gone"
 
     async def inject(self) -> str:
-        try:
-            self.cut_ns = await self.hosts.cut_power(self.victims)
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        self.cut_ns = await self.hosts.cut_power(self.victims)
         self.done_ns = time.monotonic_ns()
         return "the file systems were shut down without their journal and refused a new file"
 
@@ -176,6 +162,17 @@ class PowerLoss(Fault):
             await self.hosts.power(victim)
             found.append(await Killed(victim, victim.address).heal())
         return f"disks mounted, another boot id shown; {'; '.join(found)}"
+
+
+def fill(filler: Path, leave_bytes: int = 0) -> None:
+    """Take all space of its disk but `leave_bytes` with this file, whoever else writes meanwhile."""
+    with filler.open("ab", buffering=0) as file:
+        for size in (MIB, 64 << 10, 4 << 10):
+            while free_bytes(filler.parent) >= leave_bytes + size:
+                try:
+                    file.write(b"z" * size)
+                except OSError:
+                    break  # somebody was quicker
 
 
 def free_bytes(at: Path) -> int:

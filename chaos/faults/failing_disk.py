@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
+
+from tandemmq.chaos.processes import run
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -72,24 +73,20 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
 
 
+def compiled(text: str, source: Path) -> Path:
+    """A shim for LD_PRELOAD, beside its source. Raises ProcessBroken."""
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(text)
+    library = source.with_suffix(".so")
+    run(compiler() or "cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl")
+    return library
+
+
 class FailingDisk:
     """Rules for the calls of processes started with `env`; they hold from the moment they are written."""
 
     def __init__(self, directory: Path, root: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        source, library = directory / "failing_disk.c", directory / "failing_disk.so"
-        source.write_text(SOURCE)
-        compile_it = [
-            compiler() or "cc",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            "-o",
-            str(library),
-            str(source),
-            "-ldl",
-        ]
-        subprocess.run(compile_it, check=True)
+        library = compiled(SOURCE, directory / "failing_disk.c")
         self.rules = directory / "rules"
         self.env = {
             "LD_PRELOAD": str(library),

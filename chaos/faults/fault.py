@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, Self, TypeVar
 
+from tandemmq.chaos.processes import ProcessBroken
+
 LOOK_S: Final = 0.02
 _numbers: Final = itertools.count(1)
 Found = TypeVar("Found")
@@ -87,7 +89,7 @@ class Fault(ABC):
 
     @abstractmethod
     async def inject(self) -> str:
-        """Do it; what shows that it happened. Raises NoEffect, Unsupported."""
+        """Do it; what shows that it happened. Raises NoEffect, or ProcessBroken, which is the same; Unsupported."""
 
     @abstractmethod
     async def heal(self) -> str:
@@ -99,7 +101,10 @@ class Fault(ABC):
         story.began_ns = time.monotonic_ns()
         self._note("start", says=story.says, victim=story.victim, **self.told())
         try:
-            story.evidence = await self.inject()
+            try:
+                story.evidence = await self.inject()
+            except ProcessBroken as problem:
+                raise NoEffect(str(problem)) from None
         except BaseException as problem:
             story.problem = f"{type(problem).__name__}: {problem}"
             self._note("no effect", problem=story.problem)

@@ -18,7 +18,6 @@ from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, until
 from tandemmq.chaos.faults.flows import FlowMeter, Passed
 from tandemmq.chaos.faults.processes import listens
 from tandemmq.chaos.faults.toxiproxy import Stream, Toxiproxy
-from tandemmq.chaos.processes import ProcessBroken
 
 EFFECT_S: Final = 25.0  # name servers hear of a broker every 10 s
 HEALED_S: Final = 20.0
@@ -75,13 +74,10 @@ class LinkFault(Fault):
         ]  # made before: what was under way then has gone by now
         for meter in [each for of_link in meters for each in of_link.values()]:
             await meter.look()
-        try:
-            for link in self.links:
-                for stream in _WAYS[self.way]:
-                    name = await link.toxiproxy.add(link.name, self.toxic, stream, self.attributes)
-                    self._put.append((link, name))
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        for link in self.links:
+            for stream in _WAYS[self.way]:
+                name = await link.toxiproxy.add(link.name, self.toxic, stream, self.attributes)
+                self._put.append((link, name))
         # together: what happens to one of them may end the traffic on the other
         seen = await asyncio.gather(
             *(self.seen(link, of_link) for link, of_link in zip(self.links, meters, strict=True))

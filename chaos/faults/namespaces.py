@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
 from tandemmq.chaos.faults.grudges import Pair
+from tandemmq.chaos.processes import ProcessBroken, run
 
 CHAIN: Final = "TANDEM_CHAOS"
 EFFECT_S: Final = 10.0
@@ -66,9 +67,9 @@ class Namespaces:
             raise Unsupported(missing)
         try:
             self._make()
-        except subprocess.CalledProcessError as problem:
+        except ProcessBroken as problem:
             self._remove()
-            raise Unsupported(f"{' '.join(problem.cmd)}: {problem.stderr.strip()}") from None
+            raise Unsupported(str(problem)) from None
         return self
 
     def _make(self) -> None:
@@ -186,8 +187,3 @@ class PacketLoss(Fault):
 
         await until(all_connect, HEALED_S, NotHealed(f"no connection: {left}"))
         return f"connections come about again for all {len(self.pairs)} pairs"
-
-
-def run(*command: str) -> str:
-    """What it printed. Raises CalledProcessError."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

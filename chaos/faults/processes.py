@@ -66,10 +66,7 @@ class Killed(_OfProcess):
 
     async def inject(self) -> str:
         pid, began_s = self.process.pid, time.monotonic()
-        try:
-            await self.process.kill()
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        await self.process.kill()
         return f"process {pid} is gone {1000 * (time.monotonic() - began_s):.0f} ms after SIGKILL"
 
     async def heal(self) -> str:
@@ -86,10 +83,7 @@ class Stopped(_OfProcess):
 
     async def inject(self) -> str:
         began_s = time.monotonic()
-        try:
-            await self.process.terminate(STOP_S)
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        await self.process.terminate(STOP_S)
         return f"ended with exit code {self.process.code} after {time.monotonic() - began_s:.2f} s"
 
     async def heal(self) -> str:
@@ -105,10 +99,7 @@ class Paused(_OfProcess):
         return f"SIGSTOP of {self.process.name}: it falls silent with its connections open"
 
     async def inject(self) -> str:
-        try:
-            await self.process.pause()
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        await self.process.pause()
         return f"the kernel shows process {self.process.pid} as stopped (T)"
 
     async def heal(self) -> str:

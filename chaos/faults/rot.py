@@ -15,7 +15,6 @@ from typing import Final, Literal, get_args
 from tandemmq.chaos.faults.fault import Fault, NoEffect
 from tandemmq.chaos.faults.processes import Killed
 from tandemmq.chaos.groups import ReplicaProcess
-from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.replicalogs import segments
 from tandemmq.storage import CorruptRecord, Head, scan
 
@@ -93,10 +92,7 @@ class BitRot(Fault):
         return f"kill -9 of {self.story.victim}, and one bit of its {self.part} is another when it comes back"
 
     async def inject(self) -> str:
-        try:
-            await self.replica.kill()
-        except ProcessBroken as problem:
-            raise NoEffect(str(problem)) from None
+        await self.replica.kill()
         store = self.replica.store
         if self.part == "log":
             path, at = place_in_log(store, self._rng)

@@ -13,14 +13,13 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from tandemmq.chaos.faults.disks import MIB, SmallDisk, free_bytes
+from tandemmq.chaos.faults.disks import MIB, SmallDisk, fill, free_bytes
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
 from tandemmq.chaos.faults.processes import Killed
 from tandemmq.chaos.groups import ReplicaProcess
-from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.processes import ProcessBroken, run
 
 IMAGE_BYTES: Final = 1 << 30  # what the file system believes to have
 FAILS_S: Final = 20.0
@@ -59,18 +58,15 @@ class ThinDisk:
             self.at.mkdir(parents=True, exist_ok=True)
             self.mount()
         except ProcessBroken as problem:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise Unsupported(str(problem)) from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *problem: object) -> None:
         try:
             self.unmount()
         finally:
-            self.below.__exit__(kind, error, trace)
+            self.below.__exit__(*problem)
 
     def mount(self) -> None:
         """Raises ProcessBroken."""
@@ -117,7 +113,7 @@ class ThinDiskFull(Fault):
         return f"the thin disk of {self.story.victim} has no room below it: write-back fails, and fsync says so"
 
     async def inject(self) -> str:
-        await asyncio.to_thread(self._fill)
+        await asyncio.to_thread(fill, self._filler)
         deadline = time.monotonic() + FAILS_S
         while time.monotonic() < deadline:
             code = await asyncio.to_thread(self._probe)
@@ -126,15 +122,6 @@ class ThinDiskFull(Fault):
                 return f"fsync of a new file fails: {os.strerror(code)}; {seem_free} MiB seem free"
             await asyncio.sleep(0.1)
         raise NoEffect(f"fsync still succeeds on {self.disk.at}")
-
-    def _fill(self) -> None:
-        with self._filler.open("ab", buffering=0) as file:
-            for size in (MIB, 4 << 10):
-                while free_bytes(self.disk.below.at) >= size:
-                    try:
-                        file.write(b"z" * size)
-                    except OSError:
-                        break  # what was written back was quicker
 
     def _probe(self) -> int:
         """The errno of writing a MiB to the disk; 0: it was taken."""
@@ -168,10 +155,3 @@ class ThinDiskFull(Fault):
         if code := await asyncio.to_thread(self._probe):
             raise NotHealed(f"fsync still fails on {self.disk.at}: {os.strerror(code)}")
         return f"{ended}; fsync succeeds again; {await self._killed.heal()}"
-
-
-def run(*command: str) -> None:
-    """Raises ProcessBroken."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise ProcessBroken(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -17,7 +17,7 @@ from tandemmq.chaos.powercut.disk import Disk, Names
 from tandemmq.chaos.powercut.judge import judge
 from tandemmq.chaos.powercut.slave import Slave
 from tandemmq.chaos.powercut.tables import Tables, judge_tables
-from tandemmq.chaos.powercut.workload import FEW, Expected, Workload
+from tandemmq.chaos.powercut.workload import FEW, Expected, Place, Workload
 
 MEMORY: Final = Path("/dev/shm")  # a file system in memory: a cut takes milliseconds there
 
@@ -119,9 +119,8 @@ class Trial:
         if lot < manner.slaves + manner.tables:
             kind = Slave if lot < manner.slaves else Tables
             self._judges = judge_tables if kind is Tables else judge
-        workload = kind(
-            self._disk.base / "store", self._boots[0], rng, manner.weights, self._disk.quiet
-        )
+        place = Place(self._disk.base / "store", self._boots[0], rng, self._disk.quiet)
+        workload = kind(place, manner.weights)
         if manner.few or rng.random() < 0.2:
             workload.queues = FEW
         if manner.weights is None and rng.random() < manner.bursts and kind is Workload:
@@ -143,11 +142,8 @@ class Trial:
         for _ in range(manner.cuts_per_moment):
             number = self._count()
             after = self._base / "after"
-            # A gap among many new files of one queue costs offsets, no messages: not judged where names have no order.
-            ordered = number % manner.any_order_every or workload.weights.get("burst")
-            names = Names.IN_ORDER if ordered else Names.ANY_ORDER
             lots = random.Random(self._seed << 32 | number)
-            self._disk.cut_power(lots, after, moment, names)
+            self._disk.cut_power(lots, after, moment, self._names(number, workload))
             try:
                 lives = self._judges is judge and len(workload.expected.logs) == 1
                 if lives and number % manner.second_every == 0:
@@ -160,7 +156,8 @@ class Trial:
     def _live_again(self, after: Path, before: Workload, lots: random.Random) -> None:
         """Recover, go on, and have the power fail meanwhile, again."""
         disk = Disk(after)
-        workload = before.successor(after / "store", self._boots[1], lots, disk.quiet)
+        place = Place(after / "store", self._boots[1], lots, disk.quiet)
+        workload = before.successor(place)
         workload.clock.ms = before.clock.ms
         manner = self._manner
 
@@ -170,9 +167,8 @@ class Trial:
             number = self._count()
             self._outcome.second += 1
             again = self._base / "again"
-            ordered = number % manner.any_order_every or workload.weights.get("burst")
-            names = Names.IN_ORDER if ordered else Names.ANY_ORDER
-            disk.cut_power(random.Random(self._seed << 32 | number), again, None, names)
+            lots = random.Random(self._seed << 32 | number)
+            disk.cut_power(lots, again, None, self._names(number, workload))
             try:
                 self._judge(again, workload.expected, number, boot=2)
             finally:
@@ -187,6 +183,11 @@ class Trial:
                 raise
             except Exception as problem:  # it cannot go on, for whatever reason
                 self._found(number, problem)
+
+    def _names(self, number: int, workload: Workload) -> Names:
+        # A gap among many new files of one queue costs offsets, no messages: not judged where names have no order.
+        ordered = number % self._manner.any_order_every or workload.weights.get("burst")
+        return Names.IN_ORDER if ordered else Names.ANY_ORDER
 
     def _count(self) -> int:
         if self._outcome.cuts >= self._cuts_max:

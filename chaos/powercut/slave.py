@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar, Final
 
-from tandemmq.chaos.powercut.workload import HandClock, Workload, Written, config_of
+from tandemmq.chaos.powercut.workload import HandClock, Place, Workload, Written, config_of
 from tandemmq.storage import MessageStore, Owner, open_store
 
 PIECE_BYTES_MAX: Final = 5_000
@@ -24,15 +21,9 @@ class Slave(Workload):
     }  # fmt: skip
 
     def __init__(
-        self,
-        root: Path,
-        boot_id: Path,
-        rng: random.Random,
-        weights: dict[str, int] | None = None,
-        quiet: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-        master: Master | None = None,
+        self, place: Place, weights: dict[str, int] | None = None, master: Master | None = None
     ) -> None:
-        super().__init__(root, boot_id, rng, weights, quiet)
+        super().__init__(place, weights)
         self.master = master
         self._confirmed = 0
 
@@ -45,15 +36,9 @@ class Slave(Workload):
             with self._quiet():
                 self.master.close()
 
-    def successor(
-        self,
-        root: Path,
-        boot_id: Path,
-        rng: random.Random,
-        quiet: Callable[[], AbstractContextManager[object]],
-    ) -> Slave:
+    def successor(self, place: Place) -> Slave:
         weights = {**self.weights, "cut": 0}  # the master is not its alone
-        return Slave(root, boot_id, rng, weights, quiet, self.master)
+        return Slave(place, weights, self.master)
 
     def _open(self) -> None:
         super()._open()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from tandemmq.storage import (
     Cut,
@@ -110,11 +110,19 @@ class Expected:
         return all(each.offset >= buried.get(each.topic, 0) for buried in self.buried)
 
 
+class Place(NamedTuple):
+    """Where a workload runs and what draws it. quiet: in which what is done to other files counts for nothing."""
+
+    root: Path
+    boot_id: Path
+    rng: random.Random
+    quiet: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+
+
 class Workload:
     """One store under a seeded stream of everything that touches the disk.
 
-    kinds   the names of some steps and how often each comes: all of them, as often as is good, without
-    quiet   in which what is done to other files counts for nothing
+    weights  the names of some steps and how often each comes: all of them, as often as is good, without
     """
 
     WEIGHTS: ClassVar = {
@@ -123,24 +131,14 @@ class Workload:
         "fork": 1, "burst": 0, "undo_deletion": 1,
     }  # fmt: skip
 
-    def __init__(
-        self,
-        root: Path,
-        boot_id: Path,
-        rng: random.Random,
-        weights: dict[str, int] | None = None,
-        quiet: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-    ) -> None:
-        self.root = root
+    def __init__(self, place: Place, weights: dict[str, int] | None = None) -> None:
+        self.root, self._boot_id, self._rng, self._quiet = place
         self.expected = Expected()
         self.clock = HandClock()
-        self._boot_id = boot_id
-        self._rng = rng
-        self._quiet = quiet
         self._stack = ExitStack()
         self._store: MessageStore | None = None
         self._numbers = 0
-        self._mode = rng.choice(list(FlushMode))
+        self._mode = self._rng.choice(list(FlushMode))
         self.queues = MANY
         self.weights = dict(self.WEIGHTS if weights is None else weights)
 
@@ -153,15 +151,9 @@ class Workload:
         finally:
             self._stack.close()
 
-    def successor(
-        self,
-        root: Path,
-        boot_id: Path,
-        rng: random.Random,
-        quiet: Callable[[], AbstractContextManager[object]],
-    ) -> Workload:
+    def successor(self, place: Place) -> Workload:
         """Who goes on with what a power cut left in a copy of the store."""
-        return Workload(root, boot_id, rng, self.weights, quiet)
+        return Workload(place, self.weights)
 
     def live_again(self, before: Expected, steps: int) -> None:
         """After a power cut of another workload: recover the store, which may be interrupted, and go on with it."""

@@ -121,13 +121,8 @@ class ShimmedGroup(ReplicaGroup):
 class OwnDiskGroup(ReplicaGroup):
     """Every store on a file system of its own, which is mounted before."""
 
-    def settings_of(self, number: int) -> dict[str, object]:
-        store = disk_of(self.directory, number) / "store"
-        return super().settings_of(number) | {
-            "storePathRootDir": store,
-            "storePathCommitLog": store / "commitlog",
-            "storePathEpochFile": store / "epochFileCheckpoint",
-        }
+    def store_of(self, number: int) -> Path:
+        return disk_of(self.directory, number) / "store"
 
 
 class SmallGroup(OwnDiskGroup):

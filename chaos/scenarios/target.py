@@ -25,6 +25,7 @@ from tandemmq.chaos.faults.fault import until
 from tandemmq.chaos.gathering import with_due
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import body_hash
+from tandemmq.chaos.requests import messages_from, pull_command
 from tandemmq.chaos.routes import brokers_of
 from tandemmq.chaos.scenarios.handles import Handles
 from tandemmq.chaos.scenarios.playing import Player
@@ -40,9 +41,7 @@ from tandemmq.cluster.remoting import (
     Command,
     RemotingError,
     RequestCode,
-    ResponseCode,
 )
-from tandemmq.storage import decode
 
 ASK_MS: Final = 2000
 TOPICS: Final = {TOPIC: 4, PROBE_TOPIC: 1, DELAYED_TOPIC: 1}
@@ -224,19 +223,9 @@ async def read_from(
     pool: ChannelPool, address: str, topic: str, queue_id: int, offset: int
 ) -> list[tuple[str, int, str]]:
     """(unique id, log offset, body hash) of messages from `offset` on; nothing when there is none."""
-    ext = {
-        "consumerGroup": "ChaosFinal", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
-        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
-        "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
-    answer = await pool.request(address, Command(RequestCode.PULL_MESSAGE, ext), 5 * ASK_MS)
-    body, position = bytes(answer.body or b""), 0
-    found: list[tuple[str, int, str]] = []
-    while answer.code == ResponseCode.SUCCESS and position < len(body):
-        record = decode(body, position)
-        if record.queue_offset != offset + len(found):
-            break
-        unique_id = record.property_map["UNIQ_KEY"]
-        found.append((unique_id, record.physical_offset, body_hash(bytes(record.body))))
-        position += record.size
-    return found
+    ask = pull_command("ChaosFinal", topic, queue_id, offset)
+    answer = await pool.request(address, ask, 5 * ASK_MS)
+    return [
+        (each.property_map["UNIQ_KEY"], each.physical_offset, body_hash(bytes(each.body)))
+        for each in messages_from(answer, offset)
+    ]

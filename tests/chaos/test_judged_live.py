@@ -264,7 +264,7 @@ async def test_a_fault_that_nothing_passed_shows_nothing(
     tmp_path: Path, used: bool, found: list[str]
 ) -> None:
     run = made(Partitions, tmp_path)
-    run._notes = []
+    run.notes = []
     link: Any = SimpleNamespace(used=used, name="stream", hold=lambda _: None, held=lambda _: True)
     await run._hold(link, Direction.BOTH)
     assert kinds(run) == found

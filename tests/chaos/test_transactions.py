@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.chaos.transactions import LATE_NS, judge_transactions
-from tandemmq.chaos.transactor import TransactionBook
+from tandemmq.chaos.transactions import judge_transactions
+from tandemmq.chaos.transactor import LATE_NS, TransactionBook
 
 DECIDED = {"a": True, "b": False, "c": True}
 S = 1_000_000_000

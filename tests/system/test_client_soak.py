@@ -9,12 +9,12 @@ import pytest
 from tandemmq.chaos.rebalance_soak import (
     TAKE_OVER_SLACK_MS,
     Delivery,
-    Samples,
     Settings,
     check,
     check_shares,
     soak,
 )
+from tandemmq.chaos.repeats import Positions
 from tandemmq.cluster.client import MessageQueue
 
 pytestmark = pytest.mark.system
@@ -40,8 +40,8 @@ def delivered(member: str, offset: int, at_ms: float, key: str = "") -> Delivery
     return Delivery(member, QUEUE, offset, key or str(offset), at_ms)
 
 
-def sampled(*positions: tuple[float, int]) -> Samples:
-    samples = Samples()
+def sampled(*positions: tuple[float, int]) -> Positions:
+    samples = Positions()
     for at_ms, committed in positions:
         samples.add(QUEUE, at_ms, committed)
     return samples
@@ -84,7 +84,7 @@ def test_commit_after_the_take_over_says_nothing_about_it() -> None:
 
 def test_run_without_a_delivery_or_a_sample_is_no_success() -> None:
     assert check([], [], sampled((0, 0)))[1]
-    assert check(["0"], [([delivered("a", 0, 100)], [])], Samples())[1]
+    assert check(["0"], [([delivered("a", 0, 100)], [])], Positions())[1]
 
 
 def test_gaps_and_queues_held_twice_are_found() -> None:

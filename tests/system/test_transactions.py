@@ -20,7 +20,8 @@ from tandemmq import (
     TransactionState,
 )
 from tandemmq.chaos.groups import GroupPlan
-from tandemmq.chaos.transactions import SETTINGS, TransactionsCampaign
+from tandemmq.chaos.transactions import TransactionsCampaign
+from tandemmq.chaos.transactor import SETTINGS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

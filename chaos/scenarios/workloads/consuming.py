@@ -16,7 +16,6 @@ from tandemmq.chaos.scenarios.workloads.workload import (
     LOOK_S,
     RETRY_S,
     STALLED_S,
-    TIMEOUT_MS,
     Ground,
     Inbox,
     Outbox,
@@ -28,7 +27,6 @@ from tandemmq.cluster.client import (
     ClientError,
     MessageModel,
     MessageQueue,
-    Producer,
     PullConsumer,
     ReceivedMessage,
     StartFrom,
@@ -204,12 +202,8 @@ class Broadcast(Workload):
         async with contextlib.AsyncExitStack() as stack:
             self._outbox = Outbox(
                 self.ground,
-                await stack.enter_async_context(
-                    Producer(
-                        "ChaosSpeakers", config=self.ground.config("speaker"), retries=0, timeout_ms=TIMEOUT_MS
-                    )
-                ),
-            )  # fmt: skip
+                await stack.enter_async_context(self.ground.producer("ChaosSpeakers", "speaker")),
+            )
             for number, inbox in enumerate(self._inboxes):
                 member = inbox.member(
                     number, self.topics, model=MessageModel.BROADCASTING, offsets_dir=offsets

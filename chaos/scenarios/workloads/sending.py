@@ -16,14 +16,13 @@ from msgspec.structs import replace
 from tandemmq.chaos.checking.lines import INFO, OK, Send
 from tandemmq.chaos.scenarios.workloads.workload import (
     RETRY_S,
-    TIMEOUT_MS,
     Ground,
     Inbox,
     Outbox,
     Workload,
     new_body,
 )
-from tandemmq.chaos.transactor import TransactionBook, Transactor
+from tandemmq.chaos.transactor import SETTINGS, TransactionBook, Transactor, asked_late
 from tandemmq.cluster.client import Message, Producer, Transaction
 
 QUEUES: Final = 2
@@ -31,7 +30,6 @@ PAUSE_S: Final = 0.08  # between two sends, on average
 BATCH_MAX: Final = 16
 DUE_S: Final = (0.5, 6.0)
 LATE_S: Final = 3.0
-LATE_NS: Final = 1_000_000_000  # a question may have been on its way when the end was confirmed
 SETTLED_S: Final = 45.0
 TRANSACTIONS_PER_S: Final = 12.0
 
@@ -51,9 +49,8 @@ class Batches(Workload):
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[None]:
-        config = self.ground.config("batches")
         async with (
-            Producer("ChaosBatchers", config=config, retries=0, timeout_ms=TIMEOUT_MS) as producer,
+            self.ground.producer("ChaosBatchers", "batches") as producer,
             self._inbox.member(0, self.topics),
         ):
             self._outbox = Outbox(self.ground, producer)
@@ -99,9 +96,8 @@ class Timed(Workload):
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[None]:
-        config = self.ground.config("timed")
         async with (
-            Producer("ChaosTimers", config=config, retries=0, timeout_ms=TIMEOUT_MS) as producer,
+            self.ground.producer("ChaosTimers", "timed") as producer,
             self._inbox.member(0, self.topics),
         ):
             self._outbox = Outbox(self.ground, producer)
@@ -147,11 +143,7 @@ class Transactions(Workload):
     says = "transactions committed, rolled back, or left to the broker's question"
     topics: ClassVar = {"ChaosTransactions": QUEUES}
     does: ClassVar = ("commit", "rollback")
-    settings: ClassVar = {
-        "transactionTimeOut": 1_500,
-        "transactionCheckInterval": 1_000,
-        "transactionCheckMax": 100,
-    }
+    settings: ClassVar = SETTINGS
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
@@ -163,12 +155,11 @@ class Transactions(Workload):
     async def clients(self) -> AsyncIterator[None]:
         try:
             async with (
-                Producer(
-                    "ChaosTransactors", config=self.ground.config("transactions"), retries=0,
-                    timeout_ms=TIMEOUT_MS, check_transaction=self._transactor.check,
+                self.ground.producer(
+                    "ChaosTransactors", "transactions", check_transaction=self._transactor.check
                 ) as self._producer,
                 self._inbox.member(0, self.topics),
-            ):  # fmt: skip
+            ):
                 yield
         finally:
             self._book.close()
@@ -186,13 +177,7 @@ class Transactions(Workload):
             await asyncio.sleep(0.2)
         await asyncio.sleep(LATE_S)
         self._write_down()
-        ended = dict(self._book.ends())
-        for unique_id, at_ns in self._book.questions():
-            end_ns = ended.get(unique_id)
-            if end_ns is not None and at_ns > end_ns + LATE_NS:
-                self.problems.append(
-                    f"ASKED {unique_id} {(at_ns - end_ns) / 1e9:.1f} s after its end was confirmed"
-                )
+        self.problems += asked_late(self._book.ends(), self._book.questions())
 
     def _write_down(self) -> None:
         """Each ends when its fate is certain, which is now. Of one that never came to a decision nothing is promised

@@ -70,6 +70,11 @@ class Ground:
             self.name_server, instance_name, route_interval_ms=LOOK_AGAIN_MS, heartbeat_interval_ms=LOOK_AGAIN_MS
         )  # fmt: skip
 
+    def producer(self, group: str, instance_name: str, **more: Any) -> Producer:
+        """One whose sends are tried once. more: arguments of Producer."""
+        config = self.config(instance_name)
+        return Producer(group, config=config, retries=0, timeout_ms=TIMEOUT_MS, **more)
+
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self.broker_name, queue_id)
 

@@ -1,0 +1,52 @@
+"""Requests that campaigns make themselves, message by message, and the messages of answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
+from typing import Final
+
+from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
+from tandemmq.storage import Record, decode, encode_properties
+
+SUBSCRIPTION_IN_PULL: Final = 4  # sysFlag
+
+
+def send_command(
+    group: str, topic: str, queue_id: int, properties: Mapping[str, str], body: bytes,
+    *, queues: int = 4, batch: bool = False,
+) -> Command:  # fmt: skip
+    """SEND_MESSAGE_V2, or SEND_BATCH_MESSAGE, to one queue. queues: of a topic that is born by it."""
+    ext = {
+        "a": group, "b": topic, "c": "TBW102", "d": str(queues), "e": str(queue_id), "f": "0",
+        "g": str(int(time.time() * 1000)), "h": "0", "i": encode_properties(properties).decode(),
+        "j": "0", "k": "false", "m": "true" if batch else "false",
+    }  # fmt: skip
+    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+    return Command(code, ext, body)
+
+
+def pull_command(group: str, topic: str, queue_id: int, offset: int) -> Command:
+    """PULL_MESSAGE of up to 32 messages, at once."""
+    ext = {
+        "consumerGroup": group, "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": str(SUBSCRIPTION_IN_PULL), "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    return Command(RequestCode.PULL_MESSAGE, ext)
+
+
+def messages_in(answer: Command) -> Iterator[Record]:
+    """The messages of a pull's answer; none unless it succeeded. Raises CorruptRecord."""
+    body, position = bytes(answer.body or b""), 0
+    while answer.code == ResponseCode.SUCCESS and position < len(body):
+        record = decode(body, position)
+        yield record
+        position += record.size
+
+
+def messages_from(answer: Command, offset: int) -> list[Record]:
+    """Those that follow each other from this queue offset on. Raises CorruptRecord."""
+    pairs = zip(messages_in(answer), count(offset), strict=False)
+    return [record for record, _ in takewhile(lambda pair: pair[0].queue_offset == pair[1], pairs)]
