@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tandemmq.chaos.history import Acknowledged
+from tandemmq.chaos.checking.lines import Send
 
 Queue = tuple[str, int]  # topic, queue id
 
 
 class Served(NamedTuple):
-    """One message as a pull returned it. body_hash: of the body that came (tandemmq.chaos.load)."""
+    """One message as a pull returned it. place: address of its broker and offset in the log, as it says itself.
+    body_hash: of the body that came (tandemmq.chaos.load)."""
 
     queue_offset: int
     unique_id: str
-    offset_id: str
+    place: tuple[str, int]
     body_hash: str
 
 
@@ -32,7 +33,7 @@ class QueueContents(NamedTuple):
 
 
 def check_acknowledged(
-    acknowledged: Iterable[Acknowledged], served: Mapping[Queue, QueueContents]
+    acknowledged: Iterable[Send], served: Mapping[Queue, QueueContents]
 ) -> Iterator[str]:
     """Every acknowledged message is readable at its acknowledged queue offset, with its body.
 
@@ -59,8 +60,8 @@ def check_acknowledged(
             )
         elif found.unique_id != ack.unique_id:
             yield f"REPLACED by {found.unique_id}: {ack}"
-        elif found.offset_id != ack.offset_id:
-            yield f"MOVED in the log to {found.offset_id}: {ack}"
+        elif found.place != (ack.broker, ack.offset):
+            yield f"MOVED in the log to {found.place}: {ack}"
 
 
 def check_queues(served: Mapping[Queue, QueueContents]) -> Iterator[str]:

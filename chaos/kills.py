@@ -25,7 +25,9 @@ from typing import Final
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Say
 from tandemmq.chaos.checkers import Queue, QueueContents, check_acknowledged, check_queues
-from tandemmq.chaos.history import Acknowledged, HistoryMissing, HistoryWriter, read_acknowledged
+from tandemmq.chaos.checking.lines import OK, Send
+from tandemmq.chaos.history import HistoryMissing
+from tandemmq.chaos.journal import Journal, read_sends
 from tandemmq.chaos.load import ConnectFailed, Load, UnreadableQueue, open_reader, read_queue
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ProcessBroken
@@ -110,19 +112,19 @@ class Run:
             settings={**SMALL_FILES, "flushDiskType": flush},
         )
         self._ends: dict[Queue, int] = {}  # what the last check saw
-        self._acknowledged: list[Acknowledged] = []  # since the last check
-        self._history_path = settings.directory / "history.jsonl"
+        self._acknowledged: list[Send] = []  # since the last check
+        self._journal_path = settings.directory / "journal.jsonl"
 
     async def run(self) -> KillsOutcome:
         """All rounds and the last checks; expected failures become problems of the outcome."""
         try:
-            with HistoryWriter(self._history_path) as history:
+            with Journal(self._journal_path) as journal:
                 load = Load(
-                    self._broker.port, self._rng, lambda ack: self._acknowledge(history, ack)
+                    self._broker.port, self._rng, lambda send: self._acknowledge(journal, send)
                 )
                 await self._start()
                 for number in range(1, self.settings.rounds + 1):
-                    await self._round(number, load, history)
+                    await self._round(number, load, journal)
                     if not self.outcome.good:
                         break
                 self.outcome.refused = len(load.refused)
@@ -136,9 +138,9 @@ class Run:
             self._broker.abandon()
         return self.outcome
 
-    def _acknowledge(self, history: HistoryWriter, message: Acknowledged) -> None:
-        history.acknowledge(message)
-        self._acknowledged.append(message)
+    def _acknowledge(self, journal: Journal, send: Send) -> None:
+        journal.send(send)
+        self._acknowledged.append(send)
         self.outcome.acknowledged += 1
 
     def _problem(self, text: str) -> None:
@@ -156,7 +158,7 @@ class Run:
         if code := await asyncio.to_thread(self._broker.stop):
             raise self._broker.broken(f"ended with {code} after SIGTERM")
 
-    async def _round(self, number: int, load: Load, history: HistoryWriter) -> None:
+    async def _round(self, number: int, load: Load, journal: Journal) -> None:
         """Load until the broker is killed (or stopped), start it again, check."""
         load.round = number
         self._acknowledged.clear()
@@ -173,8 +175,7 @@ class Run:
             self._broker.kill()
             self.outcome.kills += 1
         await sending
-        history.note("stop" if clean else "kill", round=number, after_s=after_s)
-        history.flush()
+        journal.event("stop" if clean else "kill", round=number, after_s=after_s)
         if clean:
             self._check_files()
         again = await self._kill_in_recovery()
@@ -183,7 +184,7 @@ class Run:
         await self._check_served(self._acknowledged, full=full)
         self.outcome.rounds = number
         verdict = "ok" if self.outcome.good else self.outcome.problems[0]
-        history.note("round", number=number, verdict=verdict)
+        journal.event("round", number=number, verdict=verdict)
         self._say(
             f"round {number}/{self.settings.rounds}: {'stopped' if clean else 'killed'} after "
             f"{after_s:.2f} s, {len(self._acknowledged)} acknowledged, "
@@ -202,7 +203,7 @@ class Run:
         self.outcome.kills_in_recovery += times
         return times
 
-    async def _check_served(self, acknowledged: Sequence[Acknowledged], *, full: bool) -> None:
+    async def _check_served(self, acknowledged: Sequence[Send], *, full: bool) -> None:
         """Compares with what pulls return: everything, or what is new since the last check."""
         ends = {queue: 0 for queue in self._ends} if full else {}
         last: dict[Queue, int] = {}
@@ -241,7 +242,8 @@ class Run:
 
     async def _last_checks(self) -> None:
         """The whole history file against every message of every queue, then the closed files."""
-        await self._check_served(list(read_acknowledged(self._history_path)), full=True)
+        sends = [each for each in read_sends(self._journal_path) if each.outcome == OK]
+        await self._check_served(sends, full=True)
         await self._stop()
         self._check_files()
 

@@ -11,12 +11,13 @@ import hashlib
 import itertools
 import random
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from tandemmq.chaos.checkers import Queue, QueueContents, Served
-from tandemmq.chaos.history import Acknowledged
-from tandemmq.chaos.requests import messages_in, pull_command, send_command
+from tandemmq.chaos.checking.lines import OK, Send
+from tandemmq.chaos.requests import messages_in, place_of, pull_command, send_command
 from tandemmq.cluster.remoting import (
     Channel,
     ConnectFailed,
@@ -36,7 +37,7 @@ _BATCH_ITEM: Final = struct.Struct(">iiiii")  # size, magic, crc, flag, body len
 #: topics and how many queues each has; one more is born in every round
 TOPICS: Final[dict[str, int]] = {"KillsFour": 4, "KillsOne": 1, "KillsTwo": 2}
 
-Acknowledge = Callable[[Acknowledged], None]
+Acknowledge = Callable[[Send], None]
 
 
 def body_hash(body: bytes) -> str:
@@ -123,7 +124,7 @@ class Load:
         batch: bool = False,
     ) -> None:
         topic, queue_id, queue_count = self._queue()
-        round_of_send = self.round
+        round_of_send, began_ns = self.round, time.monotonic_ns()
         request = send_command(
             GROUP, topic, queue_id, properties, body, queues=queue_count, batch=batch
         )
@@ -136,11 +137,13 @@ class Load:
         offset_ids = given["msgId"].split(",")
         assert len(offset_ids) == len(unique_ids), given
         for at, (unique_id, offset_id) in enumerate(zip(unique_ids, offset_ids, strict=True)):
+            broker, offset = place_of(offset_id)
             self._acknowledge(
-                Acknowledged(
-                    topic, int(given["queueId"]), first + at, unique_id, offset_id, round_of_send
+                Send(
+                    unique_id, topic, int(given["queueId"]), 0, 0, round_of_send, began_ns,
+                    time.monotonic_ns(), OK, 0, broker, first + at, offset,
                 )
-            )
+            )  # fmt: skip
 
 
 async def read_queue(channel: Channel, queue: Queue, read_from: int) -> QueueContents:
@@ -170,7 +173,7 @@ def served(record: Record) -> Served:
     return Served(
         record.queue_offset,
         record.property_map["UNIQ_KEY"],
-        offset_message_id(record.store_host, record.physical_offset),
+        place_of(offset_message_id(record.store_host, record.physical_offset)),
         body_hash(record.body),
     )
 

@@ -8,7 +8,7 @@ from itertools import count, takewhile
 from typing import Final
 
 from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
-from tandemmq.storage import Record, decode, encode_properties
+from tandemmq.storage import Record, decode, encode_properties, parse_offset_message_id, unpack_host
 
 SUBSCRIPTION_IN_PULL: Final = 4  # sysFlag
 
@@ -50,3 +50,10 @@ def messages_from(answer: Command, offset: int) -> list[Record]:
     """Those that follow each other from this queue offset on. Raises CorruptRecord."""
     pairs = zip(messages_in(answer), count(offset), strict=False)
     return [record for record, _ in takewhile(lambda pair: pair[0].queue_offset == pair[1], pairs)]
+
+
+def place_of(offset_message_id: str) -> tuple[str, int]:
+    """(address of the broker, offset in its log) of one acknowledged message."""
+    host, offset = parse_offset_message_id(offset_message_id)
+    address, port = unpack_host(host)
+    return f"{address}:{port}", offset

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Delivered, Send
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import body_hash
+from tandemmq.chaos.requests import place_of
 from tandemmq.chaos.traffic import NO_ANSWER, NOT_SENT, REFUSED
 from tandemmq.cluster.client import (
     BrokerRefused,
@@ -37,7 +38,6 @@ from tandemmq.cluster.client import (
     SendStatus,
     StartFrom,
 )
-from tandemmq.storage import parse_offset_message_id, unpack_host
 
 LOOK_AGAIN_MS: Final = 1000  # for routes and members: a run is over within minutes
 TIMEOUT_MS: Final = 3000
@@ -293,10 +293,3 @@ def judged_outcome(result: SendResult | ClientError) -> tuple[str, int]:
         case BrokerRefused(code=code):
             return (FAIL if code in REFUSED else INFO), code
     return INFO, NO_ANSWER
-
-
-def place_of(offset_message_id: str) -> tuple[str, int]:
-    """(address of the broker, offset in its log) of one acknowledged message."""
-    host, offset = parse_offset_message_id(offset_message_id)
-    address, port = unpack_host(host)
-    return f"{address}:{port}", offset
