@@ -22,6 +22,7 @@ from tandemmq.chaos import command
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.proxy import Direction, ProxiedLink
 from tandemmq.chaos.rounds import Rounds
+from tandemmq.chaos.traffic import longest_stall_ms
 
 DIRECTIONS: Final = (Direction.BOTH, Direction.UP, Direction.DOWN)
 SLOW_BYTES_PER_S: Final = 50_000  # far below the load
@@ -155,7 +156,7 @@ class Partitions(Rounds):
             controller.launch()
             self.event("started", controller)
             await self.writable("writable after the controller was away", time.monotonic_ns())
-        longest_ms = self.traffic.longest_stall_ms(began_ns)
+        longest_ms = longest_stall_ms(self.traffic.stalls, began_ns)
         self.outcome.sample("stall, controller away", longest_ms)
         self.notes.append(f"stalled {longest_ms / 1000:.2f} s")
         if self.plan.synchronous and longest_ms > AWAY_STALL_MS:
@@ -172,7 +173,7 @@ class Partitions(Rounds):
             self.problem(
                 f"STUCK not writable {(now_ns - began_ns) / 1e9:.1f} s after {what}: {view}"
             )
-        longest_ms = self.traffic.longest_stall_ms(began_ns)
+        longest_ms = longest_stall_ms(self.traffic.stalls, began_ns)
         self.outcome.sample(f"stall, {what}", longest_ms)
         self.notes.append(f"stalled {longest_ms / 1000:.2f} s")
 

@@ -26,7 +26,7 @@ from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.processes import AsyncProcess
 from tandemmq.chaos.proxied import ProxiedGroup, proxied
 from tandemmq.chaos.servers import python_env
-from tandemmq.chaos.traffic import Stall, stalls_between
+from tandemmq.chaos.traffic import Stall, longest_stall_ms, stalls_between
 from tandemmq.cluster.client import ClientError, Message, Producer, PullConsumer, SendFuture
 
 NOISE_TOPIC: Final = "ChaosNoise"
@@ -150,7 +150,9 @@ class Steady(Campaign):
         await self.group.whole()
         self.outcome.sample(f"{what} back in the set", (time.monotonic_ns() - began_ns) / 1e6)
         await asyncio.sleep(REJOIN_S)
-        self.outcome.sample("stall when it comes back", self.traffic.longest_stall_ms(began_ns))
+        self.outcome.sample(
+            "stall when it comes back", longest_stall_ms(self.traffic.stalls, began_ns)
+        )
         self.outcome.count(f"{what}s")
 
     async def _left(self, slave: ReplicaProcess) -> None:

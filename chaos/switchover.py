@@ -20,6 +20,7 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Campaign
+from tandemmq.chaos.traffic import longest_stall_ms
 from tandemmq.cluster.client import Admin, ClientError, Message, Producer, SendStatus
 
 CLIENT_TOPIC: Final = "ChaosClients"
@@ -94,7 +95,7 @@ class Switchovers(Campaign):
         view = await self.group.whole()
         if view.master != heir or view.epoch <= epoch:
             self.problem(f"CHANGED back after switchover {number} to {heir}: {view}")
-        longest_ms = self.traffic.longest_stall_ms(began_ns)
+        longest_ms = longest_stall_ms(self.traffic.stalls, began_ns)
         self.outcome.sample("without an acknowledgement", longest_ms)
         self.outcome.sample("slowest send of a client", self._slowest_ms)
         if longest_ms > self.stall_ms_max:

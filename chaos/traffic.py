@@ -135,6 +135,12 @@ def stalls_between(stalls: Iterable[Stall], began_ns: int, ended_ns: int) -> lis
     return sorted(touching, key=lambda each: -each.ms)
 
 
+def longest_stall_ms(stalls: Iterable[Stall], since_ns: int) -> float:
+    """Of those that touch the time since then; 0 without any."""
+    found = stalls_between(stalls, since_ns, time.monotonic_ns())
+    return found[0].ms if found else 0.0
+
+
 class Routed(Protocol):
     """What knows where a topic is served."""
 
@@ -229,11 +235,6 @@ class Traffic:
     def last_acknowledged_ns(self) -> int:
         """When a send was acknowledged last; before the first of them, when this was made."""
         return self._last_ok_ns
-
-    def longest_stall_ms(self, since_ns: int) -> float:
-        """The longest stretch without any acknowledgement since then."""
-        stalls = stalls_between(self.stalls, since_ns, time.monotonic_ns())
-        return stalls[0].ms if stalls else 0.0
 
     def check(self) -> None:
         """Raise what ended a task that should still run."""
