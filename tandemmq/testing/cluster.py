@@ -7,7 +7,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-LOOPBACK: Final = "127.0.0.1"
+from tandemmq.local.layout import port_problem
+
 PORTS: Final = range(
     20_000, 32_000
 )  # below Linux's ephemeral ones: no outgoing connection takes one first
@@ -298,16 +298,6 @@ def _free_ports() -> int:
         among = range(*map(int, given.split("-")))
     for _ in range(200):
         first = random.SystemRandom().randrange(among.start, among.stop - WIDTH, STEP)
-        if all(map(_can_bind, range(first, first + WIDTH))):
+        if not any(map(port_problem, range(first, first + WIDTH))):
             return first
     raise ClusterFailed(f"no {WIDTH} free ports in a row in {among.start}..{among.stop}")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
