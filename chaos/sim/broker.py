@@ -448,6 +448,7 @@ class Broker(Session):
         self.disk.suspect = False
 
     def _prepare(self, effect: r.Prepare) -> None:
+        self.world.checks.prepares(self, effect.epoch)
         self.burn()
         if not self.up:
             return
@@ -555,7 +556,7 @@ class Broker(Session):
         self.world.network.close(link, link.side_of(self))
 
     def _propose(self, effect: m.Propose) -> None:
-        self.world.proposed(self, effect.members)
+        self.world.proposed(self, effect)
         self._say(self.session, ("alter", self.replica, effect))
 
     # --- effects of the slave ---

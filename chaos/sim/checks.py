@@ -46,6 +46,7 @@ class Check(enum.StrEnum):
     QUEUES = "a queue offset is skipped or given out twice"  # INV-5
     RETURNED = "what was cut off comes back"  # INV-40
     STUCK = "a healed cluster does not come to rest"
+    TAKEN = "two processes take up one reign"  # INV-28, INV-38
     UNHELD = "a member lacks what is acknowledged"  # INV-22
     WRITER = "the epoch file names another writer"  # INV-20
 
@@ -77,6 +78,7 @@ class Checks:
 
     canon     the confirmed log: nobody may ever confirm other bytes at these offsets, until a loss is declared
     destroyed per replica: (time, first offset lost, end before, flushed) of each power cut
+    takers    epoch -> the process that prepared its log for it: host and number
     """
 
     def __init__(self, world: World) -> None:
@@ -88,6 +90,7 @@ class Checks:
         self.delivered: dict[int, int] = {}
         self.destroyed: dict[int, list[tuple[int, int, int, int]]] = {}
         self.taken: set[int] = set()  # replicas whose store somebody took away
+        self.takers: dict[int, tuple[int, int]] = {}
         self.last_epoch = 0
         self.lossy_seen = 0
         self.lossy_ends: list[int] = []
@@ -265,8 +268,12 @@ class Checks:
             for replica in self.checked:
                 self.checked[replica] = min(self.checked[replica], departs)
 
-    def proposed(self, broker: Broker, members: frozenset[int]) -> None:
-        """Who is proposed for the set holds what this master has confirmed (INV-25)."""
+    def proposed(self, broker: Broker, proposal: m.Propose) -> None:
+        """Who is proposed for the set holds what this master has confirmed (INV-25).
+
+        That is the process which the proposal names. Another one, a copy of its store or the one that this was copied
+        from, may be the replica by now: then the controller refuses, for the process is another.
+        """
         core = broker.core
         if core is None or core.master is None or not core.mode.waits_for_slaves:
             return
@@ -274,8 +281,9 @@ class Checks:
             core.mode
         )  # its own: of a group that is changed in rolling order it may be another than the plan's
         confirmed = min(core.master.confirmed, broker.disk.end)
-        for member in members - core.master.granted:
-            disk = self.world.brokers[member].disk
+        named = dict(proposal.incarnations)
+        for member in proposal.members - core.master.granted:
+            disk = self._process(member, named.get(member, -1)).disk
             held = disk.flushed if mode.waits_for_disk else disk.end
             if held < confirmed and not self._cut_below(member, confirmed):
                 raise Violation(
@@ -283,6 +291,13 @@ class Checks:
                     f"replica {broker.replica} proposes {member}, which holds {held} of {confirmed}\n"
                     + self.world.describe(),
                 )
+
+    def _process(self, replica: int, incarnation: int) -> Broker:
+        """The process of a replica, or of a copy of it, with this number; who is the replica where none has it."""
+        for broker in self.world.hosts.values():
+            if broker.replica == replica and broker.incarnation == incarnation:
+                return broker
+        return self.world.brokers[replica]
 
     def _cut_below(self, replica: int, end: int) -> bool:
         """Whether a power cut took bytes below `end` from this replica after it held them."""
@@ -338,6 +353,18 @@ class Checks:
                     Check.LEASE,
                     f"epoch {epoch} is given out while replica {broker.replica} holds the lease of {core.epoch}",
                 )
+
+    def prepares(self, broker: Broker, epoch: int) -> None:
+        """An epoch is one process's, be there ever so many with a copy of its store: its entry will say whose bytes
+        these are, in every history that has it."""
+        process = broker.host, broker.incarnation
+        first = self.takers.setdefault(epoch, process)
+        if first != process:
+            raise Violation(
+                Check.TAKEN,
+                f"process {process} of replica {broker.replica} takes up epoch {epoch}, which {first} did\n"
+                + self.world.describe(),
+            )
 
     def broker(self, broker: Broker) -> None:
         """One broker after one event."""

@@ -196,6 +196,8 @@ class Controller:
     def _persisted(self, life: int, effect: e.Persist) -> None:
         if self.up and life == self.life:
             self.durable = effect.record
+            if effect.record is not None:
+                self.world.mishaps.persisted(effect.record)
             self.world.note("record", effect.record)
             self._persisting = False
             self._release(life)

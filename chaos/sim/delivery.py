@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from tandemmq.chaos.sim.checks import Check, Violation
+from tandemmq.chaos.sim.formermasters import FormerMasters
 from tandemmq.chaos.sim.slept import Slept
 from tandemmq.chaos.sim.tables import DELAYS, SCALE, TOPIC, Pulled, Tables, queue_of_level
 from tandemmq.cluster.broker.reading.members import Peer
@@ -87,6 +88,7 @@ class Delivery:
         self.delivered: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.uncommitted: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.slept = Slept()
+        self.former = FormerMasters(world.records)
         self.horizon = 0  # below it some replica's log has been trimmed
         self._parked: dict[int, tuple[int, int]] = {}  # record -> level, world time
         self._copied: dict[int, list[int]] = {}  # record -> its copies
@@ -276,10 +278,13 @@ class Delivery:
             if found.at_cut:
                 self._passed_over(reader, queue, at, cached, target)
             reader.positions[queue] = at
+            self.former.moved(reader.group, queue, at)
             self._commit(reader, target, queue, at)
             return
         cached = reader.cached.setdefault(queue, deque())
         cached.extend((offset + at, record) for at, record in enumerate(found.records))
+        if not self.world.plan.mode.waits_for_slaves:
+            self.former.answered(reader.group, queue, offset, found)
         reader.positions[queue] = max(offset, found.next_offset)
         self._again(reader)
 
@@ -346,8 +351,11 @@ class Delivery:
                     )
                 continue
             for group, delivered in self.delivered.items():
-                excused = number in self.uncommitted[group] or self.slept.excuses(group, record)
-                if number not in delivered and not excused:
+                if number in delivered or number in self.uncommitted[group]:
+                    continue
+                if self.former.excuses(group, record):
+                    self.world.mark("reader has a former master's message in its place")
+                elif not self.slept.excuses(group, record):
                     raise Violation(
                         Check.DELIVERED,
                         f"{record} never reached group {group}\n{self.world.describe()}",

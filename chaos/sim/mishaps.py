@@ -68,7 +68,12 @@ class Mishaps:
 
     def explains(self, alarm: str) -> bool:
         """Whether a replica may raise this alarm."""
-        return self.records is not None and alarm.endswith("its state was lost; restore it")
+        return self.records is not None and self.records.explains(alarm)
+
+    def persisted(self, record: GroupRecord) -> None:
+        """What a controller with a file made durable."""
+        if self.records is not None:
+            self.records.persisted(record)
 
     @property
     def forgotten(self) -> bool:

@@ -10,6 +10,7 @@ run ends there, unjudged.
 from __future__ import annotations
 
 import random
+import re
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.chaos.sim.checks import Check, Violation
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 MISHAP_US: Final = (600_000, 2_000_000)  # between two of them
 COPY_US: Final = (50_000, 500_000)  # between two copies that somebody keeps
 AWAY_US: Final = (5_000, 300_000)
+OLDER_SET: Final = re.compile(  # ReplicaCore._remind
+    r"the controller knows set number (\d+) of epoch (\d+), it had given number (\d+): an older state of it was"
+)
 
 
 class Unjudged(Exception):
@@ -34,6 +38,8 @@ class LostRecords:
 
     newest  the highest epoch that was durable when records were lost
     told    the highest epoch that this life of the controller was told
+    given   epoch -> the highest set number in it that was ever durable
+    back    epoch -> the lowest set number in it of a copy that was put back
     """
 
     def __init__(self, world: World) -> None:
@@ -43,6 +49,8 @@ class LostRecords:
         self._life = 0
         self.newest = 0
         self.told = 0
+        self.given: dict[int, int] = {}
+        self.back: dict[int, int] = {}
         world.after(self._rng.randrange(*COPY_US), self._copy)
         world.after(self._rng.randrange(*MISHAP_US), self._lose)
 
@@ -72,7 +80,11 @@ class LostRecords:
             return
         assert isinstance(controller, Controller), "what is in etcd is not lost"
         controller.crash()
-        controller.durable = rng.choice(older) if kind == "older" else None
+        after = controller.durable = rng.choice(older) if kind == "older" else None
+        if after is not None:
+            self.back[after.epoch] = min(
+                after.set_number, self.back.get(after.epoch, after.set_number)
+            )
         self.newest = max(self.newest, before.epoch)
         world.mark("records " + kind)
         world.note("records", kind, before.epoch, controller.record.epoch)
@@ -83,6 +95,25 @@ class LostRecords:
             self._world.controller.start()
 
     # --- judging ---
+
+    def persisted(self, record: GroupRecord) -> None:
+        self.given[record.epoch] = max(record.set_number, self.given.get(record.epoch, 0))
+
+    def explains(self, alarm: str) -> bool:
+        """Whether a replica is right to raise this alarm.
+
+        A copy of the records may be of the reign of a master that was paused or cut off while others came after it.
+        When that one hears of the controller again, before it hears of them, it is told a lower set number than it was
+        given: it alarms, and must. Not so where no such number was durable before, or none so low was put back.
+        """
+        if alarm.endswith("its state was lost; restore it"):
+            return True
+        older = OLDER_SET.match(alarm)
+        if older is None:
+            return False
+        known, epoch, had = map(int, older.groups())
+        self._world.mark("a master heard of an older set than its own")
+        return self.back.get(epoch, had) <= known < had <= self.given.get(epoch, 0)
 
     def decided(
         self, life: int, event: e.Event, before: GroupRecord, effects: list[e.Effect]

@@ -296,6 +296,8 @@ class Pulled(NamedTuple):
 
     at_cut  moved because of a loss
     reign   for the judge: of the master that answers
+    heard   for the judge: in which reign who answers was told what is confirmed
+    known   for the judge: up to where a master believes any reader of the group; None at a slave
     """
 
     moved: bool
@@ -303,6 +305,8 @@ class Pulled(NamedTuple):
     records: tuple[int, ...] = ()
     at_cut: bool = False
     reign: Reign | None = None
+    heard: int = 0
+    known: int | None = None
 
 
 class Told(NamedTuple):
@@ -519,6 +523,7 @@ class Tables:
     def pull(self, group: str, queue: int, offset: int, reader: Peer) -> Pulled:
         """As PullHandler answers."""
         self.store.dispatch()
+        given = self.cuts._given.get((self.cuts._who(group, reader)[0], TOPIC, queue), 0)
         moved = None
         if self.cuts.active:
             moved = self.cuts.target(group, TOPIC, queue, offset, reader)
@@ -529,10 +534,16 @@ class Tables:
         if self.cuts.active and not (waits and self.standing.may_lack_the_end):
             self.cuts.gave(group, TOPIC, queue, found.next_offset, reader)
         core = self.broker.core
-        if core is None or self.standing.role is Role.SLAVE:
+        if core is None:
+            return found
+        found = found._replace(
+            heard=core.master.epoch if core.master else core.slave.confirmed_epoch
+        )
+        if self.standing.role is Role.SLAVE:
             return found
         cut = self.cuts._cut(TOPIC, queue)
-        return found._replace(reign=Reign(core.epoch, offset if cut is None else cut))
+        cut = offset if cut is None else cut
+        return found._replace(known=max(given, cut), reign=Reign(core.epoch, cut))
 
     def _stored(self, number: int, offset: int) -> Pulled:
         queue = self.store.queues.by_number.get(number)

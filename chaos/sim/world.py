@@ -329,8 +329,8 @@ class World:
     def consumed(self, broker: Broker, offset: int) -> None:
         self.checks.read(broker, offset)
 
-    def proposed(self, broker: Broker, members: frozenset[int]) -> None:
-        self.checks.proposed(broker, members)
+    def proposed(self, broker: Broker, proposal: m.Propose) -> None:
+        self.checks.proposed(broker, proposal)
 
     def check_append(self, broker: Broker, offset: int, cells: list[int]) -> None:
         self.checks.appended(broker, offset, cells)
@@ -351,6 +351,8 @@ class World:
     def reign_began(self, broker: Broker, epoch: int) -> None:
         self.outcome.reigns += 1
         self.note("reign", broker.replica, epoch, broker.disk.end)
+        if self.delivery is not None:
+            self.delivery.former.reigning = max(epoch, self.delivery.former.reigning)
         self.checks.reign_began(broker, epoch)
 
     def alarmed(self, broker: Broker, reason: str) -> None:
@@ -610,7 +612,10 @@ class World:
         self.controller.operator(best, unclean=True)
 
     def _quiet(self) -> bool:
-        """One master, every replica in its set with the same log, and a message acknowledged since the healing."""
+        """One master, every replica in its set with the same log, and a message acknowledged since the healing.
+
+        Every replica in its reign: where records were lost a former master may count a set that has left it.
+        """
         master = self._master()
         if master is None or master.core is None or master.core.master is None:
             return False
@@ -625,7 +630,9 @@ class World:
         if self.delivery is not None and not self.delivery.quiet(master):
             return False
         return all(
-            broker.disk.end == core.end and broker.visible() == core.confirmed
+            broker.disk.end == core.end
+            and broker.visible() == core.confirmed
+            and (broker.core is not None and broker.core.epoch == core.epoch)
             for broker in self.brokers.values()
         )
 

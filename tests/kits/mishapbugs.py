@@ -20,7 +20,8 @@ from tandemmq.replication import slave as s
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore, GroupRecord
 from tandemmq.replication.evidence import GroupEvidence, Judge
-from tandemmq.replication.group import NO_SESSION
+from tandemmq.replication.group import NO_SESSION, GroupView
+from tandemmq.replication.replica import ReplicaCore
 from tandemmq.replication.slave import SlaveCore
 
 
@@ -37,6 +38,17 @@ class BelievesWhoeverSaysAnId(ControllerCore):
                 live.session, live.heard_ms = NO_SESSION, -(1 << 60)
         self.start_ms = -(1 << 60)
         super()._on_register_broker(event, now_ms, effects)
+
+
+class TakesEveryAnswerForItsOwn(ReplicaCore):
+    """A reign of its id is its own, though an answer does not say which process was elected (INV-38)."""
+
+    def _elects_us(self, view: GroupView) -> bool:
+        return False
+
+
+class HasACopyBesideIt(Broker):
+    make_replica = TakesEveryAnswerForItsOwn
 
 
 class GoesByWhatIsLeft(Judge):
@@ -150,6 +162,9 @@ SYNCHRONOUS = (Mode.S0, Mode.S1)
 MISHAP_BUGS: dict[str, tuple[Parts, tuple[Mode, ...], Check | str]] = {
     "believes whoever says a replica's id": (
         controller_of(CLONES, BelievesWhoeverSaysAnId), SYNCHRONOUS, Check.CLONE,
+    ),
+    "takes up a reign that was given to a copy of its store": (
+        Parts(broker=HasACopyBesideIt, mishaps=frozenset({CLONES})), (Mode.A0, Mode.A1), Check.TAKEN,
     ),
     "goes by what is left of its records": (
         controller_of(RECORDS, judged_by(GoesByWhatIsLeft)), SYNCHRONOUS, Check.FORGOTTEN,

@@ -44,8 +44,12 @@ pytestmark = pytest.mark.simulation
 ROOT = Path(__file__).parents[2]
 EVENTS = 2000
 SEEDS_MAX = 500
-#: where the search for a rare one begins, to be quick: it is found at 649 and by none before
-FIRST_SEEDS = {"moves readers of what it may not show yet": 630}
+#: where the search for a rare one begins, to be quick: they are found at 332, 649 and 68, and by none before
+FIRST_SEEDS = {
+    "believes readers that come from a former master": 320,
+    "moves readers of what it may not show yet": 630,
+    "takes up a reign that was given to a copy of its store": 60,
+}
 
 #: checks that are asked beside another that finds the same bugs first
 WITHOUT_A_BUG = {
