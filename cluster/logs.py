@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -19,6 +19,8 @@ JOURNAL_FORMAT: Final = "%(levelname)-7s %(name)s %(message)s"  # the journal ha
 MESSAGE_CHARACTERS_MAX: Final = 4_000
 FILE_BYTES: Final = 64 << 20  # then the next file is begun
 FILES: Final = 8  # that are kept beside the one that is written
+KEY_SILENT_MS: Final = 60_000  # a client is named again for the same request when so long is over
+KEYS_MAX: Final = 100  # named in that time; of what comes above only the number is said
 
 #: what would let a peer's text begin a line of its own, or drive a terminal
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
@@ -156,6 +158,32 @@ class OncePer:
         if self():
             log.warning(text + " suppressed=%d", *values, self.suppressed)
             self.suppressed = 0
+
+
+class OnceEach:
+    """True once for each key in a minute, and for KEYS_MAX of them: names clients, whatever they send.
+
+    suppressed   how many times it said False between the last two times that it said True
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._until_ms = 0
+        self._known: set[Hashable] = set()
+        self._left_out = 0
+        self.suppressed = 0
+
+    def __call__(self, key: Hashable) -> bool:
+        now_ms = self._monotonic_ms()
+        if now_ms >= self._until_ms:
+            self._until_ms = now_ms + KEY_SILENT_MS
+            self._known.clear()
+        if key in self._known or len(self._known) >= KEYS_MAX:
+            self._left_out += 1
+            return False
+        self._known.add(key)
+        self.suppressed, self._left_out = self._left_out, 0
+        return True
 
 
 def once_per(seconds: float) -> OncePer:

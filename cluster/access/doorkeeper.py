@@ -14,14 +14,13 @@ from tandemmq.cluster.access.rights import AccessRefused
 from tandemmq.cluster.access.signature import ACCESS_KEY
 from tandemmq.cluster.access.startup import AccessConfig
 from tandemmq.cluster.access.users import UserDirectory
+from tandemmq.cluster.logs import OnceEach
 from tandemmq.cluster.remoting.codes import RequestCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
-SILENT_MS: Final = 60_000  # a client is named again for the same request when so long is over
-CLIENTS_MAX: Final = 100  # named in that time; of what comes above only the number is said
 REMARK_CHARACTERS_MAX: Final = 512
 _NAME_CHARACTERS_MAX: Final = 80
 
@@ -36,11 +35,8 @@ class Doorkeeper:
         self, gate: Gate, monotonic_ms: Callable[[], int], opened: Collection[int] = ()
     ) -> None:
         self.gate = gate
-        self._monotonic_ms = monotonic_ms
         self._opened = frozenset(opened)
-        self._until_ms = 0
-        self._named: set[tuple[str, int, str]] = set()
-        self._suppressed = 0
+        self._first = OnceEach(monotonic_ms)
 
     def __call__(self, command: Command, connection: Connection) -> Command | None:
         """The refusal of a request; None where it may go on to its handler."""
@@ -54,25 +50,17 @@ class Doorkeeper:
         return None
 
     def _note(self, command: Command, connection: Connection, refusal: AccessRefused) -> None:
-        now_ms = self._monotonic_ms()
-        if now_ms >= self._until_ms:
-            self._until_ms = now_ms + SILENT_MS
-            self._named.clear()
         user = (command.ext or {}).get(ACCESS_KEY, "")[:_NAME_CHARACTERS_MAX]
-        client = connection.peer[0], command.code, user
-        if client in self._named or len(self._named) >= CLIENTS_MAX:
-            self._suppressed += 1
+        if not self._first((connection.peer[0], command.code, user)):
             return
-        self._named.add(client)
         log.warning(
             "access refused request=%s user=%r peer=%s why=%s suppressed=%d",
             request_name(command.code),
             user,
             connection.address,
             refusal.remark.partition("\n")[0][:REMARK_CHARACTERS_MAX],
-            self._suppressed,
+            self._first.suppressed,
         )
-        self._suppressed = 0
 
 
 def request_name(code: int) -> str:
@@ -97,12 +85,15 @@ def super_keeper(
     served: Collection[int],
     opened: Collection[int],
     monotonic_ms: Callable[[], int],
-) -> Doorkeeper:
+) -> Doorkeeper | None:
     """Of a name server or a controller, which knows the users of its settings alone: those of clients are the brokers'.
+    None where nobody is asked who they are.
 
     served   codes that have a handler; those that are not opened are for Super users
     Raises ConfigError.
     """
+    if not config.authentication:
+        return None
     config.check()
     users = UserDirectory()
     for user in config.users:

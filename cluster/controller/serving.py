@@ -119,10 +119,7 @@ async def serving_controller(
         notices = Notices(config.access.signer, encryption.to_peers)
         stack.push_async_callback(notices.close)
         controller = Controller(config, store, clock, notify=notices.send)
-        gate = None
-        if config.access.authentication:
-            served, opened = CONTROLLER_SUPER, CONTROLLER_OPEN
-            gate = super_keeper(config.access, served, opened, clock.monotonic_ms)
+        served, opened = CONTROLLER_SUPER, CONTROLLER_OPEN
         server = RemotingServer(
             Listen(
                 config.bind_host,
@@ -137,7 +134,7 @@ async def serving_controller(
             on_close=controller.connection_closed,
             error_reply=reply_to,
             clock=clock,
-            gate=gate,
+            gate=super_keeper(config.access, served, opened, clock.monotonic_ms),
         )
         controller.connections = server.connections
         encryption.also(server.reload_tls)

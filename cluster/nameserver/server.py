@@ -527,17 +527,14 @@ async def serve_nameserver(
         tls_test_mode=config.tls.test_mode,
         limits=ConnectionLimits(idle_ms=config.idle_s_max * 1000),
     )
-    gate = None
-    if config.access.authentication:
-        served, opened = NAME_SERVER_SUPER, NAME_SERVER_OPEN
-        gate = super_keeper(config.access, served, opened, clock.monotonic_ms)
+    served, opened = NAME_SERVER_SUPER, NAME_SERVER_OPEN
     server = RemotingServer(
         listen.limited(*connections_affordable(2 if controller else 1)),
         names.table(),
         on_close=names.connection_closed,
         error_reply=reply_to,
         clock=clock,
-        gate=gate,
+        gate=super_keeper(config.access, served, opened, clock.monotonic_ms),
     )
     encryption = Encryption(config.tls)
     await asyncio.to_thread(encryption.load)

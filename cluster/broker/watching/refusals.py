@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from tandemmq.cluster.logs import OnceEach
 from tandemmq.cluster.remoting.codes import RequestCode, ResponseCode
 from tandemmq.cluster.remoting.command import Command
 from tandemmq.cluster.remoting.connection import Handler
 
 log = logging.getLogger(__name__)
 
-SILENT_MS: Final = 60_000  # a client is named again for the same request when so long is over
-CLIENTS_MAX: Final = 100  # named in that time; of what comes above only the number is said
 REASON_CHARACTERS_MAX: Final = 300
 _NAME_CHARACTERS_MAX: Final = 260
 
@@ -58,10 +57,7 @@ class Refusals:
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._monotonic_ms = monotonic_ms
-        self._until_ms = 0
-        self._named: set[tuple[str, int]] = set()
-        self._suppressed = 0
+        self._first = OnceEach(monotonic_ms)
 
     def noticing(self, table: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers; those of WATCHED tell what they refuse."""
@@ -113,16 +109,10 @@ class Refusals:
         """A request was answered with a code that refuses it."""
         request, refusal = _named(RequestCode, command.code), _named(ResponseCode, code)
         self.counts[request, refusal] += 1
-        now_ms = self._monotonic_ms()
-        if now_ms >= self._until_ms:
-            self._until_ms = now_ms + SILENT_MS
-            self._named.clear()
         host, port = connection.peer[:2]
-        client = f"{host}:{port}", command.code
-        if client in self._named or len(self._named) >= CLIENTS_MAX:
-            self._suppressed += 1
+        client = f"{host}:{port}"
+        if not self._first((client, command.code)):
             return
-        self._named.add(client)
         ext = command.ext or {}
         group = ext.get("consumerGroup") or ext.get("producerGroup") or ext.get("group")
         log.warning(
@@ -130,13 +120,12 @@ class Refusals:
             request,
             code,
             refusal,
-            client[0],
+            client,
             str(group or ext.get("a") or "-")[:_NAME_CHARACTERS_MAX],
             str(ext.get("topic") or ext.get("b") or "-")[:_NAME_CHARACTERS_MAX],
             reason.partition("\n")[0][:REASON_CHARACTERS_MAX],
-            self._suppressed,
+            self._first.suppressed,
         )
-        self._suppressed = 0
 
 
 def _named(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:

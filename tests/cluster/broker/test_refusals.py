@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from brokerkit import Asker, FakeConnection
 
-from tandemmq.cluster.broker.watching import refusals
+from tandemmq.cluster import logs
 from tandemmq.cluster.remoting.codes import RequestCode as R
 from tandemmq.cluster.remoting.command import Command
 
@@ -67,10 +67,10 @@ async def test_a_client_is_named_once_per_minute_and_request(
 async def test_many_refused_clients_neither_fill_the_log_nor_memory(
     asker: Asker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for port in range(refusals.CLIENTS_MAX + 50):
+    for port in range(logs.KEYS_MAX + 50):
         await asker.ask(R.HEART_BEAT, b"{", FakeConnection(port=port))
         asker.broker.refusals.unsupported(Command(90_000 + port), FakeConnection(port=port))
-    assert len(lines(caplog)) == refusals.CLIENTS_MAX
+    assert len(lines(caplog)) == logs.KEYS_MAX
     assert dict(asker.broker.refusals.counts) == {
         ("HEART_BEAT", "SYSTEM_ERROR"): 150,
         ("OTHER", "REQUEST_CODE_NOT_SUPPORTED"): 150,
