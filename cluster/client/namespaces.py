@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec.structs import replace
+
 from tandemmq.cluster.client.errors import MessageRefused
+from tandemmq.cluster.client.message import MessageQueue, ReceivedMessage
 
 SEPARATOR: Final = "%"
 _PREFIXES: Final = ("%RETRY%", "%DLQ%")
@@ -52,6 +55,21 @@ def unwrap(namespace: str, name: str) -> str:
         return name
     prefix, bare = _split(name)
     return prefix + bare.removeprefix(namespace + SEPARATOR)
+
+
+def shown_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
+    """The queue as the application knows it."""
+    if not namespace:
+        return queue
+    return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
+
+
+def shown_message(namespace: str, message: ReceivedMessage) -> ReceivedMessage:
+    """The message as the application knows it."""
+    if not namespace:
+        return message
+    topic, queue = unwrap(namespace, message.topic), shown_queue(namespace, message.queue)
+    return replace(message, topic=topic, queue=queue)
 
 
 def is_system(name: str) -> bool:

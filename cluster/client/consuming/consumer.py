@@ -7,6 +7,7 @@ import logging
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -38,7 +39,7 @@ from tandemmq.cluster.client.message import (
     check_group,
     check_topic,
 )
-from tandemmq.cluster.client.namespaces import unwrap, wrap
+from tandemmq.cluster.client.namespaces import shown_message, shown_queue, wrap
 from tandemmq.cluster.client.producing.producer import trace_sender
 from tandemmq.cluster.client.producing.replies import as_reply
 from tandemmq.cluster.client.reaching import instance as instances
@@ -178,7 +179,7 @@ class PushConsumer:
         self._allocation = allocation
         self._offsets_dir = offsets_dir or Path.home() / ".rocketmq_offsets"
         self._stop_timeout_ms = stop_timeout_ms
-        self._told = telling(rebalance_listener, self._shown_queue)
+        self._told = telling(rebalance_listener, partial(shown_queue, self._namespace))
         self._wanted: dict[str, str | Sql92] = {}
         self._instance: ClientInstance | None = None
         self._membership: Membership | None = None
@@ -204,16 +205,9 @@ class PushConsumer:
         parse_subscription(topic, expression, 0)  # refuse a bad one here, where the caller sees it
         self._wanted[topic] = expression
         if self._membership is not None and self._instance is not None:
-            self._add_subscription(self._membership, topic, expression)
+            self._membership.want(wrap(self._namespace, topic), expression)
             self._instance.heartbeat_soon()
             self._membership.wake()
-
-    def _add_subscription(
-        self, membership: Membership, topic: str, expression: str | Sql92
-    ) -> None:
-        wired = wrap(self._namespace, topic)
-        now_ms = membership.instance.clock.now_ms()
-        membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
 
     def unsubscribe(self, topic: str) -> None:
         """Stop reading a topic. Its position is committed.
@@ -234,7 +228,7 @@ class PushConsumer:
         """
         if self._membership is None:
             return ()
-        return tuple(sorted(self._shown_queue(queue) for queue in self._membership.held))
+        return tuple(sorted(shown_queue(self._namespace, queue) for queue in self._membership.held))
 
     def suspend(self) -> None:
         """Pull nothing and hand nothing over until resume(); the group's share is kept.
@@ -310,9 +304,9 @@ class PushConsumer:
             instance, self._wire_group, self._reconsume_times_max, policy.unit_mode
         )
         for topic, expression in self._wanted.items():
-            self._add_subscription(membership, topic, expression)
+            membership.want(wrap(self._namespace, topic), expression)
         if self._model is MessageModel.CLUSTERING:
-            self._add_subscription(membership, RETRY_PREFIX + self._wire_group, "*")
+            membership.want(wrap(self._namespace, RETRY_PREFIX + self._wire_group), "*")
         instance.add_consumer(membership)
         self._calls.open(self._concurrency)
         try:
@@ -450,7 +444,8 @@ class PushConsumer:
         if self._namespace:
             inside = {each.queue_offset: each for each in messages}
             shown: list[ReceivedMessage] = []
-            failed = await self._calls.call([self._shown(each) for each in messages], shown)
+            told = [shown_message(self._namespace, each) for each in messages]
+            failed = await self._calls.call(told, shown)
             finished += [inside[each.queue_offset] for each in shown]
             failed = [
                 Failed(inside[each.message.queue_offset], each.delay_level, each.problem)
@@ -588,7 +583,7 @@ class PushConsumer:
         """A tool wants to see what the listener does with this message; nothing is committed."""
         finished: list[ReceivedMessage] = []
         began_s = time.monotonic()
-        failed = await self._calls.call([self._shown(message)], finished)
+        failed = await self._calls.call([shown_message(self._namespace, message)], finished)
         took_ms = int((time.monotonic() - began_s) * 1000)
         problem = failed[0].problem if failed else None
         if problem is not None:
@@ -597,20 +592,6 @@ class PushConsumer:
             outcome = DirectOutcome.LATER if failed else DirectOutcome.SUCCESS
         remark = f"{type(problem).__name__}: {problem}" if problem is not None else ""
         return DirectResult(outcome, remark, took_ms, self._orderly)
-
-    # Names with and without the namespace
-
-    def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
-        if not self._namespace:
-            return message
-        topic = unwrap(self._namespace, message.topic)
-        return replace(message, topic=topic, queue=self._shown_queue(message.queue))
-
-    def _shown_queue(self, queue: MessageQueue) -> MessageQueue:
-        if not self._namespace:
-            return queue
-        topic = unwrap(self._namespace, queue.topic)
-        return MessageQueue(topic, queue.broker_name, queue.queue_id)
 
 
 def _check_consumer_group(group: str) -> None:

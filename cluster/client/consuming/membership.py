@@ -19,7 +19,7 @@ from tandemmq.cluster.client.consuming.reading import QueueReader
 from tandemmq.cluster.client.consuming.rebalance import Allocation, Change, allocate_averagely, plan
 from tandemmq.cluster.client.consuming.running import RunningState, running_info
 from tandemmq.cluster.client.consuming.sharing import Sharing
-from tandemmq.cluster.client.consuming.subscriptions import Subscription
+from tandemmq.cluster.client.consuming.subscriptions import Sql92, Subscription, parse_subscription
 from tandemmq.cluster.client.errors import (
     BrokerUnreachable,
     CallTimedOut,
@@ -147,6 +147,11 @@ class Membership:
         self._wakened = asyncio.Event()
         self._sharing = Sharing(instance, group, policy.allocation, self.jobs, self.wake)
         self._rounds = asyncio.Lock()  # one round at a time; subscribe() and the timer may both ask
+
+    def want(self, topic: str, expression: str | Sql92) -> None:
+        """Subscribe to a topic, as brokers know it, or change what is wanted of it."""
+        now_ms = self.instance.clock.now_ms()
+        self.subscriptions[topic] = parse_subscription(topic, expression, now_ms)
 
     # What the instance asks (ConsumerRole)
 

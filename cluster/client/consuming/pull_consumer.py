@@ -7,9 +7,8 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Self
-
-from msgspec.structs import replace
 
 from tandemmq.cluster.client.config import ClientConfig, one_config
 from tandemmq.cluster.client.consuming.assignments import RebalanceListener, telling
@@ -27,7 +26,7 @@ from tandemmq.cluster.client.message import (
     check_group,
     check_topic,
 )
-from tandemmq.cluster.client.namespaces import unwrap, wrap
+from tandemmq.cluster.client.namespaces import shown_message, shown_queue, wrap
 from tandemmq.cluster.client.producing.replies import as_reply
 from tandemmq.cluster.client.reaching import calls
 from tandemmq.cluster.client.reaching import instance as instances
@@ -97,7 +96,7 @@ class PullConsumer:
         self._pull_count = pull_count
         self._limits = limits or CacheLimits()
         self._allocation = allocation
-        self._told = telling(rebalance_listener, self._shown_queue)
+        self._told = telling(rebalance_listener, partial(shown_queue, self._namespace))
         self._wanted: dict[str, str | Sql92] = {}
         self._assigned = False
         self._joined = False
@@ -128,7 +127,7 @@ class PullConsumer:
             )
         self._wanted[topic] = expression
         if self._membership is not None and self._instance is not None:
-            self._add_subscription(self._membership, topic, expression)
+            self._membership.want(wrap(self._namespace, topic), expression)
             if self._joined:
                 self._instance.heartbeat_soon()
                 self._membership.wake()
@@ -136,13 +135,6 @@ class PullConsumer:
                 self._membership.jobs.start(
                     f"join {self.group}", self._join(self._instance, self._membership)
                 )
-
-    def _add_subscription(
-        self, membership: Membership, topic: str, expression: str | Sql92
-    ) -> None:
-        wired = wrap(self._namespace, topic)
-        now_ms = membership.instance.clock.now_ms()
-        membership.subscriptions[wired] = parse_subscription(wired, expression, now_ms)
 
     async def assign(
         self,
@@ -171,7 +163,7 @@ class PullConsumer:
         given = set(queues)
         for topic in {queue.topic for queue in given}:
             await instance.read_route(wrap(self._namespace, topic))
-            self._add_subscription(membership, topic, expression)
+            membership.want(wrap(self._namespace, topic), expression)
             await membership.check_filter(wrap(self._namespace, topic))
         wanted = sorted(self._wired(queue) for queue in given)
         await membership.release([queue for queue in membership.held if queue not in wanted])
@@ -188,7 +180,7 @@ class PullConsumer:
         """The queues this consumer reads now, sorted."""
         if self._membership is None:
             return ()
-        return tuple(sorted(self._shown_queue(queue) for queue in self._membership.held))
+        return tuple(sorted(shown_queue(self._namespace, queue) for queue in self._membership.held))
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The readable queues of a topic. Raises NoRoute, NoNameServer.
@@ -198,7 +190,7 @@ class PullConsumer:
         instance, _ = self._running()
         wired = wrap(self._namespace, topic)
         route = await instance.read_route(wired)
-        return tuple(self._shown_queue(queue) for queue in route.read_queues(wired))
+        return tuple(shown_queue(self._namespace, queue) for queue in route.read_queues(wired))
 
     # Messages
 
@@ -218,7 +210,7 @@ class PullConsumer:
         if not batch:
             batch = await self._take_ready(count_max, timeout_ms)
         self._handed = batch
-        return [self._shown(message) for _, message in batch]
+        return [shown_message(self._namespace, message) for _, message in batch]
 
     def __aiter__(self) -> Self:
         """Messages one by one, for ever; leave with `break`.
@@ -234,7 +226,7 @@ class PullConsumer:
             batch = self._take_fetched(1)
             if batch:
                 self._handed = batch
-                return self._shown(batch[0][1])
+                return shown_message(self._namespace, batch[0][1])
             self._fetched.extend(await self._take_ready(ITERATION_BATCH, 1_000))
 
     def _take_fetched(self, count_max: int) -> list[tuple[QueueCache, ReceivedMessage]]:
@@ -447,7 +439,7 @@ class PullConsumer:
             instance, self._wire_group, policy, store, self._ready.announce, told=self._told
         )
         for topic, expression in self._wanted.items():
-            self._add_subscription(membership, topic, expression)
+            membership.want(wrap(self._namespace, topic), expression)
         try:
             if self._wanted:
                 await self._join(instance, membership)
@@ -507,15 +499,3 @@ class PullConsumer:
             return queue
         topic = wrap(self._namespace, queue.topic)
         return MessageQueue(topic, queue.broker_name, queue.queue_id)
-
-    def _shown_queue(self, queue: MessageQueue) -> MessageQueue:
-        if not self._namespace:
-            return queue
-        topic = unwrap(self._namespace, queue.topic)
-        return MessageQueue(topic, queue.broker_name, queue.queue_id)
-
-    def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
-        if not self._namespace:
-            return message
-        topic = unwrap(self._namespace, message.topic)
-        return replace(message, topic=topic, queue=self._shown_queue(message.queue))
