@@ -460,6 +460,10 @@ class MessageStore:
 
     # --- topics ---
 
+    def queue_ids(self, topic: str) -> set[int]:
+        """Queues of a topic that are known here; others are at 0."""
+        return {queue.queue_id for queue in self.queues.of_topic(topic)}
+
     def topics(self) -> list[str]:
         """Topics with queues."""
         return self.queues.topics()

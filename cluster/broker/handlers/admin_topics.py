@@ -50,6 +50,7 @@ NOT_SERVED: Final = {
 }
 _FIXED_ONCE_MADE: Final = ("queue.type", "cleanup.policy")
 _RESERVE_TIME: Final = "reserve.time"
+_NEVER_USED: Final = {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0}  # a queue
 
 
 class TopicHeader(Header):
@@ -204,25 +205,25 @@ class TopicAdminHandlers:
         topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        known = self.store.queue_ids(name)
         entries = []
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
-            lowest = max(self.store.min_offset(name, queue_id), 0)
-            highest = max(self.store.max_offset(name, queue_id), 0)
-            updated_ms = self.store.store_ms(name, queue_id, highest - 1) if highest else 0
-            entries.append(
-                (
-                    queue_json(name, self.config.name, queue_id),
-                    {
-                        "lastUpdateTimestamp": max(updated_ms, 0),
-                        "maxOffset": highest,
-                        "minOffset": lowest,
-                    },
-                )
-            )
+            ends = self._queue_ends(name, queue_id) if queue_id in known else _NEVER_USED
+            entries.append((queue_json(name, self.config.name, queue_id), ends))
         tps = self.stats.put_tps(name)
         return command.reply(
             body=b'{"offsetTable":%b,"topicPutTps":%b}' % (map_by_queue(entries), dumps(tps))
         )
+
+    def _queue_ends(self, topic: str, queue_id: int) -> dict[str, int]:
+        lowest = max(self.store.min_offset(topic, queue_id), 0)
+        highest = max(self.store.max_offset(topic, queue_id), 0)
+        updated_ms = self.store.store_ms(topic, queue_id, highest - 1) if highest else 0
+        return {
+            "lastUpdateTimestamp": max(updated_ms, 0),
+            "maxOffset": highest,
+            "minOffset": lowest,
+        }
 
 
 def _allowed(key: str, value: str) -> bool:

@@ -141,14 +141,16 @@ def read_delays(body: bytes | memoryview) -> Read:
 
 
 def read_queue_ends(body: bytes | memoryview) -> dict[int, tuple[int, int]]:
-    """Smallest offset and end of a topic's queues, by queue id. Raises TableRefused."""
+    """Smallest offset and end of a topic's queues, by queue id, without those that end at 0. Raises TableRefused."""
     table = _tree(body).get("offsetTable")
     if not isinstance(table, dict):
         raise TableRefused("its answer holds no table")
     found = {}
     try:
-        queues = fastjson.loads(f"[{','.join(table)}]")  # all at once: a topic may have a thousand
-        for queue, ends in zip(queues, table.values(), strict=True):
+        # A topic may have a thousand queues of which nobody used one.
+        used = {queue: ends for queue, ends in table.items() if ends["maxOffset"] != 0}
+        queues = fastjson.loads(f"[{','.join(used)}]")  # all at once
+        for queue, ends in zip(queues, used.values(), strict=True):
             queue_id = _within(int(queue["queueId"]), QUEUE_ID_MAX, "queue")
             lowest = _within(int(ends["minOffset"]), QUEUE_END_MAX, "smallest offset")
             found[queue_id] = lowest, _within(int(ends["maxOffset"]), QUEUE_END_MAX, "end")

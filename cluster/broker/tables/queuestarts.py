@@ -9,7 +9,7 @@ the slave's begins there, with blank entries before it as RocketMQ writes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tandemmq.cluster.broker.tables.mastertables import TableRefused, read_queue_ends
@@ -80,8 +80,8 @@ class QueueStarts:
         if self._store.dispatch_backlog_bytes:
             return  # something came meanwhile
         settled = True
-        for queue_id in self._unknown(topic):
-            lowest, highest = ends.get(queue_id, (0, 0))
+        for queue_id in self._unknown(topic, sorted(ends)):  # of others the master has nothing
+            lowest, highest = ends[queue_id]
             ours = self._store.max_offset(topic, queue_id)
             if ours < lowest == highest and self._store.begin_queue(topic, queue_id, highest):
                 log.info(
@@ -92,8 +92,11 @@ class QueueStarts:
         if settled:
             self._settled.add(topic)
 
-    def _unknown(self, topic: str) -> Iterator[int]:
-        """Queues that describe no message here."""
+    def _unknown(self, topic: str, among: Iterable[int] | None = None) -> Iterator[int]:
+        """Queues, of all or of some, that describe no message here."""
         config = self._topics.get(topic)
         queues = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
-        return (each for each in range(queues) if self._store.queue_describes_nothing(topic, each))
+        nothing = self._store.queue_describes_nothing
+        if among is None:
+            return (each for each in range(queues) if nothing(topic, each))
+        return (each for each in among if each < queues and nothing(topic, each))

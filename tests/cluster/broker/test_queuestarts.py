@@ -241,8 +241,8 @@ def table(queue: Any = None, **ends: Any) -> bytes:
     [
         b"", b"[]", b"{}", b'{"offsetTable":3}', b'{"offsetTable":{"x":{}}}', table(),
         table(minOffset=0), table(minOffset=-1, maxOffset=4), table(minOffset=0, maxOffset=1 << 63),
-        table(minOffset=0, maxOffset="many"), table(queue={"queueId": -1}, minOffset=0, maxOffset=0),
-        table(queue={"queueId": 1 << 20}, minOffset=0, maxOffset=0), table(queue=[1], minOffset=0, maxOffset=0),
+        table(minOffset=0, maxOffset="many"), table(queue={"queueId": -1}, minOffset=0, maxOffset=1),
+        table(queue={"queueId": 1 << 20}, minOffset=0, maxOffset=1), table(queue=[1], minOffset=0, maxOffset=1),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(body: bytes) -> None:
