@@ -80,12 +80,17 @@ class Names(enum.Enum):
 
 
 class _Directory:
-    """Names: those on the disk, each change since, and those of the last look."""
+    """Names: those on the disk, each change since, and those of the last look.
+
+    inodes, lengths_set  by which the last look may say at once that nothing changed since
+    """
 
     def __init__(self) -> None:
         self.durable: Listing = {}
         self.changes: list[Change] = []
         self.seen: Listing = {}
+        self.inodes: dict[str, int] = {}
+        self.lengths_set = 0
 
     def look(self, listing: Listing, *, one_call: bool) -> None:
         """Note what changed since the last look. one_call: a single call did it, so it is there as a whole."""
@@ -140,10 +145,12 @@ class Disk:
 
     def __init__(self, base: Path) -> None:
         self.base = base
+        self._base = str(base)
         self.on_call: Callable[[], None] | None = None
         self._synced: dict[int, bytes] = {}
         self._nameless: dict[int, bytes] = {}  # what files held when they lost a name
         self._lengths: dict[int, int] = {}
+        self._lengths_set = 0  # how often
         self._directories: dict[int, _Directory] = {}
         self._calls: dict[str, Callable[..., Any]] = {}
         self._deaf = False
@@ -197,8 +204,10 @@ class Disk:
                 done = call(*arguments, **options)
                 if name in ("fsync", "fdatasync"):
                     self._note_sync(arguments[0])
-                elif name == "ftruncate":
+                    return done  # no name is another for it
+                if name == "ftruncate":
                     self._lengths[os.fstat(arguments[0]).st_ino] = arguments[1]
+                    self._lengths_set += 1
                 self._look(one_call=True, at=around)
                 return done
             finally:
@@ -246,42 +255,46 @@ class Disk:
         return around if all(map(self._has, around)) else None
 
     def _has(self, directory: str) -> bool:
-        base = str(self.base)
-        return directory == base or directory.startswith(f"{base}/")
+        return directory == self._base or directory.startswith(f"{self._base}/")
 
     def _look(self, *, one_call: bool, at: set[str] | None = None) -> None:
         """Note every directory whose names are others than at the last look: those, or all below the base."""
-        left = [str(self.base)] if at is None else sorted(at)
-        while left:
-            directory = left.pop()
-            listing: Listing = {}
+        for directory in self._below() if at is None else sorted(at):
             try:
-                entries = os.scandir(directory)
+                with os.scandir(directory) as entries:
+                    found = list(entries)
             except FileNotFoundError:
                 if at is None:
                     raise
                 continue  # the call that is about to fail says so itself
-            with entries:
-                for entry in entries:
-                    length = self._lengths.get(entry.inode(), 0)
-                    if entry.is_dir(follow_symlinks=False):
-                        length = DIRECTORY
-                        if at is None:
-                            left.append(entry.path)
-                    listing[entry.name] = (entry.inode(), length)
             known = self._directories.setdefault(os.stat(directory).st_ino, _Directory())
+            inodes = {entry.name: entry.inode() for entry in found}
+            if inodes == known.inodes and known.lengths_set == self._lengths_set:
+                continue
+            known.inodes, known.lengths_set = inodes, self._lengths_set
+            listing: Listing = {}
+            for entry in found:
+                length = self._lengths.get(entry.inode(), 0)
+                if entry.is_dir(follow_symlinks=False):
+                    length = DIRECTORY
+                listing[entry.name] = (entry.inode(), length)
             known.look(listing, one_call=one_call)
+
+    def _below(self) -> list[str]:
+        """The base, and every directory in it."""
+        found = [self._base]
+        for directory in found:  # it grows meanwhile
+            with os.scandir(directory) as entries:
+                found += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+        return found
 
     def moment(self) -> Moment:
         """All that the files hold now."""
         written = dict(self._nameless)
-        left = [str(self.base)]
-        while left:
-            with os.scandir(left.pop()) as entries:
+        for directory in self._below():
+            with os.scandir(directory) as entries:
                 for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-                    else:
+                    if not entry.is_dir(follow_symlinks=False):
                         written[entry.inode()] = content(entry.path)
         return Moment(os.stat(self.base).st_ino, written)
 
@@ -323,9 +336,12 @@ def content(path: str) -> bytes:
     """Of a whole file."""
     descriptor = open_file(path, os.O_RDONLY)
     try:
+        size = os.fstat(descriptor).st_size + 1  # memory for more would be asked for each time
         pieces = []
-        while piece := read_file(descriptor, 1 << 20):
+        while piece := read_file(descriptor, size):
             pieces.append(piece)
+            if len(piece) < size:
+                break
         return b"".join(pieces)
     finally:
         close_file(descriptor)

@@ -17,21 +17,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random as Chance  # as it was before anything here replaced it
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tandemmq.chaos.powercut.disk import CALLS
+from tandemmq.chaos.whole.stage import Host, Killed, Life, Stage
 from tandemmq.chaos.whole.wires import SOCKETS, FakeListener
 from tandemmq.storage import BOOT_ID_PATH
 
-if TYPE_CHECKING:
-    from tandemmq.chaos.whole.stage import Life, Stage
-
 SYNCS: Final = frozenset({"fsync", "fdatasync"})
 GROWS: Final = frozenset({"posix_fallocate", "ftruncate"})
-
-
-class Killed(BaseException):
-    """The process that runs is dead: nothing of it may go on."""
 
 
 def install(stage: Stage) -> None:
@@ -59,15 +53,27 @@ def _inside(
 
 
 def _clocks(stage: Stage) -> None:
-    def replaced(name: str, simulated: Callable[..., Any]) -> None:
-        setattr(time, name, _inside(stage, getattr(time, name), simulated))
+    """Servers look at their clocks at each turn: a call more here is felt."""
 
-    replaced("time_ns", lambda life: life.host.wall_us() * 1000)
-    replaced("time", lambda life: life.host.wall_us() / 1e6)
-    replaced("monotonic_ns", lambda life: life.host.monotonic_us() * 1000)
-    replaced("monotonic", lambda life: life.host.monotonic_us() / 1e6)
-    replaced("perf_counter", lambda life: life.host.monotonic_us() / 1e6)
-    replaced("clock_gettime_ns", lambda life, clock: life.host.monotonic_us() * 1000)
+    def replaced(name: str, clock_us: Callable[[Host], int], *, in_ns: bool) -> None:
+        real = getattr(time, name)
+
+        def nanoseconds(*arguments: Any) -> int:
+            life = stage.current
+            return real(*arguments) if life is None else clock_us(life.host) * 1000
+
+        def seconds() -> float:
+            life = stage.current
+            return real() if life is None else clock_us(life.host) / 1e6
+
+        setattr(time, name, nanoseconds if in_ns else seconds)
+
+    replaced("time_ns", Host.wall_us, in_ns=True)
+    replaced("time", Host.wall_us, in_ns=False)
+    replaced("monotonic_ns", Host.monotonic_us, in_ns=True)
+    replaced("monotonic", Host.monotonic_us, in_ns=False)
+    replaced("perf_counter", Host.monotonic_us, in_ns=False)
+    replaced("clock_gettime_ns", Host.monotonic_us, in_ns=True)
 
 
 def _chances(stage: Stage) -> None:
@@ -89,34 +95,38 @@ def _chances(stage: Stage) -> None:
 
 def _files(stage: Stage) -> None:
     for name in (*CALLS, "posix_fallocate"):
-        setattr(os, name, _inside(stage, getattr(os, name), _file_call(name, getattr(os, name))))
+        setattr(os, name, _file_call(stage, name, getattr(os, name)))
     fcntl.flock = _inside(stage, fcntl.flock, lambda life, *_: None)  # a killed process holds none
     statvfs = os.statvfs
     os.statvfs = _inside(stage, statvfs, lambda life, path: life.host.space(statvfs(path)))
     resource.setrlimit = lambda *_: None
-    read_bytes = Path.read_bytes
+    read_bytes, boot_id_path = Path.read_bytes, str(BOOT_ID_PATH)
 
     def reading(path: Path) -> bytes:
         life = stage.current
-        if life is not None and path == BOOT_ID_PATH:
+        if life is not None and str(path) == boot_id_path:
             return life.host.boot_id.encode()
         return read_bytes(path)
 
     Path.read_bytes = reading  # type: ignore[method-assign, assignment]
 
 
-def _file_call(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    def call(life: Life, *arguments: Any, **options: Any) -> Any:
+def _file_call(stage: Stage, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    syncs, grows = name in SYNCS, name in GROWS
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        life = stage.current
+        if life is None:
+            return real(*arguments, **options)
         if life.dead:
             raise Killed
         host = life.host
         host.burn(name)
-        if name in SYNCS and host.fails_sync():
+        if syncs and host.fails_sync():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if name in GROWS and host.full and (name != "ftruncate" or arguments[1]):
+        if grows and host.full and (name != "ftruncate" or arguments[1]):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        heard = host.heard.get(name, real)
-        return heard(*arguments, **options)
+        return host.heard.get(name, real)(*arguments, **options)
 
     return call
 

@@ -10,7 +10,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from tandemmq.chaos.whole.wires import FakeListener, FakeSocket, StreamTransport
@@ -19,6 +19,29 @@ if TYPE_CHECKING:
     from tandemmq.chaos.whole.stage import Life
 
 TURN_US: Final = (1, 40)  # from a callback's being due to the turn that runs it
+
+
+class TurnHandle(asyncio.TimerHandle):
+    """A callback that is due, now or at a time. asyncio's own asks its loop whether it debugs when it is made and when
+    it is cancelled, and a seed makes five thousand."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._when = 0.0
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]  # as asyncio's: they may hold much
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback}>"
 
 
 class CountedFuture(asyncio.Future[Any]):
@@ -45,7 +68,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
     def __init__(self, life: Life) -> None:
         self._life = life
         self._stage = life.stage
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[TurnHandle] = deque()
         self._turn_due = False
         self._numbers = 0
         self._judge: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None
@@ -60,7 +83,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = TurnHandle(callback, args, context)
         self._ready.append(handle)
         if not self._turn_due:
             self.wake()
@@ -71,14 +94,16 @@ class TurnLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:  # fmt: skip
-        handle = asyncio.TimerHandle(self.time() + delay, callback, args, self, context)
+        handle = TurnHandle(callback, args, context)
+        handle._when = self.time() + delay
         self._stage.after(max(0, int(delay * 1e6)) + 1, self._fire, handle)
         return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:  # fmt: skip
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = TurnHandle(callback, args, context)
+        handle._when = when
         delay_us = max(0, int((when - self.time()) * 1e6)) + 1
         self._stage.after(delay_us, self._fire, handle)
         return handle
@@ -111,17 +136,13 @@ class TurnLoop(asyncio.AbstractEventLoop):
         stage.at(begin, self._thread, future, func, args, ends_us)
         return future
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # False; each future asks, and this costs no frame
 
     def is_running(self) -> bool:
         return True
 
     def is_closed(self) -> bool:
         return False
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        return
 
     # --- failures and signals ---
 
@@ -201,7 +222,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
             stage = self._stage
             stage.after(stage.draw(*TURN_US), self._turn)
 
-    def _fire(self, handle: asyncio.TimerHandle) -> None:
+    def _fire(self, handle: TurnHandle) -> None:
         if not handle._cancelled and not self._life.dead:
             self._ready.append(handle)
             if not self._turn_due:
@@ -219,10 +240,19 @@ class TurnLoop(asyncio.AbstractEventLoop):
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                    if life.ended():
-                        return
+                if handle._cancelled:
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as problem:
+                    message = f"Exception in callback {handle}"
+                    self.call_exception_handler(
+                        {"message": message, "exception": problem, "handle": handle}
+                    )
+                if life.ended():
+                    return
         finally:
             asyncio._set_running_loop(None)
             stage.current = None

@@ -14,7 +14,6 @@ from random import Random as Chance  # as it was before calls.py replaced it
 from typing import Any, Final
 
 from tandemmq.chaos.powercut.disk import CALLS, Disk, Names
-from tandemmq.chaos.whole.calls import Killed
 from tandemmq.chaos.whole.loop import TurnLoop
 from tandemmq.chaos.whole.wires import Wires
 
@@ -22,6 +21,10 @@ WALL_US: Final = 1_699_999_200_000_000  # an hour begins: timers are counted fro
 BLOCKS: Final = 1_000_000  # of a simulated file system
 REAL_CALLS: Final = {name: getattr(os, name) for name in CALLS}
 Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Killed(BaseException):
+    """The process that runs is dead: nothing of it may go on."""
 
 
 class Finding(Exception):
@@ -51,7 +54,7 @@ class Host:
         self.heard: dict[str, Callable[..., Any]] = {}
         self.cuts = 0
         self.lost_power_us = -10_000_000_000
-        self._drift = drift
+        self._pace = 1 + drift
         self._offset_us = stage.chance.randrange(10_000_000, 1_000_000_000)
         self._disk: Disk | None = None
         self._sync_fails = self._fuse = 0
@@ -61,10 +64,10 @@ class Host:
     # --- clocks ---
 
     def monotonic_us(self) -> int:
-        return self._offset_us + int(self.stage.now_us * (1 + self._drift))
+        return self._offset_us + int(self.stage.now_us * self._pace)
 
     def wall_us(self) -> int:
-        return WALL_US + int(self.stage.now_us * (1 + self._drift))
+        return WALL_US + int(self.stage.now_us * self._pace)
 
     @property
     def boot_id(self) -> str:
