@@ -575,6 +575,8 @@ class ControllerCore:
         )  # fmt: skip
         ends = f"old end {self.judge.old_end(group, record.reigned, live.end)}, new end {live.end}"
         text = f"replica {chosen} follows {record.reigned} in epoch {epoch}, {ends}, from {record.base}: {why}"
+        if lossy and (more := self.judge.logs(group, now_ms, beyond=chosen)):
+            text += f"; {more}"
         group.story.add(now_ms, text)
         effects.append(
             Announce(record.name, Kind.LOSS_POSSIBLE if declared else Kind.ELECTED, epoch, text)
@@ -612,7 +614,7 @@ class ControllerCore:
         in_logs = self.judge.epoch_in_logs(group)
         by_hand = event.designated and (event.unclean or self.unclean)
         if in_logs > EPOCH_MAX // 2 or (in_logs > record.epoch and not by_hand):
-            remark = self.judge.forgotten(group)
+            remark = f"{self.judge.forgotten(group)}; logs here: {self.judge.logs(group, now_ms)}"
             effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
         elif (
             record.epoch == 0
@@ -665,7 +667,9 @@ class ControllerCore:
             )
             effects.append(Answer(event.request, records=(group.record,)))
         else:
-            remark = f"replica {event.replica} is not alive in the set {record.base}"
+            remark = f"replica {event.replica} is not alive and trusted in the set {record.base}"
+            if logs := self.judge.logs(group, now_ms):
+                remark += f"; logs here: {logs}"
             effects.append(Answer(event.request, Code.ELECT_MASTER_FAILED, remark))
 
     def _on_allow_unclean(self, event: AllowUnclean, now_ms: int, effects: list[Effect]) -> None:

@@ -372,12 +372,27 @@ class Judge:
 
     def best(self, group: GroupEvidence, candidates: list[int]) -> int:
         """The longest log of the highest epoch, then priority (lower wins), then id."""
+        return min(candidates, key=lambda each: self._rank(group, each), default=NOBODY)
 
-        def rank(replica: int) -> tuple[int, int, int, int]:
-            live = group.live[replica]
-            return -live.epoch, -live.end, live.priority, replica
+    def logs(self, group: GroupEvidence, now_ms: int, beyond: int = NOBODY) -> str:
+        """What the replicas that live said of their logs, the furthest first: by it a person elects, or sees what was
+        given up. beyond: only those that have more than this one, or a later epoch."""
+        record, than = group.record, group.live.get(beyond)
+        said = []
+        for each in sorted(record.registered, key=lambda each: self._rank(group, each)):
+            live = group.live.get(each)
+            if live is None or not self.alive(group, each, now_ms):
+                continue
+            if than is None or (
+                each != beyond and (live.epoch > than.epoch or live.end > than.end)
+            ):
+                said.append(f"{each} ends at {live.end} in epoch {live.epoch}")
+        return ", ".join(said)
 
-        return min(candidates, key=rank, default=NOBODY)
+    @staticmethod
+    def _rank(group: GroupEvidence, replica: int) -> tuple[int, int, int, int]:
+        live = group.live.get(replica) or Live()
+        return -live.epoch, -live.end, live.priority, replica
 
     @staticmethod
     def epoch_in_logs(group: GroupEvidence) -> int:

@@ -197,7 +197,8 @@ def _elect_options(parser: argparse.ArgumentParser) -> None:
     _cluster_option(parser)
     loss = (
         "elect it although it is not in the sync-state-set, when nobody leads: "
-        "acknowledged messages that only others hold ARE LOST"
+        "acknowledged messages that only others hold ARE LOST. Without it the refusal says how far "
+        "each log that is there reaches"
     )
     parser.add_argument("--unclean", action="store_true", help=loss)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from controlkit import Bench, kinds, told
 
@@ -346,3 +347,23 @@ def test_an_older_release_between_two_of_ours_makes_no_copy_of_a_store() -> None
     bench.step(SessionClosed(41))
     register(bench, 1, 51, epoch=1, end=21_445, lineage=(11, 21, 51))
     assert bench.record.suspects == (1,), "a copy from before the second upgrade is one"
+
+
+@pytest.mark.parametrize(("chosen", "given_up"), [(1, "; 2 ends at 900 in epoch 1"), (2, "")])
+def test_who_elects_by_hand_is_told_whose_log_reaches_how_far(chosen: int, given_up: str) -> None:
+    """Replica 2 left the set before its last member came back with less than both had."""
+    bench = Bench()
+    with_messages(bench, 900)
+    bench.alter(frozenset({1}))
+    all_gone(bench)
+    register(bench, 1, 21, epoch=1, end=700)
+    register(bench, 2, 22, epoch=1, end=900)
+    wish = ElectMaster(0, "c", "a", chosen, designated=True)
+    refused = bench.answer(wish)
+    assert refused.code is Code.ELECT_MASTER_FAILED
+    assert refused.remark.endswith(
+        "; logs here: 2 ends at 900 in epoch 1, 1 ends at 700 in epoch 1"
+    )
+    said = told(bench.step(msgspec.structs.replace(wish, unclean=True)))[0]
+    assert said.kind is Kind.LOSS_POSSIBLE
+    assert said.text.endswith(f"chosen by an operator{given_up}")
