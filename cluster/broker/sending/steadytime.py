@@ -127,7 +127,7 @@ class Arrivals:
         if queue_offset < self._known_from or not came:
             # It came before we looked: later than the whole delay from then is a wrong store time.
             return min(stored_due_ms, self._began_ms + self._delay_ms)
-        due_ms = min(stored_due_ms, came[0].last_ms + self._delay_ms)
+        seen_due_ms = came[0].last_ms + self._delay_ms
         if moved_ms > came[0].first_ms:
-            due_ms = max(due_ms, came[0].first_ms + self._delay_ms)
-        return due_ms
+            return seen_due_ms  # it came by then: rather late by a look than early by one
+        return min(stored_due_ms, seen_due_ms)

@@ -11,7 +11,7 @@ import pytest
 from messagekit import UNIQUE, FakeClock, Kit, open_kit
 
 from tandemmq.cluster.broker.sending.delay import DELIVERIES_PER_STEP, DelayLevels
-from tandemmq.cluster.broker.sending.steadytime import BELIEVED_MS
+from tandemmq.cluster.broker.sending.steadytime import BELIEVED_MS, Arrivals
 from tandemmq.storage import Draft, StoreNotWritable
 
 BODY_AT = 88  # in a record with IPv4 hosts
@@ -321,3 +321,14 @@ async def test_the_loop_delivers_when_it_is_time_and_leaves_saving_to_those_who_
     kit.schedule.file.save()
     saved = json.loads(kit.schedule.file.path.read_text())
     assert saved["offsetTable"]["2"] == 1
+
+
+def test_what_came_around_a_step_of_the_clock_is_late_by_a_look_and_never_early() -> None:
+    """When it came is known as far as somebody looked; its store time says more only where that can be compared."""
+    arrivals = Arrivals(delay_ms=1_000, end=0, now_ms=0)
+    arrivals.look(0, 100)
+    arrivals.look(1, 200)  # it came at 190
+    assert arrivals.due_ms(0, stored_due_ms=1_190, moved_ms=-1) == 1_190
+    assert arrivals.due_ms(0, stored_due_ms=1_190, moved_ms=90) == 1_190, "it came behind the step"
+    for stored_due_ms in (-3_598_810, 3_601_190):
+        assert arrivals.due_ms(0, stored_due_ms, moved_ms=5_000) == 1_200
