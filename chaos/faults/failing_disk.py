@@ -14,19 +14,33 @@ SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
 /* FAILING_DISK_RULES names a file of lines "call errno delay_ms path_part"; FAILING_DISK_ROOT the directory.
-   Each call that a rule hit adds a line to RULES.hits. */
+   Each call that a rule hit adds a line to RULES.hits. A pause ends with the rules that ask for it. */
+static void pause_ms(int delay_ms, const char *rules, const struct stat *then) {
+    struct stat now;
+    while (delay_ms > 0 && !stat(rules, &now) && now.st_ino == then->st_ino
+           && now.st_mtim.tv_sec == then->st_mtim.tv_sec && now.st_mtim.tv_nsec == then->st_mtim.tv_nsec) {
+        int step_ms = delay_ms < 20 ? delay_ms : 20;
+        struct timespec step = {0, step_ms * 1000000L};
+        nanosleep(&step, NULL);
+        delay_ms -= step_ms;
+    }
+}
+
 static int judged(const char *call, int fd) {
     const char *rules = getenv("FAILING_DISK_RULES"), *root = getenv("FAILING_DISK_ROOT");
     char link[64], path[4096], line[512], name[64], part[256];
     int code, delay_ms, found = 0;
     FILE *file;
     ssize_t size;
+    struct stat then = {0};
     if (!rules || !root || !(file = fopen(rules, "r"))) return 0;
+    fstat(fileno(file), &then);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     size = readlink(link, path, sizeof path - 1);
     path[size < 0 ? 0 : size] = 0;
@@ -39,8 +53,7 @@ static int judged(const char *call, int fd) {
     if (!found) return 0;
     snprintf(line, sizeof line, "%s.hits", rules);
     if ((file = fopen(line, "a"))) { fprintf(file, "%s %s\n", call, path); fclose(file); }
-    struct timespec pause = {delay_ms / 1000, (delay_ms % 1000) * 1000000L};
-    nanosleep(&pause, NULL);
+    pause_ms(delay_ms, rules, &then);
     return code;
 }
 

@@ -167,15 +167,17 @@ def _full(rng: random.Random, steps: int) -> tuple[Step, ...]:
 
 
 def _failing(rng: random.Random, steps: int) -> tuple[Step, ...]:
-    ways: tuple[dict[str, Value], ...] = (
-        {"call": "fdatasync", "delay_ms": 200, "part": "commitlog"},
-        {"call": "fdatasync", "errno": errno.EIO, "part": "commitlog"},
-        {"call": "fdatasync", "delay_ms": 8000, "part": "commitlog"},
+    """The third stands still for as long as the fault lasts."""
+    ways: tuple[tuple[tuple[float, float], dict[str, Value]], ...] = (
+        ((2.0, 4.0), {"call": "fdatasync", "delay_ms": 200, "part": "commitlog"}),
+        ((2.0, 4.0), {"call": "fdatasync", "errno": errno.EIO, "part": "commitlog"}),
+        ((5.0, 8.0), {"call": "fdatasync", "delay_ms": 60_000, "part": "commitlog"}),
     )
-    return tuple(
-        _step(rng, _fault(rng, "calls", "master", (2.0, 4.0), **ways[number % 3]))
-        for number in range(steps)
-    )
+    steps_made = []
+    for number in range(steps):
+        lasts_s, way = ways[number % 3]
+        steps_made.append(_step(rng, _fault(rng, "calls", "master", lasts_s, **way)))
+    return tuple(steps_made)
 
 
 def _clock(rng: random.Random, steps: int) -> tuple[Step, ...]:

@@ -1,4 +1,5 @@
-"""A slow disk of the master, as producers of a real pair see it: no slave is blamed for it."""
+"""A slow disk of the master, as producers of a real pair see it: no slave is blamed for it. One that stands still is
+left for a slave's."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ SETTINGS = {
     "slaveTimeout": 800,
     "haMaxTimeSlaveNotCatchup": 600,
     "syncFlushTimeout": 2_500,
+    "haDiskStallMillis": 4_000,
 }
 
 
@@ -70,3 +72,19 @@ async def test_who_waits_for_the_masters_disk_is_never_told_of_a_slow_slave(tmp_
         disk.set()
         view = await group.whole()
         assert (view.epoch, len(view.in_sync)) == (epoch, 2), "nobody had to go"
+
+        assert await asyncio.to_thread(send, master, 10) == {SUCCESS: 10}
+        disk.set(("fdatasync", 0, 60_000, "commitlog"))
+        began_s = asyncio.get_running_loop().time()
+        assert await asyncio.to_thread(send, master, 10) == {FLUSH_DISK_TIMEOUT: 10}
+        (other,) = (each for each in group.replicas if each is not master)
+        async with asyncio.timeout(30):
+            while (await group.addresses(TOPIC) or {}).get(0) != other.address:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert asyncio.get_running_loop().time() - began_s > 4.0, (
+            "not before it stood still for that long"
+        )
+        assert await asyncio.to_thread(send, other, 10) == {SUCCESS: 10}
+        assert master.alive
+        disk.set()
+        assert (await group.whole()).epoch == epoch + 1, "once, and not back"
