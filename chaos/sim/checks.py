@@ -34,7 +34,6 @@ class Check(enum.StrEnum):
     FENCED = "a controller that leads no more decides"  # INV-34
     FORGOTTEN = "a controller that lost records goes by what is left of them"
     FOREIGN = "a slave appends what no master wrote there"
-    FORKED = "a slave of another log counts"  # INV-36
     HALF = "half a record is confirmed"  # INV-21
     HISTORY = "a history does not fit its log"  # INV-20
     LEASE = "somebody is elected while a lease holds"  # INV-30
@@ -109,9 +108,10 @@ class Checks:
                 )
             world.mark("acknowledged in an epoch that is over")
         self.last_epoch = max(self.last_epoch, effect.epoch)
-        if world.brokers[broker.replica] is not broker and not mode.waits_for_slaves:
+        beside_a_copy = world.brokers[broker.replica] is not broker
+        if beside_a_copy and (not mode.waits_for_slaves or self._goes_on_alone(broker)):
             world.mark("acknowledged beside a copy that is the replica by now")
-            return  # the danger that its lease policy prefers
+            return  # the danger that its lease policy prefers: decision 0004. The copy's election declares the loss
         holders = [
             each.replica
             for each in world.brokers.values()
@@ -130,6 +130,14 @@ class Checks:
                 Check.COPIES, f"{record}: {effect.copies} copies claimed, {holders} hold it"
             )
         self.acked.append(Acked(record, mode, tuple(holders), world.now_us, everywhere))
+
+    def _goes_on_alone(self, broker: Broker) -> bool:
+        """Whether it acknowledges by itself, without a lease, as it was told to (haLeasePolicy=available)."""
+        core = broker.core
+        assert core is not None and core.master is not None
+        alone = core.master.granted == {broker.replica}
+        leased = broker.local_ms() < core.master.lease_until_ms
+        return alone and not leased and core.rules.lease_policy.goes_on(broker.mode)
 
     def _holds(self, broker: Broker, record: Record, *, durable: bool) -> bool:
         disk = broker.disk

@@ -159,6 +159,13 @@ def test_a_copy_of_a_store_beside_a_healthy_group_changes_nothing(
     assert not any(each.startswith("copy taken") for each in marks)
 
 
+def test_a_lone_master_that_was_told_to_go_on_does_so_beside_a_copy() -> None:
+    """haLeasePolicy=available in S0: the copy's election is declared lossy. The judge did not know it of S0."""
+    outcome = simulate(370, EVENTS, parts=Parts(mishaps=frozenset({CLONES})))
+    assert "acknowledged beside a copy that is the replica by now" in outcome.marks
+    assert outcome.losses_declared == 1
+
+
 class TwoSaysMore(ControllerCore):
     """Replica 2 registers in the stricter mode that it runs in."""
 
