@@ -40,29 +40,11 @@ def groups(view: View, members_of: Callable[[str], Members]) -> Page:
         Column("group", sort="name"), Column("behind", "n", "behind"), Column("in flight", "nw"),
         Column("takes", "n"), Column("members", "n"), Column("topics"), Column("dead letters", "w"),
     )  # fmt: skip
-    kept = {name: value for name, value in query.items() if name not in ("sort", "page")}
-    sort_link = {word: parts.path_of(PATH, **kept, sort=word) for word in ("name", "behind")}
-    side = html(
-        "{}{}",
-        parts.search_field(
-            PATH, query.get("q", ""), "part of a name", {"kind": query.get("kind", "")}
-        ),
-        parts.choices(PATH, query, "kind", KINDS),
-    )
-    empty = "No such group." if view.seen.groups_ms else "Asking the brokers …"
-    table = parts.table(
-        columns, rows, empty=empty, label="groups", sorted_by=sort, sort_link=sort_link
-    )
-    pages = parts.pager(shown, PATH, query, "group")
-    return Page(
-        "Groups",
-        parts.card(
-            "groups",
-            pages,
-            html("{}{}", table, pages if shown.total > shown.size else NOTHING),
-            side,
-        ),
-    )
+    listed = parts.listing(
+        PATH, query, shown, columns, rows, kinds=KINDS, what="group", sorted_by=sort,
+        empty="No such group." if view.seen.groups_ms else parts.ASKING,
+    )  # fmt: skip
+    return Page("Groups", listed)
 
 
 def _row(group: Group, members: Members) -> Sequence[object]:
@@ -119,10 +101,8 @@ def group(view: View, name: str, members: Members, progress: Progress) -> Page:
 
 
 def _members(members: Members) -> Html:
-    if isinstance(members, Problem):
-        return parts.notice("look", members.why)
-    if members is None:
-        return html('<p class="empty">Asking the brokers …</p>')
+    if members is None or isinstance(members, Problem):
+        return parts.pending(members)
     rows = [
         (each.client_id, each.address, each.language.lower(), each.version_name)
         for each in members.connections
@@ -139,10 +119,8 @@ def _members(members: Members) -> Html:
 
 
 def _progress(progress: Progress) -> Html:
-    if isinstance(progress, Problem):
-        return parts.notice("look", progress.why)
-    if progress is None:
-        return html('<p class="empty">Asking the brokers …</p>')
+    if progress is None or isinstance(progress, Problem):
+        return parts.pending(progress)
     rows = [
         (parts.link(parts.path_of("/console/topics", queue.topic), queue.topic), queue.broker_name, queue.queue_id,
          words.count(at.consumer_offset), words.count(at.broker_offset),

@@ -37,7 +37,7 @@ def letter_groups(view: View, stats_of: Callable[[str], TopicStats | Problem | N
         elif isinstance(stats, Problem):
             last = stats.why
         rows.append((parts.link(parts.path_of(PATH, group), group), count, last))
-    empty = "No group ever gave a message up." if view.seen.topics_ms else "Asking the brokers …"
+    empty = "No group ever gave a message up." if view.seen.topics_ms else parts.ASKING
     table = parts.table(
         (Column("group"), Column("letters", "n"), Column("last one")),
         rows,

@@ -8,8 +8,10 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from tandemmq.console import words
+from tandemmq.console.asking.asked import Problem
 from tandemmq.console.markup import NOTHING, Html, escaped, html, join
 
+ASKING: Final = "Asking the brokers …"
 ROWS: Final = 100  # of a page of a long table
 ROWS_MAX: Final = 20_000
 
@@ -140,6 +142,13 @@ def notice(tone: str, text: object) -> Html:
     return html('<p class="notice {}">{}</p>', tone, text)
 
 
+def pending(problem: Problem | None) -> Html:
+    """In place of what brokers did not tell, or not yet."""
+    return (
+        html('<p class="empty">{}</p>', ASKING) if problem is None else notice("look", problem.why)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Which rows of how many are shown."""
@@ -212,3 +221,23 @@ def choices(path: str, query: Mapping[str, str], name: str, words_of: Mapping[st
             for value, word in words_of.items()
         ),
     )
+
+
+def listing(
+    path: str, query: Mapping[str, str], shown: Slice, columns: Sequence[Column], rows: Sequence[Sequence[object]], *,
+    kinds: Mapping[str, str], what: str, sorted_by: str, empty: str,
+) -> Html:  # fmt: skip
+    """A long table page by page, to be sorted, and narrowed down by kind and part of a name. what: one row of it."""
+    kept = {name: value for name, value in query.items() if name not in ("sort", "page")}
+    side = html(
+        "{}{}",
+        search_field(path, query.get("q", ""), "part of a name", {"kind": query.get("kind", "")}),
+        choices(path, query, "kind", kinds),
+    )
+    found = table(
+        columns, rows, empty=empty, label=f"{what}s", sorted_by=sorted_by,
+        sort_link={each.sort: path_of(path, **kept, sort=each.sort) for each in columns if each.sort},
+    )  # fmt: skip
+    pages = pager(shown, path, query, what)
+    again = pages if shown.total > shown.size else NOTHING
+    return card(f"{what}s", pages, html("{}{}", found, again), side)

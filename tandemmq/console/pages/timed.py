@@ -62,10 +62,8 @@ def _side(queue: Queue | Problem | None) -> str:
 
 
 def _next(view: View, queue: Queue | Problem | None) -> Html:
-    if queue is None:
-        return html('<p class="empty">Asking the brokers …</p>')
-    if isinstance(queue, Problem):
-        return parts.notice("look", queue.why)
+    if queue is None or isinstance(queue, Problem):
+        return parts.pending(queue)
     rows = [
         (words.moment(each.due_ms, view.now_ms), parts.link(parts.path_of("/console/topics", each.topic), each.topic),
          each.how, html('<a class="id" href="{}">{}</a>', path_to(each.message), each.message.message_id),

@@ -44,29 +44,11 @@ def topics(view: View, stats_of: Callable[[str], Stats]) -> Page:
         Column("topic", sort="name"), Column("messages", "n"), Column("in", "n"), Column("last one", "w"),
         Column("queues", "n", "queues"), Column("brokers", "nw"), Column("open for", "w"), Column("type", "w"),
     )  # fmt: skip
-    kept = {name: value for name, value in query.items() if name not in ("sort", "page")}
-    sort_link = {word: parts.path_of(PATH, **kept, sort=word) for word in ("name", "queues")}
-    side = html(
-        "{}{}",
-        parts.search_field(
-            PATH, query.get("q", ""), "part of a name", {"kind": query.get("kind", "")}
-        ),
-        parts.choices(PATH, query, "kind", KINDS),
-    )
-    table = parts.table(
-        columns, rows, empty="No such topic." if view.seen.topics_ms else "Asking the brokers …", label="topics",
-        sorted_by=query.get("sort") or "name", sort_link=sort_link,
+    listed = parts.listing(
+        PATH, query, shown, columns, rows, kinds=KINDS, what="topic", sorted_by=query.get("sort") or "name",
+        empty="No such topic." if view.seen.topics_ms else parts.ASKING,
     )  # fmt: skip
-    pages = parts.pager(shown, PATH, query, "topic")
-    return Page(
-        "Topics",
-        parts.card(
-            "topics",
-            pages,
-            html("{}{}", table, pages if shown.total > shown.size else NOTHING),
-            side,
-        ),
-    )
+    return Page("Topics", listed)
 
 
 def _row(topic: Topic, stats: Stats) -> Sequence[object]:
@@ -110,7 +92,7 @@ def _total(stats: Stats) -> str:
 
 def _queues(stats: Stats) -> Html:
     if not isinstance(stats, TopicStats):
-        return _pending(stats)
+        return parts.pending(stats)
     rows = [
         (queue.broker_name, queue.queue_id, words.count(held.min_offset), words.count(held.max_offset),
          words.count(held.max_offset - held.min_offset), words.moment(held.updated_ms))
@@ -125,7 +107,7 @@ def _queues(stats: Stats) -> Html:
 
 def _groups(view: View, name: str, groups: Sequence[str] | Problem | None) -> Html:
     if groups is None or isinstance(groups, Problem):
-        return _pending(groups)
+        return parts.pending(groups)
     rows = []
     for each in groups:
         known = view.seen.group(each)
@@ -133,9 +115,3 @@ def _groups(view: View, name: str, groups: Sequence[str] | Problem | None) -> Ht
         rows.append((parts.link(parts.path_of("/console/groups", each), each), behind))
     columns = (Column("group"), Column("behind, in all its topics", "n"))
     return parts.table(columns, rows, empty="Nobody consumes it.", label="groups")
-
-
-def _pending(value: Problem | object) -> Html:
-    if isinstance(value, Problem):
-        return parts.notice("look", value.why)
-    return html('<p class="empty">Asking the brokers …</p>')
