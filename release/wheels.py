@@ -153,12 +153,6 @@ def check(wheel: Path) -> None:
         raise WheelUnfit(f"{wheel.name} carries {', '.join(sorted(strange))}")
 
 
-def wheel_for(version: str, where: Path) -> Path | None:
-    """The wheel of ours for one version of CPython."""
-    found = sorted(where.glob(f"tandemmq-*-cp{version.replace('.', '')}-*.whl"))
-    return found[-1] if found else None
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Build and try; returns the trial's exit code."""
     parser = argparse.ArgumentParser(prog="python -m release.wheels", description=__doc__)

@@ -56,7 +56,6 @@ PEERS: Final = frozenset(
         R.CONTROLLER_APPLY_BROKER_ID, R.ASK_TO_SWITCH, R.COMPARE_LOGS,
     }
 )  # fmt: skip
-OURS_ALONE: Final = frozenset({R.ASK_TO_SWITCH, R.COMPARE_LOGS})
 
 
 def of(code: R) -> str:

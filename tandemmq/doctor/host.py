@@ -30,7 +30,6 @@ DISK_WARNING: Final = (
 )
 DISK_CRITICAL: Final = 0.90  # a store refuses messages from here on
 INODES_WARNING: Final = 0.95
-CLOCK_OFFSET_MS_MAX: Final = 1_000
 LOWEST_PORT: Final = (
     10_912  # of the usual ones the highest: an outgoing connection may take it first
 )
