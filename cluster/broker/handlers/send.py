@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -67,49 +68,36 @@ WAIT_MS_MAX: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class SendHandler:
     """Stores what producers send and says where it lies.
 
     store_host  the address clients know us by, packed: part of every record and of every message id
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        locks: QueueLocks,
-        release: Release,
-        standing: Standing,
-        ids: messages.UniqueIds,
-        transactions: Transactions,
-        *,
-        store_host: bytes,
-        clock: Clock,
-        rng: random.Random,
-        timers: TimerDoor,
-    ) -> None:
-        self._timers = timers
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._locks = locks
-        self._release = release
-        self._standing = standing
-        self._ids = ids
-        self._transactions = transactions
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    locks: QueueLocks
+    release: Release
+    standing: Standing
+    ids: messages.UniqueIds
+    transactions: Transactions
+    store_host: bytes
+    clock: Clock
+    rng: random.Random
+    timers: TimerDoor
+    #: ext fields of every answer, refusals included
+    marks: Mapping[str, str] = field(init=False)
+    _levels: DelayLevels = field(init=False)
+    _added: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.marks = {"TRACE_ON": str(config.trace_on).lower(), "MSG_REGION": config.region}
         self._levels = DelayLevels(config.storage.delay_levels)
-        self._store_host = store_host
-        self._clock = clock
-        self._rng = rng
         self._added = messages.broker_properties(config.region, config.cluster, config.trace_on)
-        #: ext fields of every answer, refusals included
-        self.marks: Mapping[str, str] = {
-            "TRACE_ON": str(config.trace_on).lower(),
-            "MSG_REGION": config.region,
-        }
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -122,11 +110,11 @@ class SendHandler:
         self, request: Command, connection: Connection
     ) -> Command | Awaitable[Command | None] | None:
         """One message or, when the header says so, a batch; the code does not decide which."""
-        refused = self._standing.refusal()
+        refused = self.standing.refusal()
         if refused is not None and refused.wait_ms != 0:
             if request.body is not None:
                 request.body = bytes(request.body)  # the next read takes its place
-            settled = self._standing.changes.settled(refused.wait_ms)
+            settled = self.standing.changes.settled(refused.wait_ms)
             return self._when_settled(settled, request, connection)
         return self._handle(request, connection)
 
@@ -148,11 +136,11 @@ class SendHandler:
         except REFUSALS as error:
             return refusal(request, error)
         try:
-            made = self._topics.get(header.topic) is None
+            made = self.topics.get(header.topic) is None
             topic = self.checked_topic(header, connection, paused=paused)
             send = self._send_batch if header.batch else self._send_one
             answer = send(request, header, topic, connection)
-            told = self._topics.announced() if made and answer is not None else None
+            told = self.topics.announced() if made and answer is not None else None
             return answer if told is None or answer is None else _after(told, answer)
         except FlushFailed as error:
             # The write failed, and what of it the log has is not known: neither stored nor refused.
@@ -184,33 +172,33 @@ class SendHandler:
         return topic
 
     def _check_serving(self, connection: Connection, paused: bool) -> None:
-        refused = self._standing.refusal()
+        refused = self.standing.refusal()
         if refused is not None:
             raise refused.why
         # Requests queue up in no place but the received bytes behind a slow one, say one that
         # rolled the log.
-        waited_ms = self._clock.monotonic_ms() - connection.active_ms
+        waited_ms = self.clock.monotonic_ms() - connection.active_ms
         if waited_ms >= WAIT_MS_MAX and not paused:
             raise BrokerBusy(
                 "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while,"
                 f" period in queue: {waited_ms}ms, size of queue: 0"
             )
-        if self._release.acks.full:
+        if self.release.acks.full:
             raise BrokerBusy("[OVERLOAD]system busy, start flow control for a while")
-        opens_ms = self._config.accept_sends_from_ms
-        if opens_ms > self._clock.now_ms():
+        opens_ms = self.config.accept_sends_from_ms
+        if opens_ms > self.clock.now_ms():
             opens = datetime.fromtimestamp(opens_ms / 1000).isoformat(" ", "milliseconds")
             raise NotYetServing(f"broker unable to service, until {opens}")
 
     def _topic(self, header: SendHeader) -> TopicConfig:
         """The topic of a send, made if need be. The order of checks is RocketMQ's."""
         name = header.topic
-        topic = self._topics.get(name)
-        if topic is not None and topic.order and not self._config.permission & names.PERM_WRITE:
+        topic = self.topics.get(name)
+        if topic is not None and topic.order and not self.config.permission & names.PERM_WRITE:
             raise NotPermitted(
-                f"the broker[{self._config.advertised_host}] sending message is forbidden"
+                f"the broker[{self.config.advertised_host}] sending message is forbidden"
             )
-        problem = self._topics.check_topic_name(name)
+        problem = self.topics.check_topic_name(name)
         if problem is not None:
             raise InvalidParameter(problem)
         if name in names.SEND_FORBIDDEN_TOPICS:
@@ -219,11 +207,11 @@ class SendHandler:
             return topic
         retry = name.startswith(names.RETRY_PREFIX)
         sys_flag = (TOPIC_UNIT_SUBSCRIPTION if retry else TOPIC_UNIT) if header.unit_mode else 0
-        topic = self._topics.create_for_send(
+        topic = self.topics.create_for_send(
             name, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
         if topic is None and retry:
-            topic = self._topics.create_for_retry(name, 1)
+            topic = self.topics.create_for_retry(name, 1)
         if topic is None:
             raise no_such_topic(name)
         return topic
@@ -233,7 +221,7 @@ class SendHandler:
             return header.queue_id
         if topic.write_queue_nums <= 0:
             raise InvalidParameter(f"topic[{topic.topic_name}] has no queue to write to")
-        return self._rng.randrange(topic.write_queue_nums)
+        return self.rng.randrange(topic.write_queue_nums)
 
     # -- one message
     # ----------------------------------------------------------------------------------------
@@ -249,7 +237,7 @@ class SendHandler:
             self._to_dead_letters(draft)
         unique_id = get_property(draft.properties, b"UNIQ_KEY")
         if unique_id is None:
-            unique_id = self._ids.next().encode()
+            unique_id = self.ids.next().encode()
             draft.properties = join_properties(
                 draft.properties, messages.property_bytes(messages.UNIQ_KEY, unique_id.decode())
             )
@@ -257,12 +245,12 @@ class SendHandler:
         waits = waits_for_safety(draft.properties)
         real_topic = draft.topic
         half, out_ms = self._settle_kind(draft, header.producer_group)
-        placed = self._release.put(draft)
+        placed = self.release.put(draft)
         if half:
-            self._transactions.began(placed.offset, placed.queue_offset)
+            self.transactions.began(placed.offset, placed.queue_offset)
         recall = None
         if out_ms is not None:
-            recall = self._timers.recall_handle(
+            recall = self.timers.recall_handle(
                 real_topic, out_ms, unique_id.decode("utf-8", "replace")
             )
         return self._acknowledge(
@@ -271,7 +259,7 @@ class SendHandler:
             {
                 "queueId": str(queue_id),
                 "transactionId": unique_id.decode("utf-8", "replace"),
-                "msgId": offset_message_id(self._store_host, placed.offset),
+                "msgId": offset_message_id(self.store_host, placed.offset),
                 **self.marks,
                 **self._safety(waits),
                 "queueOffset": str(placed.queue_offset),
@@ -301,7 +289,7 @@ class SendHandler:
             sys_flag=header.sys_flag | multi,
             born_ms=header.born_timestamp,
             born_host=connection.peer_host,
-            store_host=self._store_host,
+            store_host=self.store_host,
             reconsume_times=header.reconsume_times,
         )
 
@@ -310,18 +298,18 @@ class SendHandler:
         if not header.topic.startswith(names.RETRY_PREFIX):
             return False
         name = header.topic.removeprefix(names.RETRY_PREFIX)
-        group = self._groups.find(name)
+        group = self.groups.find(name)
         if group is None:
             raise NoSuchGroup(f"subscription group not exist, {name} {FAQ}")
         tries_max = group.retry_max_times
         if request.version >= VERSION_V3_4_9 and header.max_reconsume_times is not None:
             tries_max = header.max_reconsume_times
-        return header.reconsume_times > tries_max or self._locks.any_held(
-            name, self._clock.monotonic_ms()
+        return header.reconsume_times > tries_max or self.locks.any_held(
+            name, self.clock.monotonic_ms()
         )
 
     def _to_dead_letters(self, draft: Draft) -> None:
-        topic = self._topics.create_for_retry(
+        topic = self.topics.create_for_retry(
             names.dlq_topic(draft.topic.removeprefix(names.RETRY_PREFIX)), 1
         )
         if topic is None:
@@ -352,19 +340,19 @@ class SendHandler:
         if level > 0:
             self._levels.park(draft, level)
             return False, None
-        return False, self._timers.park(draft)
+        return False, self.timers.park(draft)
 
     def _make_half(self, draft: Draft, producer_group: str, level: int) -> None:
-        if self._config.transactions_rejected:
+        if self.config.transactions_rejected:
             raise TransactionsNotServed(
-                f"the broker[{self._config.advertised_host}] sending transaction message"
+                f"the broker[{self.config.advertised_host}] sending transaction message"
                 " is forbidden"
             )
         if level > 0 or any(
             get_property(draft.properties, name.encode()) for name in messages.TIMER_PROPERTIES
         ):  # RocketMQ parks the half message, and throws it away when it is due
             raise MessageIllegal("a transactional message can be neither delayed nor timed")
-        if self._transactions.full:
+        if self.transactions.full:
             raise BrokerBusy("[OVERLOAD]too many transactions are pending, try later")
         records.make_half(draft, producer_group)
 
@@ -385,14 +373,14 @@ class SendHandler:
         )
         self._check_batch(envelope)
         try:
-            placed = self._release.put_batch(envelope)
+            placed = self.release.put_batch(envelope)
         except BatchMalformed as error:
             raise RequestMalformed(str(error)) from error
         ext = {"queueId": str(queue_id)}
         unique_id = get_property(own, b"UNIQ_KEY")
         if unique_id is not None:
             ext["transactionId"] = unique_id.decode("utf-8", "replace")
-        ext["msgId"] = offset_message_ids(self._store_host, placed.offsets)
+        ext["msgId"] = offset_message_ids(self.store_host, placed.offsets)
         waits = waits_for_safety(own)
         ext |= self.marks
         ext |= self._safety(waits)
@@ -412,9 +400,9 @@ class SendHandler:
 
     def _safety(self, waits: bool) -> dict[str, str]:
         """What the answer says of a stored message's safety, as far as it is known now."""
-        if self._standing.holds_answers and waits:
+        if self.standing.holds_answers and waits:
             return UNSETTLED
-        return at_once(self._standing.epoch)
+        return at_once(self.standing.epoch)
 
     def _acknowledge(
         self, request: Command, connection: Connection, ext: dict[str, str], end: int, waits: bool
@@ -423,8 +411,8 @@ class SendHandler:
         if request.oneway:
             return None
         answer = request.reply(ext=ext)
-        if self._standing.holds_answers and waits:
-            self._release.hold(end, connection, answer)
+        if self.standing.holds_answers and waits:
+            self.release.hold(end, connection, answer)
             return None
         return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.cluster.client.consuming.pulls import (
@@ -37,47 +38,33 @@ FLOW_CONTROL_PAUSE_S: Final = 0.02
 ERROR_PAUSE_S: Final = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class QueueReader:
     """Pulls one queue into a cache until cancelled. One request at a time.
 
     subscription  looked up before each pull: it may change while we read
     on_messages   called after messages arrived in the cache
     on_moved      the broker says the position is not valid: start again at this queue offset
+    commit        position to store with the next pull
+    on_progress   called when a pull brought nothing wanted
+    after         wait until nobody works on this older cache of the queue
+    lite          for a pull consumer
     """
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        cache: QueueCache,
-        subscription: Callable[[], Subscription],
-        on_messages: Callable[[QueueCache], None],
-        on_moved: Callable[[QueueCache, int], None],
-        count_max: int = 32,
-        *,
-        commit: Callable[[], int | None] = lambda: None,
-        on_progress: Callable[[QueueCache], None] = lambda cache: None,
-        after: QueueCache | None = None,
-        lite: bool = False,
-    ) -> None:
-        """commit: position to store with the next pull. on_progress: called when a pull brought
-        nothing wanted. after: wait until nobody works on this older cache of the queue. lite: for a
-        pull consumer."""
-        self.cache = cache
-        self._commit = commit
-        self._on_progress = on_progress
-        self._after = after
-        self._lite = lite
-        self._clock = instance.clock
-        self._head: PullHead | None = None
-        self._instance = instance
-        self._group = group
-        self._subscription = subscription
-        self._on_messages = on_messages
-        self._on_moved = on_moved
-        self._count_max = count_max
-        self._room = asyncio.Event()
-        self._waits: object | None = None  # of instance.absent_topics
+    instance: ClientInstance
+    group: str
+    cache: QueueCache
+    subscription: Callable[[], Subscription]
+    on_messages: Callable[[QueueCache], None]
+    on_moved: Callable[[QueueCache, int], None]
+    count_max: int = 32
+    commit: Callable[[], int | None] = lambda: None
+    on_progress: Callable[[QueueCache], None] = lambda cache: None
+    after: QueueCache | None = None
+    lite: bool = False
+    _head: PullHead | None = field(default=None, init=False)
+    _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _waits: object | None = field(default=None, init=False)  # of instance.absent_topics
 
     def room_made(self) -> None:
         """A message left the cache: a reader that waits for room looks again."""
@@ -85,8 +72,8 @@ class QueueReader:
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
-        if self._after is not None:
-            await self._after.idle()
+        if self.after is not None:
+            await self.after.idle()
         while not self.cache.dropped:
             await self._wait_for_room()
             try:
@@ -108,21 +95,21 @@ class QueueReader:
     async def _pull_once(self) -> None:
         cache = self.cache
         queue = cache.queue
-        address, broker_id = await self._instance.reader_address(
+        address, broker_id = await self.instance.reader_address(
             queue.broker_name, queue.topic, cache.suggested_broker_id
         )
         request = PullRequest(
-            self._group,
+            self.group,
             queue,
             cache.pull_offset,
-            self._subscription(),
-            self._count_max,
+            self.subscription(),
+            self.count_max,
             SUSPEND_MS,
-            self._commit() if broker_id == MASTER_ID else None,  # slaves keep no positions
-            self._lite,
+            self.commit() if broker_id == MASTER_ID else None,  # slaves keep no positions
+            self.lite,
             self._code(address),
         )
-        cache.pulled_ms = self._clock.now_ms()
+        cache.pulled_ms = self.instance.clock.now_ms()
         try:
             answer = await self._pull(address, request)
         except ClientError as problem:
@@ -130,11 +117,11 @@ class QueueReader:
                 0  # a slave that failed is not asked again; the master may suggest it again
             )
             if isinstance(problem, (BrokerUnreachable, CallTimedOut)):
-                self._instance.no_answer(address)
+                self.instance.no_answer(address)
             raise
         if self._waits is not None:
-            if self._instance.absent_topics.get(queue.topic) is self._waits:
-                del self._instance.absent_topics[queue.topic]
+            if self.instance.absent_topics.get(queue.topic) is self._waits:
+                del self.instance.absent_topics[queue.topic]
             self._waits = None
         if cache.dropped:
             return
@@ -142,20 +129,20 @@ class QueueReader:
         match answer.status:
             case PullStatus.FOUND:
                 if cache.put(answer.messages, answer.next_offset):
-                    self._on_messages(cache)
+                    self.on_messages(cache)
                 else:
-                    self._on_progress(cache)
+                    self.on_progress(cache)
             case PullStatus.NOTHING_NEW | PullStatus.NOTHING_MATCHED:
                 # a slave that lags may name an older position; going back would deliver twice
                 cache.pull_offset = max(cache.pull_offset, answer.next_offset)
-                self._on_progress(cache)
+                self.on_progress(cache)
             case PullStatus.OFFSET_MOVED if answer.next_offset == request.offset:
                 # a broker with a tiered store, of a queue that it has not stored there yet
                 self._log_move(request, answer)
                 await asyncio.sleep(ERROR_PAUSE_S)
             case PullStatus.OFFSET_MOVED:
                 self._log_move(request, answer)
-                self._on_moved(cache, answer.next_offset)  # drops this cache: run() ends
+                self.on_moved(cache, answer.next_offset)  # drops this cache: run() ends
         if answer.next_offset == request.offset:
             await asyncio.sleep(
                 FLOW_CONTROL_PAUSE_S
@@ -169,7 +156,7 @@ class QueueReader:
             "position reset group=%s queue=%s offset=%d moved_to=%d min=%d max=%d"
             if reset
             else "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",
-            self._group,
+            self.group,
             request.queue,
             request.offset,
             answer.next_offset,
@@ -178,12 +165,12 @@ class QueueReader:
         )
 
     def _code(self, address: str) -> RequestCode:
-        if not self._lite:
+        if not self.lite:
             return RequestCode.PULL_MESSAGE
-        return lite_code(self._instance.connections.version(address))
+        return lite_code(self.instance.connections.version(address))
 
     async def _pull(self, address: str, request: PullRequest) -> PullAnswer:
-        instance = self._instance
+        instance = self.instance
         wire = instance.connections.peek(address)
         if instance.config.credentials is not None or not isinstance(wire, Channel):
             return await pull(instance.connections, address, request)
@@ -208,22 +195,22 @@ class QueueReader:
             logging.DEBUG if self.cache.queue.topic.startswith(RETRY_PREFIX) else logging.WARNING
         )
         log.log(
-            level, "pull failed group=%s queue=%s why=%s", self._group, self.cache.queue, problem
+            level, "pull failed group=%s queue=%s why=%s", self.group, self.cache.queue, problem
         )
         if not isinstance(problem, BrokerRefused):
-            self._instance.refresh_soon()
+            self.instance.refresh_soon()
         await asyncio.sleep(ERROR_PAUSE_S)
 
     def _wait_for_topic(self, problem: BrokerRefused) -> None:
         """Said once, not by the reader of each queue: it heals when the topic is made."""
-        topic, absent = self.cache.queue.topic, self._instance.absent_topics
+        topic, absent = self.cache.queue.topic, self.instance.absent_topics
         first = topic not in absent
         self._waits = absent.setdefault(topic, object())
         if first:
             log.log(
                 logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
                 "waiting until the topic is made group=%s topic=%s broker=%s",
-                self._group,
+                self.group,
                 topic,
                 problem.address,
             )

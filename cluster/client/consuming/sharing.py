@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.cluster.client.consuming.rebalance import Allocation, Change, plan, without
@@ -59,36 +60,34 @@ class AbsentBrokers:
         return any(each == topic for each, _ in self._since_s)
 
 
+@dataclass(slots=True, eq=False)
 class Sharing:
     """How a group shares the queues, as one member sees it.
 
     wake  called when queues that counted on do so no more: plan again
     """
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        allocation: Allocation,
-        jobs: Jobs,
-        wake: Callable[[], None],
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._allocation = allocation
-        self._jobs = jobs
-        self._wake = wake
-        self._members: frozenset[str] = frozenset()  # as they were believed last
+    instance: ClientInstance
+    group: str
+    allocation: Allocation
+    jobs: Jobs
+    wake: Callable[[], None]
+    _members: frozenset[str] = field(default=frozenset(), init=False)  # as they were believed last
+    _waits: set[str] = field(
+        default_factory=set, init=False
+    )  # topics whose absent brokers somebody waits for
+    _absent: AbsentBrokers = field(init=False)
+
+    def __post_init__(self) -> None:
         # a member that looks for routes by its timer sees a change that late
-        self._absent = AbsentBrokers(instance.config.route_interval_ms / 1000)
-        self._waits: set[str] = set()  # topics whose absent brokers somebody waits for
+        self._absent = AbsentBrokers(self.instance.config.route_interval_ms / 1000)
 
     async def plan(self, topic: str, held: Iterable[MessageQueue]) -> Change | None:
         """What to begin to read and what not to read any more; None: keep what we have, ask again soon.
 
         Raises NoRoute, NoNameServer, BrokerRefused, BrokerUnreachable, CallTimedOut, BrokerAnswerBroken.
         """
-        instance, mine = self._instance, self._instance.client_id
+        instance, mine = self.instance, self.instance.client_id
         held = list(held)
         missed = self._absent.misses(
             topic
@@ -105,7 +104,7 @@ class Sharing:
         address, _ = await instance.reader_address(asked, topic)
         try:
             members = await calls.group_members(
-                instance.connections, address, self._group, instance.config.call_timeout_ms
+                instance.connections, address, self.group, instance.config.call_timeout_ms
             )
         except BrokerRefused:
             members = []
@@ -119,11 +118,11 @@ class Sharing:
         self._members = frozenset(members)
         if absent and topic not in self._waits:
             self._waits.add(topic)
-            self._jobs.start(f"absent brokers of {topic}", self._wake_after(topic))
-        change = plan(topic, [*queues, *absent], members, mine, held, self._allocation)
+            self.jobs.start(f"absent brokers of {topic}", self._wake_after(topic))
+        change = plan(topic, [*queues, *absent], members, mine, held, self.allocation)
         return None if change is None else without(change, absent, held)
 
     async def _wake_after(self, topic: str) -> None:
         await asyncio.sleep(self._absent.for_s + AFTER_S)
         self._waits.discard(topic)
-        self._wake()
+        self.wake()
