@@ -19,7 +19,7 @@ from tandemmq.chaos.history import HistoryMissing
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
-from tandemmq.chaos.promises import percentile
+from tandemmq.chaos.promises import figures
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
 from tandemmq.chaos.verdict import Judged, Verdict, judge
 from tandemmq.cluster.remoting import RemotingError
@@ -65,15 +65,7 @@ class GroupOutcome(Outcome):
 
     def distribution(self) -> dict[str, dict[str, float]]:
         """count, p50, p99 and max of each kind of sample."""
-        return {
-            what: {
-                "count": len(values),
-                "p50": percentile(values, 0.5),
-                "p99": percentile(values, 0.99),
-                "max": max(values),
-            }
-            for what, values in self.samples_ms.items()
-        }
+        return {what: figures(values) for what, values in self.samples_ms.items()}
 
     def report(self) -> dict[str, Any]:
         return {**asdict(self), "distribution": self.distribution()}

@@ -10,8 +10,9 @@ from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import GroupMember, GroupPlan, ReplicaProcess, SeenGroup
 from tandemmq.chaos.hosts import Disks, HostGroup
 from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.requests import answer_of
 from tandemmq.chaos.servers import write_settings
-from tandemmq.cluster.remoting import Command, RemotingError, RequestCode, ResponseCode
+from tandemmq.cluster.remoting import Command, RequestCode
 from tandemmq.storage import fastjson
 
 NEAR_BYTES: Final = 256 << 10  # two logs are not asked at one moment
@@ -57,11 +58,8 @@ class ClassicHosts(HostGroup):
     async def view(self) -> SeenGroup | None:
         """What the name server shows. In sync is a slave that is streamed to and ends close to its master's end."""
         ask = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            answer = await self.pool.request(self.name_server_address, ask, 1000)
-        except RemotingError:
-            return None
-        if answer.code != ResponseCode.SUCCESS:
+        answer = await answer_of(self.pool, self.name_server_address, ask, 1000)
+        if answer is None:
             return None
         table = fastjson.loads(bytes(answer.body or b"")).get("brokerAddrTable") or {}
         shown = (table.get(self.plan.name) or {}).get("brokerAddrs") or {}

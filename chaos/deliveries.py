@@ -23,6 +23,13 @@ QUIET_S: Final = 0.5
 STALLED_S: Final = 12.0  # without a delivery: what is missing then does not come
 
 
+def watchful(name_server: str, instance_name: str) -> ClientConfig:
+    """Of a client that looks often for routes and members."""
+    return ClientConfig(
+        name_server, instance_name, route_interval_ms=LOOK_AGAIN_MS, heartbeat_interval_ms=LOOK_AGAIN_MS
+    )  # fmt: skip
+
+
 class Readers:
     """The members, from the beginning of the run until drained()."""
 
@@ -45,18 +52,10 @@ class Readers:
                 )
             )  # fmt: skip
 
-        config = ClientConfig(
-            name_server,
-            instance_name=f"reader-{number}",
-            route_interval_ms=LOOK_AGAIN_MS,
-            heartbeat_interval_ms=LOOK_AGAIN_MS,
-        )
+        topics = dict.fromkeys(sorted(SUBSCRIBED | {CHURN_TOPIC}), "*")
+        config = watchful(name_server, f"reader-{number}")
         return PushConsumer(
-            self._group,
-            take,
-            subscribe=dict.fromkeys(sorted(SUBSCRIBED | {CHURN_TOPIC}), "*"),
-            start=StartFrom.FIRST,
-            config=config,
+            self._group, take, subscribe=topics, start=StartFrom.FIRST, config=config
         )
 
     async def __aenter__(self) -> Self:

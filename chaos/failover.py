@@ -119,12 +119,7 @@ class Failover(Rounds):
         victim, view = await self.master()
         somebody_follows = self.whole(view)
         fault_ns = await self._kill(victim)
-        if somebody_follows:
-            await self._until_writable("kill", fault_ns)
-            await self._relaunch(victim)
-        else:
-            await self._relaunch(victim)
-            await self._until_writable("restart", time.monotonic_ns())
+        await self._back(victim, "kill", fault_ns, followed=somebody_follows)
 
     async def controller_dies_too(self) -> None:
         """Controller and master are killed in turn; the controller comes back first, then the master."""
@@ -142,12 +137,7 @@ class Failover(Rounds):
         back_ns = time.monotonic_ns()
         controller.launch()
         self._note("started", controller)
-        if somebody_follows:
-            await self._until_writable("controller back", back_ns)
-            await self._relaunch(victim)
-        else:
-            await self._relaunch(victim)
-            await self._until_writable("restart", time.monotonic_ns())
+        await self._back(victim, "controller back", back_ns, followed=somebody_follows)
 
     async def master_freezes(self) -> None:
         """The master falls silent until another serves, wakes up later and must not acknowledge."""
@@ -221,6 +211,14 @@ class Failover(Rounds):
         await asyncio.sleep(self.rng.uniform(0.0, 1.0))
         replica.launch()
         self._note("started", replica)
+
+    async def _back(self, victim: ReplicaProcess, what: str, at_ns: int, *, followed: bool) -> None:
+        """Start a master that died; who followed it serves before that, and nobody else would."""
+        if followed:
+            await self._until_writable(what, at_ns)
+            await self._relaunch(victim)
+        else:
+            await self._all_back(victim)
 
     async def _all_back(self, *dead: ReplicaProcess) -> None:
         """Start them in any order; writable again is measured from the last start."""

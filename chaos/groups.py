@@ -22,15 +22,10 @@ from tandemmq.chaos.java import (
 )
 from tandemmq.chaos.ports import LOOPBACK, PORTS
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
+from tandemmq.chaos.requests import answer_of
 from tandemmq.chaos.routes import brokers_of, topic_fields
 from tandemmq.chaos.servers import python_command, python_env, write_settings
-from tandemmq.cluster.remoting import (
-    ChannelPool,
-    Command,
-    RemotingError,
-    RequestCode,
-    ResponseCode,
-)
+from tandemmq.cluster.remoting import ChannelPool, Command, RequestCode, ResponseCode
 from tandemmq.java import NEWEST, java_command, java_env, java_missing
 from tandemmq.storage import fastjson
 
@@ -206,11 +201,8 @@ class ReplicaGroup:
         """What the controller says; None when it does not answer. A group unknown to it has no members."""
         names = fastjson.dumps([self.plan.name])
         ask = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, None, names)
-        try:
-            answer = await self.pool.request(self.controller_address, ask, ASK_MS)
-        except RemotingError:
-            return None
-        if answer.code != ResponseCode.SUCCESS or not answer.body:
+        answer = await answer_of(self.pool, self.controller_address, ask, ASK_MS)
+        if answer is None or not answer.body:
             return None
         view = parse_view(fastjson.loads(bytes(answer.body)), self.plan.name)
         self.last_master = view.master or self.last_master
@@ -238,6 +230,12 @@ class ReplicaGroup:
                 )
             await asyncio.sleep(LOOK_S)
 
+    async def whole_master(self) -> ReplicaProcess:
+        """Its master, once it is whole. Raises ProcessBroken."""
+        view = await self.whole()
+        assert view.master is not None
+        return self.replica_at(view.master)
+
     def _is_whole(self, view: SeenGroup) -> bool:
         alive = sum(each.alive for each in view.members)
         return bool(view.master) and len(view.in_sync) == alive == len(self.replicas)
@@ -254,10 +252,9 @@ class ReplicaGroup:
 
     async def create_topic(self, topic: str, queues: int) -> None:
         """Create a topic on the master. Raises RemotingError, ProcessBroken."""
-        view = await self.whole()
-        assert view.master is not None
+        master = await self.whole_master()
         ask = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
-        answer = await self.pool.request(view.master, ask, 5 * ASK_MS)
+        answer = await self.pool.request(master.address, ask, 5 * ASK_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise ProcessBroken(f"topic {topic}: {answer.code} {answer.remark}")
 

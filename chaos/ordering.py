@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tandemmq.chaos import command
+from tandemmq.chaos.deliveries import watchful
 from tandemmq.chaos.failover import Failover
 from tandemmq.chaos.traffic import TOPIC
-from tandemmq.cluster.client import ClientConfig, PushConsumer, ReceivedMessage, StartFrom
+from tandemmq.cluster.client import PushConsumer, ReceivedMessage, StartFrom
 
 GROUP: Final = "ChaosInOrder"
 QUEUES: Final = 8
 MEMBERS: Final = 3
-LOOK_AGAIN_MS: Final = 1000  # for routes and members: a campaign is over within minutes
 WORK_S_MAX: Final = 0.004  # of a listener
 MOVES_SHARE: Final = 0.5  # of the rounds in which a member joins or leaves
 STALLED_S: Final = 45.0  # a lock that nobody gave back is trusted for 30 s
@@ -117,12 +117,7 @@ class OrderlyMembers:
             finally:
                 judge.ended(name, *place)
 
-        config = ClientConfig(
-            self._name_server,
-            instance_name=name,
-            route_interval_ms=LOOK_AGAIN_MS,
-            heartbeat_interval_ms=LOOK_AGAIN_MS,
-        )
+        config = watchful(self._name_server, name)
         member = PushConsumer(
             GROUP, work, subscribe={TOPIC: "*"}, orderly=True, start=StartFrom.FIRST, config=config
         )

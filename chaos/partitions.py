@@ -67,34 +67,28 @@ class Partitions(Rounds):
         """No word between the master and the controller, or only one way: another must serve."""
         master, _ = await self.master()
         link = self.links.controller_link(master)
-        began_ns = time.monotonic_ns()
-        await self._hold(link, self.rng.choice(DIRECTIONS))
-        await self._endured("master without controller", began_ns)
+        await self._hold_all("master without controller", {link: self.rng.choice(DIRECTIONS)})
 
     async def master_is_alone(self) -> None:
         """The master hears neither controller nor slave."""
         master, _ = await self.master()
-        began_ns = time.monotonic_ns()
-        await self._hold(self.links.controller_link(master), Direction.BOTH)
-        await self._hold(self.links.stream_link(master), Direction.BOTH)
-        await self._endured("master alone", began_ns)
+        links = (self.links.controller_link(master), self.links.stream_link(master))
+        await self._hold_all("master alone", dict.fromkeys(links, Direction.BOTH))
 
     async def slave_loses_master(self) -> None:
         """The replication stream stands still, wholly or one way: the slave leaves, the master stays."""
         master, _ = await self.master()
         async with self._same_master():
-            began_ns = time.monotonic_ns()
-            await self._hold(self.links.stream_link(master), self.rng.choice(DIRECTIONS))
-            await self._endured("stream held", began_ns)
+            link = self.links.stream_link(master)
+            await self._hold_all("stream held", {link: self.rng.choice(DIRECTIONS)})
 
     async def slave_loses_controller(self) -> None:
         """A slave without controller changes nothing for anybody."""
         master, _ = await self.master()
         slave = self.rng.choice(self.others(master))
         async with self._same_master():
-            began_ns = time.monotonic_ns()
-            await self._hold(self.links.controller_link(slave), self.rng.choice(DIRECTIONS))
-            await self._endured("slave without controller", began_ns)
+            link = self.links.controller_link(slave)
+            await self._hold_all("slave without controller", {link: self.rng.choice(DIRECTIONS)})
 
     async def stream_breaks(self) -> None:
         """The replication stream is reset again and again; in the end it is refused for a while."""
@@ -163,6 +157,12 @@ class Partitions(Rounds):
             self.problem(f"STALL of {longest_ms:.0f} ms while only the controller was away")
 
     # --- pieces
+
+    async def _hold_all(self, what: str, links: Mapping[ProxiedLink, Direction]) -> None:
+        began_ns = time.monotonic_ns()
+        for link, direction in links.items():
+            await self._hold(link, direction)
+        await self._endured(what, began_ns)
 
     async def _endured(self, what: str, began_ns: int) -> None:
         """Let it last; the group must take writes before it is healed. Sampled: the longest stall."""

@@ -98,3 +98,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     if not values:
         return 0.0
     return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
+
+
+def figures(values: Sequence[float]) -> dict[str, float]:
+    """count, p50, p99 and max; the first alone of nothing."""
+    if not values:
+        return {"count": 0}
+    middle, most = percentile(values, 0.5), percentile(values, 0.99)
+    return {"count": len(values), "p50": middle, "p99": most, "max": max(values)}

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import signal
 import sys
@@ -31,7 +30,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from tandemmq.chaos import command
 from tandemmq.chaos.campaign import Say
@@ -41,12 +42,7 @@ from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ServerProcess
 from tandemmq.chaos.repeats import Delivery, Positions
 from tandemmq.chaos.servers import Broker, NameServer, python_env
-from tandemmq.cluster.client import (
-    MessageQueue,
-    PushConsumer,
-    ReceivedMessage,
-    StartFrom,
-)
+from tandemmq.cluster.client import MessageQueue, PushConsumer, ReceivedMessage, StartFrom
 from tandemmq.java import NEWEST, Driver, JavaFailed, java_missing
 
 GROUP: Final = "SoakGroup"
@@ -59,6 +55,7 @@ WATCH_INTERVAL_S: Final = 0.1  # how often members look at their own queues
 # A take-over is seen late: by the look's interval, and by what reading the position took.
 TAKE_OVER_SLACK_MS: Final = 1_500
 CATCH_UP_S: Final = 90.0
+Holding = tuple[float, frozenset[MessageQueue]]  # wall ms, the queues held from then on
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +98,26 @@ class SoakOutcome(Outcome):
 # --- the member process
 
 
+class Fact(msgspec.Struct, omit_defaults=True):
+    """A line of a member's: what it was given, or from when on it held which queues."""
+
+    given: Delivery | None = None
+    held: Holding | None = None
+
+
 async def be_member(namesrv: str, log: Path) -> None:
     """A consumer of our client until SIGTERM; every delivery is one line before it counts as done."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     with log.open("ab", buffering=0) as out:
 
-        def note(line: Mapping[str, object]) -> None:
-            out.write(json.dumps(line).encode() + b"\n")
+        def note(fact: Fact) -> None:
+            out.write(msgspec.json.encode(fact) + b"\n")
 
         async def handle(message: ReceivedMessage) -> None:
-            queue = message.queue
-            note(
-                {
-                    "broker": queue.broker_name,
-                    "queue": queue.queue_id,
-                    "offset": message.queue_offset,
-                    "key": message.body.decode(),
-                    "at": time.time() * 1000,
-                }
-            )
+            now_ms, key = time.time() * 1000, message.body.decode()
+            given = Delivery(log.stem, message.queue, message.queue_offset, key, now_ms)
+            note(Fact(given=given))
 
         consumer = PushConsumer(
             GROUP, handle, namesrv=namesrv, subscribe={TOPIC: "*"}, start=StartFrom.FIRST
@@ -131,11 +128,10 @@ async def be_member(namesrv: str, log: Path) -> None:
                 now = frozenset(each for each in consumer.assignment if each.topic == TOPIC)
                 if now != held:
                     held = now
-                    queues = [[each.broker_name, each.queue_id] for each in sorted(held)]
-                    note({"holds": queues, "at": time.time() * 1000})
+                    note(Fact(held=(time.time() * 1000, held)))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), WATCH_INTERVAL_S)
-        note({"holds": [], "at": time.time() * 1000})
+        note(Fact(held=(time.time() * 1000, frozenset())))
 
 
 class PythonMember(ServerProcess):
@@ -160,32 +156,15 @@ class PythonMember(ServerProcess):
 
     def deliveries(self) -> list[Delivery]:
         """Everything it was given."""
-        return [
-            Delivery(
-                self.name,
-                MessageQueue(TOPIC, line["broker"], line["queue"]),
-                line["offset"],
-                line["key"],
-                line["at"],
-            )
-            for line in self._lines()
-            if "key" in line
-        ]
+        return [fact.given for fact in self._facts() if fact.given is not None]
 
-    def holdings(self) -> list[tuple[float, frozenset[MessageQueue]]]:
-        """(wall ms, queues held from then on)."""
-        return [
-            (
-                line["at"],
-                frozenset(MessageQueue(TOPIC, name, number) for name, number in line["holds"]),
-            )
-            for line in self._lines()
-            if "holds" in line
-        ]
+    def holdings(self) -> list[Holding]:
+        """Whenever its queues changed."""
+        return [fact.held for fact in self._facts() if fact.held is not None]
 
-    def _lines(self) -> list[dict[str, Any]]:
+    def _facts(self) -> list[Fact]:
         whole = self.facts.read_bytes().rpartition(b"\n")[0]  # a kill may cut the last line
-        return [json.loads(line) for line in whole.splitlines()]
+        return [msgspec.json.decode(line, type=Fact) for line in whole.splitlines()]
 
 
 class JavaMember:
@@ -197,7 +176,7 @@ class JavaMember:
         self.name = name
         self._driver = Driver(NEWEST, "json", namesrv, directory / name)
         self._driver.call("push.start", name="c", topic=TOPIC, group=GROUP)
-        self._holdings: list[tuple[float, frozenset[MessageQueue]]] = []
+        self._holdings: list[Holding] = []
 
     def leave(self) -> None:
         """Stop in order."""
@@ -225,8 +204,8 @@ class JavaMember:
         """Everything it was given."""
         return delivered(self._driver, "c", self.name)
 
-    def holdings(self) -> list[tuple[float, frozenset[MessageQueue]]]:
-        """(wall ms, queues held from then on)."""
+    def holdings(self) -> list[Holding]:
+        """Whenever its queues changed."""
         return self._holdings
 
 
@@ -238,7 +217,7 @@ Member = PythonMember | JavaMember
 
 def check(
     sent: Sequence[str],
-    members: Sequence[tuple[Sequence[Delivery], Sequence[tuple[float, frozenset[MessageQueue]]]]],
+    members: Sequence[tuple[Sequence[Delivery], Sequence[Holding]]],
     samples: Positions,
 ) -> tuple[int, list[str]]:
     """(second deliveries, problems). Pure: see the module's text for the rules."""
@@ -270,7 +249,7 @@ def check(
 
 
 def taken_over(
-    holdings: Sequence[tuple[float, frozenset[MessageQueue]]], given: Sequence[Delivery]
+    holdings: Sequence[Holding], given: Sequence[Delivery]
 ) -> defaultdict[MessageQueue, list[float]]:
     """When each queue was taken over at the latest, in order of time.
 
@@ -415,7 +394,7 @@ class Soak:
         return [each for member in [*self._gone, *self._live] for each in member.deliveries()]
 
 
-def _last(holdings: Sequence[tuple[float, frozenset[MessageQueue]]]) -> frozenset[MessageQueue]:
+def _last(holdings: Sequence[Holding]) -> frozenset[MessageQueue]:
     return holdings[-1][1] if holdings else frozenset()
 
 

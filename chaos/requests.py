@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count, takewhile
 from typing import Final
 
-from tandemmq.cluster.remoting import Command, RequestCode, ResponseCode
+from tandemmq.cluster.remoting import ChannelPool, Command, RemotingError, RequestCode, ResponseCode
 from tandemmq.storage import Record, decode, encode_properties, parse_offset_message_id, unpack_host
 
 SUBSCRIPTION_IN_PULL: Final = 4  # sysFlag
@@ -35,6 +35,17 @@ def pull_command(group: str, topic: str, queue_id: int, offset: int) -> Command:
         "subscription": "*", "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
     return Command(RequestCode.PULL_MESSAGE, ext)
+
+
+async def answer_of(
+    pool: ChannelPool, address: str, request: Command, timeout_ms: int
+) -> Command | None:
+    """The answer of success; None without one, or of another code."""
+    try:
+        answer = await pool.request(address, request, timeout_ms)
+    except RemotingError:
+        return None
+    return answer if answer.code == ResponseCode.SUCCESS else None
 
 
 def messages_in(answer: Command) -> Iterator[Record]:

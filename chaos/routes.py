@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tandemmq.cluster.remoting import (
-    ChannelPool,
-    Command,
-    RemotingError,
-    RequestCode,
-    ResponseCode,
-)
+from tandemmq.chaos.requests import answer_of
+from tandemmq.cluster.remoting import ChannelPool, Command, RequestCode
 from tandemmq.storage import fastjson
 
 
@@ -19,11 +14,8 @@ async def brokers_of(
 ) -> Mapping[str, dict[int, str]]:
     """Broker group -> broker id -> address, groups in the order of their names; empty without answer or route."""
     ask = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    try:
-        answer = await pool.request(name_server, ask, timeout_ms)
-    except RemotingError:
-        return {}
-    if answer.code != ResponseCode.SUCCESS or not answer.body:
+    answer = await answer_of(pool, name_server, ask, timeout_ms)
+    if answer is None or not answer.body:
         return {}
     brokers = fastjson.loads(bytes(answer.body)).get("brokerDatas") or ()
     found = {

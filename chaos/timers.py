@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Final
 
 from tandemmq.chaos import command
-from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import ProcessBroken
-from tandemmq.chaos.promises import percentile
+from tandemmq.chaos.promises import figures
 from tandemmq.cluster.client import ClientError, Message, Producer
-from tandemmq.storage import scan
+from tandemmq.storage import decode, scan
 
 TOPIC: Final = "ChaosTimers"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -154,18 +154,13 @@ class TimerRun:
             self.outcome.outages.append((what, fault_ms, writable_ms))
             self._say(f"{what}: sends taken again after {writable_ms - fault_ms} ms")
 
-    async def _master(self) -> ReplicaProcess:
-        view = await self._group.whole()
-        assert view.master is not None
-        return self._group.replica_at(view.master)
-
     async def _kill_master(self) -> None:
-        master = await self._master()
+        master = await self._group.whole_master()
         await master.kill()
         asyncio.get_running_loop().call_later(1.0, master.launch)
 
     async def _restart_master(self) -> None:
-        master = await self._master()
+        master = await self._group.whole_master()
         await master.terminate(30)
         master.launch()
 
@@ -226,30 +221,13 @@ def times_in(store: Path, *, delivered: bool = True) -> dict[bytes, list[int]]:
     topic = (TOPIC if delivered else TIMER_TOPIC).encode()
     found: dict[bytes, list[int]] = defaultdict(list)
     for path in sorted((store / "commitlog").iterdir()):
-        data = path.read_bytes()
-        for head in scan(memoryview(data), 0, len(data)):
+        data = memoryview(path.read_bytes())
+        for head in scan(data, 0, len(data)):
             if head.blank or head.topic != topic:
                 continue
             if not delivered or b"TIMER_DEQUEUE_MS" in head.properties:
-                found[body_of(data, head.position)].append(head.store_ms)
+                found[bytes(decode(data, head.position).body)].append(head.store_ms)
     return found
-
-
-def body_of(data: bytes, position: int) -> bytes:
-    """The body of a record of IPv4 hosts."""
-    start = position + 88
-    length = int.from_bytes(data[start - 4 : start], "big")
-    return data[start : start + length]
-
-
-def figures(late: Sequence[float]) -> dict[str, float]:
-    """count, p50, p99 and max."""
-    if not late:
-        return {"count": 0}
-    return {
-        "count": len(late), "p50": percentile(list(late), 0.5), "p99": percentile(list(late), 0.99),
-        "max": max(late),
-    }  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

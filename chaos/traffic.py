@@ -20,13 +20,12 @@ from msgspec.structs import replace
 from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Seen, Send
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import body_hash
-from tandemmq.chaos.requests import messages_from, pull_command, send_command
+from tandemmq.chaos.requests import answer_of, messages_from, pull_command, send_command
 from tandemmq.cluster.remoting import (
     ChannelPool,
     Command,
     ConnectFailed,
     ConnectionLost,
-    RemotingError,
     RequestCode,
     RequestTimedOut,
     ResponseCode,
@@ -427,13 +426,8 @@ def request_of(send: Send, body: bytes) -> Command:
 async def max_offset(pool: ChannelPool, address: str, topic: str, queue_id: int) -> int | None:
     """Where a broker says that a queue ends; None when it does not say."""
     ask = Command(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
-    try:
-        answer = await pool.request(address, ask, 1000)
-    except RemotingError:
-        return None
-    if answer.code != ResponseCode.SUCCESS:
-        return None
-    return int((answer.ext or {})["offset"])
+    answer = await answer_of(pool, address, ask, 1000)
+    return None if answer is None else int((answer.ext or {})["offset"])
 
 
 def placed(send: Send, answer: Command) -> Send:
@@ -457,8 +451,7 @@ async def pull(
 ) -> tuple[str, ...] | None:
     """Unique ids of the messages from `offset` on, which must be the first; None: nothing to be had."""
     ask = pull_command(GROUP, topic, queue_id, offset)
-    try:
-        answer = await pool.request(address, ask, timeout_ms)
-    except RemotingError:
+    answer = await answer_of(pool, address, ask, timeout_ms)
+    if answer is None:
         return None
     return tuple(each.property_map["UNIQ_KEY"] for each in messages_from(answer, offset)) or None

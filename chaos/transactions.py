@@ -24,7 +24,7 @@ from typing import Final
 
 from tandemmq.chaos import command
 from tandemmq.chaos.gauges import metric_values, scrape
-from tandemmq.chaos.groups import GroupPlan, ReplicaGroup, ReplicaProcess
+from tandemmq.chaos.groups import GroupPlan, ReplicaGroup
 from tandemmq.chaos.load import open_reader, read_queue
 from tandemmq.chaos.outcome import Outcome
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken
@@ -157,7 +157,7 @@ class TransactionsCampaign:
             victim: AsyncProcess = rng.choice(processes)
             outcome.producers_killed += 1
         else:
-            victim = await self._master(group)
+            victim = await group.whole_master()
             outcome.masters_killed += 1
         await victim.kill()
         self.say(f"killed {victim.name}")
@@ -165,17 +165,12 @@ class TransactionsCampaign:
         victim.launch()
         await group.whole()
 
-    async def _master(self, group: ReplicaGroup) -> ReplicaProcess:
-        view = await group.whole()
-        assert view.master is not None
-        return group.replica_at(view.master)
-
     async def _settled(
         self, group: ReplicaGroup, book: TransactionBook, outcome: TransactionsOutcome
     ) -> Counter[str]:
         """Wait until nothing is pending, and a little longer; how often each message is in the topic."""
         deadline = time.monotonic() + SETTLED_S
-        master = await self._master(group)
+        master = await group.whole_master()
         while True:
             await asyncio.sleep(1.0)
             page = await scrape(master.metrics_port)

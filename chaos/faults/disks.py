@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from tandemmq.chaos.faults.failing_disk import FailingDisk
 from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
-from tandemmq.chaos.faults.processes import Killed, listens
+from tandemmq.chaos.faults.processes import Killed, ProcessFault, listens
 from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.hosts import HostGroup
 from tandemmq.chaos.processes import AsyncProcess, ProcessBroken, run
@@ -79,7 +79,7 @@ class DiskFull(Fault):
         return f"{free / MIB:.1f} MiB are free again"
 
 
-class FailingCalls(Fault):
+class FailingCalls(ProcessFault):
     """Calls of one process on files of its store fail, or take long (`delay_ms`); a broker that ended is started."""
 
     kind = "calls"
@@ -95,10 +95,8 @@ class FailingCalls(Fault):
         delay_ms: int = 0,
         part: str = "",
     ) -> None:
-        super().__init__(process.name)
+        super().__init__(process, address)
         assert code or delay_ms, "a call that neither fails nor waits is no fault"
-        self.process = process
-        self.address = address
         self._disk = disk
         self.call, self.code, self.delay_ms, self.part = call, code, delay_ms, part
         self._before = 0
@@ -126,7 +124,7 @@ class FailingCalls(Fault):
         if self.process.alive and await listens(self.address):
             return f"calls succeed again, after {count} that were met"
         code = self.process.code
-        again = await Killed(self.process, self.address).heal()
+        again = await self.answering()
         return f"it had ended with exit code {code} after {count} such calls; {again}"
 
 

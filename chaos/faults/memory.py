@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
-from tandemmq.chaos.faults.processes import Killed, listens
+from tandemmq.chaos.faults.fault import NoEffect, NotHealed, Unsupported, until
+from tandemmq.chaos.faults.processes import ProcessFault, listens
 from tandemmq.chaos.processes import AsyncProcess
 
 MIB: Final = 1 << 20
@@ -89,15 +89,13 @@ def group_of(pid: int) -> Path:
     raise Unsupported(f"process {pid} is in no group whose memory is counted")
 
 
-class MemoryPressure(Fault):
+class MemoryPressure(ProcessFault):
     """New pages of one process, of files above all, must push out others of its own; a broker that ended is started."""
 
     kind = "memory"
 
     def __init__(self, process: AsyncProcess, address: str, limit_bytes: int) -> None:
-        super().__init__(process.name)
-        self.process = process
-        self.address = address
+        super().__init__(process, address)
         self.limit_bytes = limit_bytes
         self._group: MemoryGroup | None = None
         self._before: Path | None = None
@@ -137,7 +135,7 @@ class MemoryPressure(Fault):
         await until(removed, HIT_S, NotHealed(f"{group.at} cannot be removed"))
         if self.process.alive and await listens(self.address):
             return f"no limit any more, after {count} times that it was met"
-        again = await Killed(self.process, self.address).heal()
+        again = await self.answering()
         return f"it had ended with exit code {self.process.code} after {count} times; {again}"
 
 

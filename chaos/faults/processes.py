@@ -30,15 +30,15 @@ async def listens(address: str) -> bool:
     return True
 
 
-class _OfProcess(Fault):
-    """address: where the process takes connections when it is well."""
+class ProcessFault(Fault):
+    """What happens to one process. address: where it takes connections when it is well."""
 
     def __init__(self, process: AsyncProcess, address: str) -> None:
         super().__init__(process.name)
         self.process = process
         self.address = address
 
-    async def _answering(self) -> str:
+    async def answering(self) -> str:
         """Start it if it does not run; wait until it takes connections. Raises NotHealed."""
         began_s = time.monotonic()
         if not self.process.alive:
@@ -56,7 +56,7 @@ class _OfProcess(Fault):
         return f"takes connections on {self.address} again, {time.monotonic() - began_s:.2f} s after its start"
 
 
-class Killed(_OfProcess):
+class Killed(ProcessFault):
     """kill -9; started again when it is over."""
 
     kind = "kill"
@@ -70,10 +70,10 @@ class Killed(_OfProcess):
         return f"process {pid} is gone {1000 * (time.monotonic() - began_s):.0f} ms after SIGKILL"
 
     async def heal(self) -> str:
-        return await self._answering()
+        return await self.answering()
 
 
-class Stopped(_OfProcess):
+class Stopped(ProcessFault):
     """SIGTERM, as an operator stops it; started again when it is over."""
 
     kind = "stop"
@@ -87,10 +87,10 @@ class Stopped(_OfProcess):
         return f"ended with exit code {self.process.code} after {time.monotonic() - began_s:.2f} s"
 
     async def heal(self) -> str:
-        return await self._answering()
+        return await self.answering()
 
 
-class Paused(_OfProcess):
+class Paused(ProcessFault):
     """SIGSTOP to all its threads: alive for the kernel, silent for everybody else."""
 
     kind = "pause"
@@ -112,7 +112,7 @@ class Paused(_OfProcess):
         return f"the kernel shows process {self.process.pid} as running again"
 
 
-class Stuttering(_OfProcess):
+class Stuttering(ProcessFault):
     """Stopped for 50 ms in every 100: slow, and never silent for long."""
 
     kind = "stutter"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from tandemmq.chaos.faults.fault import Fault, NoEffect
-from tandemmq.chaos.faults.processes import Killed
+from tandemmq.chaos.faults.fault import NoEffect
+from tandemmq.chaos.faults.processes import ProcessFault
 from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.replicalogs import segments
 from tandemmq.storage import CorruptRecord, Head, scan
@@ -74,7 +74,7 @@ def flip(path: Path, at: int, bit: int) -> tuple[int, int]:
         return before, file.read(1)[0]
 
 
-class BitRot(Fault):
+class BitRot(ProcessFault):
     """kill -9, one bit flipped on the disk, and the broker started again when it is over."""
 
     kind = "rot"
@@ -82,10 +82,9 @@ class BitRot(Fault):
     def __init__(
         self, replica: ReplicaProcess, address: str, part: Part, rng: random.Random
     ) -> None:
-        super().__init__(replica.name)
+        super().__init__(replica, address)
         self.replica = replica
         self.part = part
-        self._killed = Killed(replica, address)
         self._rng = rng
 
     def describe(self) -> str:
@@ -104,7 +103,7 @@ class BitRot(Fault):
         return f"byte {at} of {path.relative_to(store)} was {before:#04x} and reads {now:#04x}"
 
     async def heal(self) -> str:
-        again = await self._killed.heal()
+        again = await self.answering()
         if self.part != "log" or not self.story.seen_ns:
             return again
         if CUT not in self.replica.said():

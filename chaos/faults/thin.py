@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from tandemmq.chaos.faults.disks import MIB, SmallDisk, fill, free_bytes
-from tandemmq.chaos.faults.fault import Fault, NoEffect, NotHealed, Unsupported, until
-from tandemmq.chaos.faults.processes import Killed
+from tandemmq.chaos.faults.fault import NoEffect, NotHealed, Unsupported, until
+from tandemmq.chaos.faults.processes import ProcessFault
 from tandemmq.chaos.groups import ReplicaProcess
 from tandemmq.chaos.processes import ProcessBroken, run
 
@@ -96,18 +96,16 @@ class ThinDisk:
         self.mount()
 
 
-class ThinDiskFull(Fault):
+class ThinDiskFull(ProcessFault):
     """The room below a thin disk is taken: what is written back from now on fails. Afterwards there is room again, the
     file system is checked and mounted, and the broker started."""
 
     kind = "thin-disk"
 
     def __init__(self, replica: ReplicaProcess, address: str, disk: ThinDisk) -> None:
-        super().__init__(replica.name)
-        self.replica = replica
+        super().__init__(replica, address)
         self.disk = disk
         self._filler = disk.below.at / "filler"
-        self._killed = Killed(replica, address)
 
     def describe(self) -> str:
         return f"the thin disk of {self.story.victim} has no room below it: write-back fails, and fsync says so"
@@ -138,15 +136,15 @@ class ThinDiskFull(Fault):
         return 0
 
     async def _ended(self) -> bool:
-        return not self.replica.alive
+        return not self.process.alive
 
     async def heal(self) -> str:
         try:
             await until(self._ended, ENDS_S, ProcessBroken("it went on"))
-            ended = f"it had ended with exit code {self.replica.code}"
+            ended = f"it had ended with exit code {self.process.code}"
         except ProcessBroken:
             ended = "it went on, and was killed -9"
-            await self.replica.kill()
+            await self.process.kill()
         self._filler.unlink(missing_ok=True)
         try:
             await asyncio.to_thread(self.disk.repair)
@@ -154,4 +152,4 @@ class ThinDiskFull(Fault):
             raise NotHealed(str(problem)) from None
         if code := await asyncio.to_thread(self._probe):
             raise NotHealed(f"fsync still fails on {self.disk.at}: {os.strerror(code)}")
-        return f"{ended}; fsync succeeds again; {await self._killed.heal()}"
+        return f"{ended}; fsync succeeds again; {await self.answering()}"

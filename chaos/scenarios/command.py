@@ -20,6 +20,7 @@ import msgspec
 from tandemmq.chaos.checking.__main__ import say as say_judgement
 from tandemmq.chaos.checking.findings import INVALID, UNKNOWN, VALID
 from tandemmq.chaos.checking.judging import judge_history
+from tandemmq.chaos.command import say
 from tandemmq.chaos.faults.fault import Unsupported
 from tandemmq.chaos.processes import ProcessBroken
 from tandemmq.chaos.scenarios.catalog import SCENARIOS
@@ -117,11 +118,6 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGINT, interrupted)
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
 # --- list
 
 
@@ -158,6 +154,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 # --- run
+
+
+def _add_schedule(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--steps", type=int, help="default: the scenario's own")
+    made.add_argument(
+        "--mode", choices=("A0", "A1", "S0", "S1"), help="default: the scenario's own"
+    )
 
 
 def _add_rate(made: argparse.ArgumentParser) -> None:
@@ -198,10 +201,7 @@ def _run_arguments(made: argparse.ArgumentParser) -> None:
         "else is touched",
     )  # fmt: skip
     made.add_argument("--seed", type=int, help="default: drawn, and printed")
-    made.add_argument("--steps", type=int, help="default: the scenario's own")
-    made.add_argument(
-        "--mode", choices=("A0", "A1", "S0", "S1"), help="default: the scenario's own"
-    )
+    _add_schedule(made)
     made.add_argument("--replicas", type=int, choices=(2, 3), help="default: the scenario's own")
     _add_rate(made)
     _add_workload(made)
@@ -292,10 +292,15 @@ def report_directory(given: Path | None, schedule: Schedule) -> Path | None:
     """An empty directory; None when the one that was named is not."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix=f"tandem-chaos-{schedule.scenario}-"))
-    if given.exists() and any(given.iterdir()):
+    if used(given):
         return None
     given.mkdir(parents=True, exist_ok=True)
     return given.resolve()
+
+
+def used(directory: Path) -> bool:
+    """Whether there is something in it."""
+    return directory.exists() and any(directory.iterdir())
 
 
 def finish(played: Played, told: Mapping[str, Any], *, as_json: bool) -> None:
@@ -466,10 +471,7 @@ def _compare_arguments(made: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     made.add_argument("--seed", type=int, default=1, help="of the schedules (%(default)s)")
     made.add_argument("--runs", type=int, default=1, help="seeds per scenario (%(default)s)")
-    made.add_argument("--steps", type=int, help="default: the scenario's own")
-    made.add_argument(
-        "--mode", choices=("A0", "A1", "S0", "S1"), help="default: the scenario's own"
-    )
+    _add_schedule(made)
     _add_workload(made)
     _add_rate(made)
     made.add_argument(
@@ -486,11 +488,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.runs < 1:
         say("tandem chaos compare: --runs must be at least 1")
         return USAGE
-    if (
-        arguments.report is not None
-        and arguments.report.exists()
-        and any(arguments.report.iterdir())
-    ):
+    if arguments.report is not None and used(arguments.report):
         say(f"tandem chaos compare: {arguments.report} is not empty: name another directory")
         return USAGE
     try:

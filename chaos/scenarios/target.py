@@ -36,12 +36,7 @@ from tandemmq.chaos.scenarios.workloads.chosen import Ground, Workload, chosen, 
 from tandemmq.chaos.traffic import DELAYED_TOPIC, PROBE_TOPIC, TOPIC, Traffic, TrafficPlan
 from tandemmq.chaos.verdict import HISTORY
 from tandemmq.cluster.client import Admin, ClientError
-from tandemmq.cluster.remoting import (
-    ChannelPool,
-    Command,
-    RemotingError,
-    RequestCode,
-)
+from tandemmq.cluster.remoting import ChannelPool, Command, RemotingError, RequestCode
 
 ASK_MS: Final = 2000
 TOPICS: Final = {TOPIC: 4, PROBE_TOPIC: 1, DELAYED_TOPIC: 1}

@@ -10,21 +10,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final, Self
 
-from tandemmq.chaos.checking.lines import (
-    FAIL,
-    INFO,
-    OK,
-    Admin,
-    Commit,
-    Line,
-    Lookup,
-    Route,
-)
+from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Admin, Commit, Line, Lookup, Route
 from tandemmq.chaos.deliveries import GROUP
 from tandemmq.chaos.gauges import metric_values, scrape
 from tandemmq.chaos.groups import ReplicaGroup
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.processes import ProcessBroken
+from tandemmq.chaos.requests import answer_of
 from tandemmq.chaos.routes import topic_fields
 from tandemmq.chaos.traffic import PROBE_TOPIC, TOPIC
 from tandemmq.chaos.traffic import Route as Routed
@@ -144,13 +136,9 @@ class Watchers:
         if master is None:
             return None
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
-        try:
-            answer = await self._pool.request(
-                master, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext), ASK_MS
-            )
-        except RemotingError:
-            return None
-        if answer.code != ResponseCode.SUCCESS:
+        ask = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        answer = await answer_of(self._pool, master, ask, ASK_MS)
+        if answer is None:
             return None
         offset = int((answer.ext or {})["offset"])
         self.line(Commit(GROUP, topic, queue_id, offset, master, time.monotonic_ns()))
@@ -225,12 +213,6 @@ class Watchers:
             "topic": topic, "key": unique_id[:16], "maxNum": "8", "beginTimestamp": "0",
             "endTimestamp": str(1 << 53),
         }  # fmt: skip
-        try:
-            answer = await self._pool.request(
-                master, Command(RequestCode.QUERY_MESSAGE, ext), ASK_MS
-            )
-        except RemotingError:
-            return False
-        return answer.code == ResponseCode.SUCCESS and unique_id.encode() in bytes(
-            answer.body or b""
-        )
+        ask = Command(RequestCode.QUERY_MESSAGE, ext)
+        answer = await answer_of(self._pool, master, ask, ASK_MS)
+        return answer is not None and unique_id.encode() in bytes(answer.body or b"")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.chaos.timers import LATE_MS_MAX, TimerRun, figures
+from tandemmq.chaos.promises import figures
+from tandemmq.chaos.timers import LATE_MS_MAX, TimerRun
 
 pytestmark = pytest.mark.system
 

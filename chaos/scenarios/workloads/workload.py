@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from tandemmq.chaos.checking.lines import FAIL, INFO, OK, Delivered, Send
+from tandemmq.chaos.deliveries import watchful
 from tandemmq.chaos.journal import Journal
 from tandemmq.chaos.load import body_hash
 from tandemmq.chaos.requests import place_of
@@ -39,7 +40,6 @@ from tandemmq.cluster.client import (
     StartFrom,
 )
 
-LOOK_AGAIN_MS: Final = 1000  # for routes and members: a run is over within minutes
 TIMEOUT_MS: Final = 3000
 RETRY_S: Final = 0.05
 BODY_BYTES_MAX: Final = 800
@@ -66,9 +66,7 @@ class Ground:
     keeps_all: bool = True
 
     def config(self, instance_name: str) -> ClientConfig:
-        return ClientConfig(
-            self.name_server, instance_name, route_interval_ms=LOOK_AGAIN_MS, heartbeat_interval_ms=LOOK_AGAIN_MS
-        )  # fmt: skip
+        return watchful(self.name_server, instance_name)
 
     def producer(self, group: str, instance_name: str, **more: Any) -> Producer:
         """One whose sends are tried once. more: arguments of Producer."""
