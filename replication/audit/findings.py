@@ -417,6 +417,9 @@ def _index(
     for name, what in index.problems:
         found.add(replica.name, "index_broken", Severity.WARN, f"index file {name}: {what}")
     known = sorted([*causes, *whole.damaged])
+    for name, what, offset in index.disagreeing:
+        if _covering(known, offset) is None:
+            found.add(replica.name, "index_broken", Severity.WARN, f"index file {name}: {what}")
     for mark in whole.marks:
         if mark.shelf != number or mark.code not in _KEY_CODES:
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,8 +23,12 @@ from tandemmq.storage.derivation import (
 
 INDEX_BYTES_DEFAULT: Final = 420_000_040
 INDEX_SLOTS_DEFAULT: Final = 5_000_000
+
 WINDOW_ENTRIES: Final = 1638  # 32 KiB of each queue that is being followed
 BLANK_SIZE: Final = 0x7FFFFFFF
+
+#: log offset -> store time of the message there; None where that is not known
+StoreMs = Callable[[int], int | None]
 
 
 class Entry(NamedTuple):
@@ -144,6 +148,9 @@ class IndexEntries:
     physical: array[int] = field(default_factory=lambda: array("q"))
     hashes: array[int] = field(default_factory=lambda: array("i"))
     problems: list[tuple[str, str]] = field(default_factory=list)  # (file, what)
+    disagreeing: list[tuple[str, str, int]] = field(
+        default_factory=list
+    )  # (file, what, log offset): with the log there, if that is sound
     unread: list[str] = field(default_factory=list)
     first: int = 0  # the log offsets that the files cover
     last: int = -1
@@ -157,12 +164,15 @@ def read_index(
     *,
     chained: bool = True,
     growing: bool = False,
+    store_ms_at: StoreMs | None = None,
 ) -> IndexEntries:
     """Read the index files of a store that name places in [start, end) of its log.
 
     slots    maxHashSlotNum, 0 for files of the default size only
     chained  also check that every entry is reached through its slot
     growing  a broker puts entries while we read: slots of its newest file may be ahead of the header
+    store_ms_at  what the log says of the messages that a header is about; None where headers may be behind: RocketMQ
+                 writes times and places late, and a process that was killed not at all
     Raises what StoreFiles.read raises.
     """
     found = IndexEntries()
@@ -182,7 +192,9 @@ def read_index(
         if head.end < start or head.begin >= end:
             continue
         newest = growing and number == len(files) - 1
-        _read_entries(store, name, head, found, chained=chained, growing=newest)
+        slots_used = _read_entries(store, name, head, found, chained=chained, growing=newest)
+        if chained and store_ms_at is not None:
+            _check_head(name, head, slots_used, found, store_ms_at)
     if found.physical:
         rising = sorted(zip(found.physical, found.hashes, strict=True))
         found.physical = array("q", [physical for physical, _ in rising])
@@ -197,6 +209,9 @@ class _Head(NamedTuple):
     entries: int
     begin: int
     end: int
+    begin_ms: int
+    end_ms: int
+    used: int  # slots
 
     @property
     def entries_at(self) -> int:
@@ -221,7 +236,27 @@ def _read_head(
             (name, f"header: {count} entries, {used} slots, offsets {begin} to {end}")
         )
         count = min(count, room)
-    return _Head(slots, count, begin, end)
+    return _Head(slots, count, begin, end, begin_ms, end_ms, used)
+
+
+def _check_head(
+    name: str, head: _Head, slots_used: int, found: IndexEntries, store_ms_at: StoreMs
+) -> None:
+    """Searches and recovery go by what a header says of the file's first and last message.
+
+    Its entries, and the log where those point, say the same.
+    """
+    first, last = found.physical[-head.entries], found.physical[-1]
+    if (head.begin, head.end, head.used) != (first, last, slots_used):
+        found.problems.append(
+            (name, f"header: offsets {head.begin} to {head.end} in {head.used} slots, its entries name {first} to "
+                   f"{last} in {slots_used}")
+        )  # fmt: skip
+    for which, said_ms, physical in (("first", head.begin_ms, first), ("last", head.end_ms, last)):
+        store_ms = store_ms_at(physical)
+        if store_ms is not None and store_ms != said_ms:
+            text = f"header: its {which} message is of {said_ms}, the log says {store_ms}"
+            found.disagreeing.append((name, text, physical))
 
 
 def _read_entries(
@@ -232,8 +267,9 @@ def _read_entries(
     *,
     chained: bool,
     growing: bool,
-) -> None:
-    """Take the entries of a file; each must be the newest of its slot or be reached from a newer one."""
+) -> int:
+    """Take the entries of a file; each must be the newest of its slot or be reached from a newer one. The slots used,
+    where that was looked at."""
     at = head.entries_at + INDEX_ENTRY_BYTES
     entries = store.read(f"index/{name}", INDEX_ENTRY_BYTES * head.entries, at)
     newest: dict[int, int] = {}
@@ -250,7 +286,7 @@ def _read_entries(
             wrong += hashed < 0 or older != newest.get(slot, 0)
             newest[slot] = number
     if not chained:
-        return
+        return 0
     slots = store.read(f"index/{name}", SLOT_BYTES * head.slots, INDEX_HEADER_BYTES)
     heads = array("i", slots[: len(slots) - len(slots) % SLOT_BYTES])
     if sys.byteorder == "little":
@@ -262,3 +298,4 @@ def _read_entries(
     )
     if wrong:
         found.problems.append((name, f"{wrong} entries cannot be reached through their slots"))
+    return len(newest)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tandemmq.replication.audit.errors import AuditIncomplete, BadInput
 from tandemmq.replication.audit.files import LocalFiles, StoreFiles
+from tandemmq.replication.audit.kernel import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from tandemmq.replication.audit.live import (
     Access,
     BrokerPort,
@@ -28,10 +30,12 @@ from tandemmq.replication.audit.source import (
 from tandemmq.replication.epochs import EpochHistory, read_epochs
 from tandemmq.replication.errors import CorruptEpochFile, CorruptIdentityFile
 from tandemmq.replication.identity import Identity, decode_identity
-from tandemmq.storage import QUEUE_ENTRY_BYTES, Checkpoint, load_checkpoint
+from tandemmq.storage import QUEUE_ENTRY_BYTES, Checkpoint, SysFlag, load_checkpoint
 
 _WINDOWS_BYTES_MAX: Final = 256 << 20  # of all queues of a broker that are followed at once
 _WINDOW_ENTRIES_MAX: Final = 52_428  # 1 MiB
+_HEAD: Final = struct.Struct(">4xI28xI")  # magic, sys flag
+_LONG: Final = struct.Struct(">q")
 
 
 @dataclass(slots=True)
@@ -82,7 +86,25 @@ class ReplicaStore:
         growing = self.live is not None
         if isinstance(self.files, LiveFiles):
             slots = self.files.index_slots()
-        return read_index(self.files, slots, start, end, chained=chained, growing=growing)
+        sealed = self.clean or growing
+        return read_index(
+            self.files, slots, start, end, chained=chained, growing=growing,
+            store_ms_at=self._store_ms_at if sealed else None,
+        )  # fmt: skip
+
+    def _store_ms_at(self, offset: int) -> int | None:
+        """The store time of the record at a log offset; None when there is none. Raises AuditIncomplete."""
+        segment = self.segment_at(offset)
+        if segment is None or not self.start <= offset <= self.end - RECORD_BYTES_MIN:
+            return None
+        head = bytearray(RECORD_BYTES_MIN)
+        if self.log.read_into(segment.start, offset, memoryview(head)) < len(head):
+            return None
+        magic, sys_flag = _HEAD.unpack_from(head)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            return None
+        (store_ms,) = _LONG.unpack_from(head, 68 if sys_flag & SysFlag.BORN_V6 else 56)
+        return int(store_ms)
 
     def note_position(self) -> None:
         """Take anew how far a running broker's log goes. Raises AuditIncomplete, BadInput."""

@@ -1,8 +1,7 @@
 """One bit of a store is another one: no consumer is given a body that nobody sent, and the audit finds it.
 
 What a record's header and properties say is covered by no checksum of RocketMQ's format: that such a bit is another one
-is for the audit alone, which has a second replica to compare with. Of an index file's header, which says what times the
-file is about, the audit takes what is plausible: its bits are left out here.
+is for the audit alone, which has a second replica to compare with.
 """
 
 from __future__ import annotations
@@ -67,6 +66,8 @@ def given(root: Path) -> set[bytes]:
         for queue in store.queues:
             for offset in range(queue.min_offset, queue.max_offset):
                 answer = store.get(queue.topic, queue.queue_id, offset, 1)
+                if answer.next_offset == offset:  # it says that somebody should ask again
+                    answer = store.get(queue.topic, queue.queue_id, offset, 1)
                 try:
                     messages = read_records(b"".join(answer.records), "broker-a", 0)
                 except BrokerAnswerBroken:
@@ -96,7 +97,7 @@ def test_a_flipped_bit_is_found_and_no_body_that_nobody_sent_is_given_out(
                     (path, position)
                     for path in files_of(rotten, part)
                     for position, byte in enumerate(path.read_bytes())
-                    if byte and (part != "index" or position >= INDEX_HEADER_BYTES)
+                    if byte or (part == "index" and position < INDEX_HEADER_BYTES)
                 ]
                 path, at = rng.choice(written)
                 flip(path, at, rng.randrange(8))
@@ -113,5 +114,7 @@ def test_a_flipped_bit_is_found_and_no_body_that_nobody_sent_is_given_out(
             assert found <= set(sent), story
             if part == "log" and ending == "killed":  # the log may end in front of it
                 assert found >= set(sent[:hurt]), story
-            else:
+            elif part == "log":
                 assert len(found) >= MESSAGES - 1, story
+            else:
+                assert found == set(sent), story
