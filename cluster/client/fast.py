@@ -26,10 +26,12 @@ from tandemmq.cluster.remoting import Command, PeerBrokeProtocol, RequestCode
 from tandemmq.cluster.remoting.command import RESPONSE_FLAG
 from tandemmq.storage import encode_properties
 
-__all__ = ["SendHead", "peek_opaque", "read_records", "scan_sends", "send_frame"]
+__all__ = ["SendHead", "peek_opaque", "read_records", "record_starts", "scan_sends", "send_frame"]
 
 _PREFIX: Final = struct.Struct(">II")
 _WORD: Final = struct.Struct(">I")
+_SIZE: Final = struct.Struct(">i")
+_RECORD_HEAD_BYTES: Final = 28  # of a record, its queue offset included
 _BINARY_IDS: Final = struct.Struct(">ii")
 _OPAQUE: Final = re.compile(rb'"opaque"\s*:\s*(-?[0-9]{1,10})')
 _FLAG: Final = re.compile(rb'"flag"\s*:\s*([0-9]{1,10})')
@@ -179,3 +181,17 @@ def peek_opaque(view: memoryview, start: int, end: int) -> int | None:
     if found is None or found_flag is None or not int(found_flag[1]) & RESPONSE_FLAG:
         return None
     return int(found[1])
+
+
+def record_starts(data: bytes) -> list[int]:
+    """Where each of some records begins that are laid end to end, and last where they end: elsewhere than the data
+    does where sizes lead nowhere."""
+    end, at = len(data), 0
+    starts = [0]
+    while end - at >= _RECORD_HEAD_BYTES:
+        (size,) = _SIZE.unpack_from(data, at)
+        if not _RECORD_HEAD_BYTES <= size <= end - at:
+            break
+        at += size
+        starts.append(at)
+    return starts

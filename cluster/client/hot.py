@@ -6,6 +6,7 @@ from tandemmq.cluster.client.fast import (
     SendHead,
     peek_opaque,
     read_records,
+    record_starts,
     scan_sends,
     send_frame,
 )
@@ -13,4 +14,12 @@ from tandemmq.storage.twins import compiled
 
 COMPILED = compiled(globals(), "tandemmq.cluster.client._fast")
 
-__all__ = ["COMPILED", "SendHead", "peek_opaque", "read_records", "scan_sends", "send_frame"]
+__all__ = [
+    "COMPILED",
+    "SendHead",
+    "peek_opaque",
+    "read_records",
+    "record_starts",
+    "scan_sends",
+    "send_frame",
+]

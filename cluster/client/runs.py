@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Final, Self, overload
 
 from tandemmq.cluster.client.errors import BrokerAnswerBroken
-from tandemmq.cluster.client.hot import read_records
+from tandemmq.cluster.client.hot import read_records, record_starts
 from tandemmq.cluster.client.message import ReceivedMessage
 
-_SIZE: Final = struct.Struct(">i")
 _QUEUE_OFFSET: Final = struct.Struct(">q")
 _QUEUE_OFFSET_AT: Final = 20  # storage/record.py
 
@@ -37,18 +36,8 @@ class RecordRun(Sequence[ReceivedMessage]):
         """As read_records(). Raises BrokerAnswerBroken for sizes that lead nowhere; what a damaged record holds is
         said by whoever looks at it."""
         data = bytes(body)
-        end, at = len(data), 0
-        starts = [0]
-        try:
-            while at < end:
-                (size,) = _SIZE.unpack_from(data, at)
-                if size < _QUEUE_OFFSET_AT + _QUEUE_OFFSET.size:
-                    break
-                at += size
-                starts.append(at)
-        except struct.error:
-            pass
-        if at != end:
+        starts = record_starts(data)
+        if starts[-1] != len(data):
             read_records(data, broker_name, max_offset)
             raise BrokerAnswerBroken(f"an answer of broker {broker_name} ends inside a record")
         return cls(data, starts, broker_name, max_offset)

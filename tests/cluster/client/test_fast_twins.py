@@ -243,3 +243,23 @@ def test_damaged_records_are_refused_or_read_alike(
             return str(problem)
 
     assert outcome(compiled.read_records) == outcome(fast.read_records)
+
+
+@given(
+    st.lists(st.integers(-1, 60) | st.integers(-(1 << 31), (1 << 31) - 1), max_size=8),
+    st.integers(-30, 30),
+)
+def test_records_begin_where_their_sizes_say(sizes: list[int], more: int) -> None:
+    data = b"".join(
+        (each & 0xFFFFFFFF).to_bytes(4, "big") + bytes(max(0, min(each, 60) - 4)) for each in sizes
+    )
+    data = data[: len(data) + more] if more < 0 else data + bytes(more)
+    starts = compiled.record_starts(data)
+    assert starts == fast.record_starts(data)
+    assert starts == sorted(set(starts)) and starts[-1] <= len(data)
+
+
+def test_whole_records_end_where_the_data_does() -> None:
+    data = b"".join(size.to_bytes(4, "big") + bytes(size - 4) for size in (91, 28, 300))
+    assert compiled.record_starts(data) == fast.record_starts(data) == [0, 91, 119, 419]
+    assert compiled.record_starts(data[:-1]) == fast.record_starts(data[:-1]) == [0, 91, 119]
