@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemmq.cluster.logs import OncePer, setup_logging
+from tandemmq.cluster.logs import KEY_SILENT_MS, KEYS_MAX, OnceEach, OncePer, setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,19 @@ def test_json_lines_are_one_object_each_even_with_exceptions_and_newlines() -> N
     assert (record["level"], record["logger"]) == ("ERROR", "cluster.x")
     assert record["message"] == "flush failed path=a\nb"
     assert "OSError: disk\ngone" in record["exception"]
+
+
+def test_a_client_is_named_once_a_minute_and_what_was_held_back_is_counted_once() -> None:
+    now_ms = [0]
+    first = OnceEach(lambda: now_ms[0])
+    assert first("a") and not first("a") and not first("a")
+    assert first("b") and first.suppressed == 2
+    assert first("c") and first.suppressed == 0
+    assert sum(first(number) for number in range(KEYS_MAX)) == KEYS_MAX - 3
+    now_ms[0] = KEY_SILENT_MS - 1
+    assert not first("a")
+    now_ms[0] = KEY_SILENT_MS
+    assert first("a") and first.suppressed == 4
 
 
 def test_a_limited_line_comes_once_per_interval_and_counts_what_it_held_back(
