@@ -8,7 +8,6 @@ import sys
 import traceback
 
 from tandemmq.chaos.sim.campaign import Campaign, campaign
-from tandemmq.chaos.sim.classic import ClassicWorld
 from tandemmq.chaos.sim.mishaps import KINDS
 from tandemmq.chaos.sim.world import Outcome, Parts, World
 from tandemmq.replication.config import Mode
@@ -27,9 +26,6 @@ def parser() -> argparse.ArgumentParser:
         "--rolling", action="store_true", help="change S0 groups to S1 and back, one by one"
     )
     options.add_argument(
-        "--classic", action="store_true", help="pairs without a controller, and nothing else"
-    )
-    options.add_argument(
         "--mishap", choices=KINDS, help="what befalls every seed, instead of what it draws"
     )
     options.add_argument("--trace", action="store_true", help="print what happened, and the plan")
@@ -43,14 +39,9 @@ def replay(
     mode: Mode | None,
     parts: Parts | None,
     rolling: bool,
-    classic: bool,
     trace: bool,
 ) -> Outcome:
-    world: World | ClassicWorld
-    if classic:
-        world = ClassicWorld(seed, mode=mode)
-    else:
-        world = World(seed, mode=mode, parts=parts, rolling=rolling)
+    world = World(seed, mode=mode, parts=parts, rolling=rolling)
     if trace:
         world.trace = print
         print(world.plan)
@@ -76,7 +67,7 @@ def main() -> int:
         try:
             print(
                 replay(
-                    options.seed, options.events, mode, parts, options.rolling, options.classic,
+                    options.seed, options.events, mode, parts, options.rolling,
                     options.trace,
                 )
             )  # fmt: skip
@@ -88,7 +79,6 @@ def main() -> int:
     first, _, last = options.seeds.partition("..")
     found = campaign(
         range(int(first), int(last)), options.events, mode=mode, parts=parts, rolling=options.rolling,
-        classic=options.classic,
         jobs=options.jobs, progress=print,
     )  # fmt: skip
     report(found)

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandemmq.chaos.sim.classic import simulate_classic
 from tandemmq.chaos.sim.world import Outcome, Parts, simulate
 from tandemmq.replication.config import Mode
 
 CHUNK_SEEDS: Final = 25
-CLASSIC_ONE_IN: Final = 4  # seeds of a campaign with a controller, a classic pair too
 
 
 @dataclass(slots=True)
@@ -47,35 +45,24 @@ def attempt(
     parts: Parts | None = None,
     *,
     rolling: bool = False,
-    classic: bool = False,
 ) -> Outcome | str:
-    """A seed's outcome, or what is wrong with it. classic: of a classic pair alone."""
-    where = ""
+    """A seed's outcome, or what is wrong with it."""
     try:
-        if classic:
-            return simulate_classic(seed, events, mode=mode)
-        outcome = simulate(seed, events, mode=mode, parts=parts, rolling=rolling)
-        if seed % CLASSIC_ONE_IN == 0 and parts is None:
-            where = f"--classic --events {events // 2}: "  # what replays it
-            outcome.marks |= simulate_classic(seed, events // 2, mode=mode).marks
-        return outcome
+        return simulate(seed, events, mode=mode, parts=parts, rolling=rolling)
     except (
         Exception
     ) as problem:  # a finding, whatever it is: violation, assertion, or a mistake in the code
-        return f"{where}{type(problem).__name__}: {problem}"
+        return f"{type(problem).__name__}: {problem}"
 
 
 def _chunk(
-    work: tuple[list[int], int, Mode | None, Parts | None, bool, bool],
+    work: tuple[list[int], int, Mode | None, Parts | None, bool],
 ) -> list[tuple[int, Outcome | str]]:
     logging.getLogger("tandemmq.cluster").setLevel(
         logging.CRITICAL
     )  # what the tables' own modules say
-    seeds, events, mode, parts, rolling, classic = work
-    return [
-        (seed, attempt(seed, events, mode, parts, rolling=rolling, classic=classic))
-        for seed in seeds
-    ]
+    seeds, events, mode, parts, rolling = work
+    return [(seed, attempt(seed, events, mode, parts, rolling=rolling)) for seed in seeds]
 
 
 def campaign(
@@ -85,7 +72,6 @@ def campaign(
     mode: Mode | None = None,
     parts: Parts | None = None,
     rolling: bool = False,
-    classic: bool = False,
     jobs: int = 2,
     progress: Callable[[str], None] | None = None,
 ) -> Campaign:
@@ -94,7 +80,7 @@ def campaign(
     found = Campaign()
     numbers = list(seeds)
     work = [
-        (numbers[at : at + CHUNK_SEEDS], events, mode, parts, rolling, classic)
+        (numbers[at : at + CHUNK_SEEDS], events, mode, parts, rolling)
         for at in range(0, len(numbers), CHUNK_SEEDS)
     ]
     done = 0

@@ -28,7 +28,6 @@ from tandemmq.replication.config import Mode
 
 if TYPE_CHECKING:
     from tandemmq.chaos.sim.controllers import EtcdControllers
-    from tandemmq.chaos.sim.pair import Node
 
 QUIET_EVENTS_MAX: Final = 40_000
 OPERATOR_PATIENCE_US: Final = 1_500_000
@@ -62,7 +61,6 @@ class Parts:
     """What runs; tests put defective ones in.
 
     tables        what every broker derives from its log; another than Tables runs in every seed
-    node          a broker of a classic pair: then that is what runs (tandemmq.chaos.sim.classic)
     short_stores  one replica's store comes back emptied, shorter or as an older copy, again and again; nothing retained
     mishaps       those of tandemmq.chaos.sim.mishaps that every seed has, instead of those that it draws
     plan          what every seed's plan is like, whatever it draws
@@ -72,7 +70,6 @@ class Parts:
     broker: type[Broker] = Broker
     controller: type[Controller | EtcdControllers] = Controller
     tables: type[Tables] = Tables
-    node: type[Node] | None = None
     short_stores: bool = False
     mishaps: frozenset[str] | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   python -m tandemmq.chaos.whole --seed 44 --shrink       its fewest faults that still fail
   python -m tandemmq.chaos.whole --seed 44 --without 1,3  without two of its faults"""
 PROGRESS_S = 30
+CLASSIC_ONE_IN = 4  # seeds of a campaign with a controller, a classic pair too
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--mode", choices=[mode.value for mode in Mode], help="instead of the drawn one"
     )
+    options.add_argument(
+        "--classic", action="store_true", help="a pair without a controller; alone, where there are several seeds"
+    )  # fmt: skip
     options.add_argument("--without", default="", help="faults to leave out, by number: 1,3")
     options.add_argument(
         "--shrink", action="store_true", help="find the fewest faults that still fail"
@@ -59,7 +63,10 @@ def campaign(runs: list[SeedRun], jobs: int) -> list[SeedOutcome]:
         cpu_s, simulated_s = cpu_s + outcome.cpu_s, simulated_s + outcome.simulated_s
         if outcome.promise:
             failed.append(outcome)
-            print(f"FAILED seed {outcome.seed}: {outcome.finding.splitlines()[0]}", flush=True)
+            kind = " --classic" if outcome.classic else ""
+            print(
+                f"FAILED --seed {outcome.seed}{kind}: {outcome.finding.splitlines()[0]}", flush=True
+            )
         if time.monotonic() - said_s > PROGRESS_S:
             said_s = time.monotonic()
             print(f"{sums['seeds']} of {len(runs)} seeds, {len(failed)} failed", flush=True)
@@ -79,10 +86,16 @@ def main() -> int:
     mode = Mode(options.mode) if options.mode else None
     if options.seeds:
         first, _, last = options.seeds.partition("..")
-        runs = [SeedRun(seed, options.events, mode) for seed in range(int(first), int(last))]
+        numbers = range(int(first), int(last))
+        runs = [SeedRun(seed, options.events, mode, classic=options.classic) for seed in numbers]
+        if not options.classic:
+            beside = [seed for seed in numbers if seed % CLASSIC_ONE_IN == 0]
+            runs += [SeedRun(seed, options.events, mode, classic=True) for seed in beside]
         return 1 if campaign(runs, options.jobs) else 0
     left_out = frozenset(map(int, filter(None, options.without.split(","))))
-    run = SeedRun(options.seed, options.events, mode, left_out, trace=options.trace)
+    run = SeedRun(
+        options.seed, options.events, mode, left_out, trace=options.trace, classic=options.classic
+    )
     if options.shrink:
         try:
             run, outcome = shrunk(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from random import Random as Chance  # as it was before calls.py replaced it
@@ -13,7 +13,7 @@ from tandemmq.chaos.whole import calls, servers
 from tandemmq.chaos.whole.faults import Faults
 from tandemmq.chaos.whole.judge import Jury, Promise
 from tandemmq.chaos.whole.load import ClientLoad
-from tandemmq.chaos.whole.plan import drawn
+from tandemmq.chaos.whole.plan import Scenario, drawn
 from tandemmq.chaos.whole.scheduled import ScheduledFaults, scenario_of
 from tandemmq.chaos.whole.stage import Finding, Host, Life, Stage
 from tandemmq.cluster.broker.broker import Broker
@@ -29,7 +29,10 @@ RESTART_US: Final = (50_000, 900_000)
 
 
 class WholeCluster:
-    """Everything of one seed."""
+    """Everything of one seed: of a group with a controller, unless a kind of cluster says otherwise."""
+
+    faults_of: type[Faults] = Faults
+    jury_of: type[Jury] = Jury
 
     def __init__(
         self,
@@ -45,7 +48,9 @@ class WholeCluster:
         self.held: set[int] = set()  # hosts that stay down, whoever starts them
         self.stage = Stage(seed, root)
         scenario = drawn(self.stage.chance, mode, Chance(seed))
-        self.scenario = scenario = scenario_of(schedule, scenario) if schedule else scenario
+        self.scenario = scenario = (
+            scenario_of(schedule, scenario) if schedule else self._group(scenario)
+        )
         stage = self.stage
         calls.install(stage)
         stage.wires.delay_us = scenario.delay_us
@@ -64,17 +69,21 @@ class WholeCluster:
         self.silent = False
         self.healed_us = 0
         self.losses = 0
-        self.judge = Jury(self)
+        self.judge = self.jury_of(self)
         self.load = ClientLoad(self)
         self.mains: dict[int, tuple[str, Callable[[], Any]]] = {
             self.names.number: (
                 "names",
-                partial(servers.names_main, self.names, dict(servers.TIMES)),
+                partial(
+                    servers.names_main,
+                    self.names,
+                    dict(servers.TIMES),
+                    controlled=not scenario.classic,
+                ),
             )
         }
         for number, host in enumerate(self.replica_hosts, 1):
-            main = partial(servers.broker_main, host, self.names, scenario, dict(servers.TIMES))
-            self.mains[host.number] = (f"broker-{number}", main)
+            self.mains[host.number] = (f"broker-{number}", partial(self._broker_main, host))
         *producers, consumer = self.client_hosts
         for number, host in enumerate(producers, 1):
             self.mains[host.number] = (
@@ -87,7 +96,25 @@ class WholeCluster:
                 host.listen_to_disk()
         for host in stage.hosts[:-1]:
             stage.after(1000 * host.number + 1, self.start, host)
-        self.faults = ScheduledFaults(self, schedule) if schedule else Faults(self)
+        self.faults = ScheduledFaults(self, schedule) if schedule else self.faults_of(self)
+
+    # --- what kinds of clusters differ in ---
+
+    def _group(self, scenario: Scenario) -> Scenario:
+        """What this kind of group makes of a seed's scenario."""
+        return scenario
+
+    def _broker_main(self, host: Host) -> Coroutine[Any, Any, None]:
+        return servers.broker_main(host, self.names, self.scenario, dict(servers.TIMES))
+
+    def _may_end(self, problem: BaseException) -> bool:
+        """Whether a process may end by itself for this."""
+        return isinstance(problem, FlushFailed | StoreIsFull | OSError | ClientError)
+
+    def _state(self, broker: Broker) -> str:
+        core: Any = broker.standing.core  # type: ignore[attr-defined]
+        granted = f" set {sorted(core.master.granted)}" if core.master is not None else ""
+        return f"{core.role.value} epoch {core.epoch}{granted}"
 
     # --- processes ---
 
@@ -100,9 +127,7 @@ class WholeCluster:
 
     def _ended(self, life: Life, problem: BaseException | None) -> None:
         """By itself: after SIGTERM, or because it must."""
-        if problem is not None and not isinstance(
-            problem, FlushFailed | StoreIsFull | OSError | ClientError
-        ):
+        if problem is not None and not self._may_end(problem):
             self.stage.fail(Promise.DIED.name, f"{life.name}: {problem!r}", problem)
             return
         self.start_later(life.host)
@@ -269,13 +294,10 @@ class WholeCluster:
                 text += " paused"
             broker = brokers.get(host.number)
             if broker is not None:
-                core: Any = broker.standing.core  # type: ignore[attr-defined]
                 store = broker.store
                 text += (
-                    f" {core.role.value} epoch {core.epoch} end {store.end} flushed {store.flushed} "
+                    f" {self._state(broker)} end {store.end} flushed {store.flushed} "
                     f"confirmed {store.confirmed} refuses {self._refuses(host.number, broker)!r}"
                 )
-                if core.master is not None:
-                    text += f" set {sorted(core.master.granted)}"
             lines.append(f"  host {host.number}: {text}")
         return "\n".join(lines)

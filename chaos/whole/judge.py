@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandemmq.chaos.whole.book import Sent
@@ -31,6 +32,8 @@ class Promise(enum.Enum):
     TWICE = "one transaction, or one timed message, is delivered from two places"
     ASKED = "a broker asks how a transaction ended whose end it has confirmed"
     ORDER = "an orderly consumer got a queue's messages out of order"
+    FORKED = "a message is acknowledged with a slave whose log is another one"
+    ALARM = "a slave stops for a person, and its log is a part of its master's"
     DIVERGED = "replicas differ after everything healed"
     STUCK = "not quiet after everything healed"
     DIED = "a server ended by itself"
@@ -59,18 +62,24 @@ class Jury:
         if not (sent.level or sent.due_ms or sent.part):
             self._place("Orders", sent.queue[0], sent.queue[1], sent.number)
         mode = self._cluster.scenario.mode
-        marker = b"KEYS\x01%d\x02" % sent.number
         for host in self._cluster.members(sent.epoch):
             alone = host.address == sent.broker and host.number == self._cluster.master_host
             if not (mode.waits_for_slaves or alone):
                 continue  # A0 and A1 go on without a lease: whoever answered may be deposed
             if host.lost_power_us > sent.asked_us - FRESH_US:
                 continue  # it is about to leave the set, or to be filled again
-            place = f"message {sent.number} at {sent.offset}, host {host.number}"
-            if not holds(host, sent.offset, marker):
-                self.fail(Promise.COPIES, f"{place}\n{self._cluster.describe()}")
-            elif mode.waits_for_disk and not holds(host, sent.offset, marker, durable=True):
-                self.fail(Promise.FLUSHED, f"{place}\n{self._cluster.describe()}")
+            self._held(host, sent)
+
+    def _held(self, host: Host, sent: Sent) -> None:
+        """By this host's files."""
+        marker = b"KEYS\x01%d\x02" % sent.number
+        place = f"message {sent.number} at {sent.offset}, host {host.number}"
+        if not holds(host, sent.offset, marker):
+            self.fail(Promise.COPIES, f"{place}\n{self._cluster.describe()}")
+        elif self._cluster.scenario.mode.waits_for_disk and not holds(
+            host, sent.offset, marker, durable=True
+        ):
+            self.fail(Promise.FLUSHED, f"{place}\n{self._cluster.describe()}")
 
     def delivered(self, sent: Sent | None, message: ReceivedMessage) -> None:
         """A listener got a message."""
@@ -165,9 +174,16 @@ class Jury:
                 self.fail(Promise.DIVERGED, f"at {at} of {end}\n{self._cluster.describe()}")
 
 
+def segments(host: Host) -> list[Path]:
+    """The files of a replica's log; none when it has no store."""
+    return sorted((host.root / "store" / "commitlog").glob("[0-9]*"))
+
+
 def log_bytes(host: Host) -> tuple[int, bytes]:
     """The files of a replica's log, one after the other, without the blank end; where they begin."""
-    parts = sorted((host.root / "store" / "commitlog").iterdir())
+    parts = segments(host)
+    if not parts:
+        return 0, b""
     return int(parts[0].name), b"".join(each.read_bytes() for each in parts).rstrip(b"\0")
 
 

@@ -38,6 +38,7 @@ class Scenario:
     forgetful  power cuts lose what was not synced: each call to a disk is listened to, which costs time
     delayed    the share of messages with a delay level; retried: of deliveries that fail the first time
     transacted the share of messages sent in a transaction; timed: of the others, with a time of their own
+    classic    a master and a slave by their settings, without a controller (classic.py)
     makes_room a full disk loses its oldest messages, delivered or not, as RocketMQ's does
     """
 
@@ -57,6 +58,7 @@ class Scenario:
     transacted: float = 0.0
     timed: float = 0.0
     makes_room: bool = True
+    classic: bool = False
 
 
 def drawn(

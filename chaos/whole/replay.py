@@ -25,7 +25,7 @@ CHECK_OF: Final = {
     Promise.LOST: "C-1", Promise.COPIES: "C-1", Promise.FLUSHED: "C-1", Promise.REWRITTEN: "C-4",
     Promise.FOREIGN: "C-2", Promise.EARLY: "C-18", Promise.UNDONE: "C-18", Promise.TWICE: "C-9",
     Promise.ASKED: "C-18", Promise.ORDER: "C-8", Promise.DIVERGED: "C-15", Promise.STUCK: "C-17",
-    Promise.DIED: "C-17", Promise.UNHANDLED: "C-17",
+    Promise.FORKED: "C-15", Promise.ALARM: "C-17", Promise.DIED: "C-17", Promise.UNHANDLED: "C-17",
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from tandemmq.chaos.scenarios.schedule import Schedule
+from tandemmq.chaos.whole.classic import ClassicPair
 from tandemmq.chaos.whole.cluster import WholeCluster
 from tandemmq.chaos.whole.scheduled import ScheduledFaults
 from tandemmq.chaos.whole.stage import Finding
@@ -45,6 +46,7 @@ class SeedRun:
 
     left_out  faults that do not happen, by their number in the seed
     schedule  faults that happen instead of the seed's own
+    classic   a pair without a controller
     """
 
     seed: int
@@ -54,6 +56,7 @@ class SeedRun:
     plant: Plant | None = None
     trace: bool = False
     schedule: Schedule | None = None
+    classic: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class SeedOutcome:
     cpu_s: float = 0.0
     promise: str = ""
     finding: str = ""
+    classic: bool = False
     marks: dict[str, int] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
 
@@ -120,7 +124,7 @@ def _begin(run: SeedRun) -> tuple[int, int]:
     gc.disable()  # a seed is over before it pays; and nothing that was killed may be cleaned up
     directory = MEMORY if MEMORY.is_dir() else None
     root = Path(tempfile.mkdtemp(prefix=f"tandem-whole-{run.seed}-", dir=directory))
-    found = SeedOutcome(run.seed)
+    found = SeedOutcome(run.seed, classic=run.classic)
 
     def end() -> NoReturn:
         shutil.rmtree(root, ignore_errors=True)
@@ -168,7 +172,7 @@ def _play_whole(run: SeedRun, root: Path, found: SeedOutcome) -> None:
 
 
 def _play(run: SeedRun, root: Path, found: SeedOutcome) -> None:
-    cluster = WholeCluster(
+    cluster = (ClassicPair if run.classic else WholeCluster)(
         run.seed, root, mode=run.mode, left_out=run.left_out, schedule=run.schedule
     )
     stage = cluster.stage

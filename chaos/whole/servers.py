@@ -14,7 +14,11 @@ from tandemmq.cluster.broker import broker as broker_module
 from tandemmq.cluster.broker import serving as broker_serving
 from tandemmq.cluster.broker.broker import Broker
 from tandemmq.cluster.broker.settings.config import BrokerConfig
-from tandemmq.cluster.broker.standing import replicagroup  # noqa: F401 - a start would load it in every seed
+from tandemmq.cluster.broker.standing import (  # noqa: F401 - a start would load them in every seed
+    classicmaster,
+    classicslave,
+    replicagroup,
+)
 from tandemmq.cluster.broker.transactions.halves import Half
 from tandemmq.cluster.broker.transactions.transactions import Transactions
 from tandemmq.cluster.client import Admin, ClientConfig, ClientError
@@ -48,8 +52,10 @@ def as_text(settings: dict[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items()}
 
 
-def names_main(host: Host, times: dict[str, object]) -> Coroutine[Any, Any, None]:
-    """A name server with the controller in it."""
+def names_main(
+    host: Host, times: dict[str, object], *, controlled: bool = True
+) -> Coroutine[Any, Any, None]:
+    """A name server, with the controller in it where the group has one."""
     controller = ControllerConfig.from_properties(
         as_text(
             {
@@ -67,20 +73,20 @@ def names_main(host: Host, times: dict[str, object]) -> Coroutine[Any, Any, None
                 "bindAddress": host.address,
                 "listenPort": NAMES_PORT,
                 "kvConfigPath": host.root / "kvConfig.json",
-                "enableControllerInNamesrv": "true",
+                "enableControllerInNamesrv": str(controlled).lower(),
                 "scanNotActiveBrokerInterval": 5000,
             }
         ),
         home=host.root,
     )
-    beside = partial(serving_controller, controller, ports=2)
+    beside = partial(serving_controller, controller, ports=2) if controlled else None
     return _stopped_by_bugs(lambda: serve_nameserver(config, _ready, beside))
 
 
 def broker_main(
-    host: Host, names: Host, scenario: Scenario, times: dict[str, object]
+    host: Host, names: Host, scenario: Scenario, group: dict[str, object]
 ) -> Coroutine[Any, Any, None]:
-    """A replica of the group."""
+    """A replica of the group. group: what it is there, instead of what a controlled one is."""
     mode = scenario.mode
     settings: dict[str, object] = {
         "brokerClusterName": "whole",
@@ -117,7 +123,7 @@ def broker_main(
         "timerRollWindowSlot": 15,
         "timerFlushIntervalMs": 300,
         "mappedFileSizeTimerLog": 5200,
-        **times,
+        **group,
     }
     config = BrokerConfig.from_properties(as_text(settings), environment={})
     return _stopped_by_bugs(lambda: broker_serving.serve_broker(config, _ready))

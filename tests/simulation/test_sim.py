@@ -15,7 +15,6 @@ from tandemmq.chaos.sim import clones
 from tandemmq.chaos.sim.broker import Broker
 from tandemmq.chaos.sim.campaign import campaign
 from tandemmq.chaos.sim.checks import Check, Violation
-from tandemmq.chaos.sim.classic import simulate_classic
 from tandemmq.chaos.sim.control import Controller
 from tandemmq.chaos.sim.faults import FAULTS
 from tandemmq.chaos.sim.mishaps import CLONES
@@ -33,10 +32,6 @@ SITUATIONS = {
     "acknowledged by some of the set",
     "acknowledged in an epoch that is over",
     "append failed",
-    "classic: log cut by the operator's word",
-    "classic: slave made the master",
-    "classic: slave seeded anew",
-    "classic: two logs",
     "commit of before a loss not taken",
     "fault disk_full",
     "acknowledged message lost within the promise",
@@ -103,13 +98,6 @@ FAILED_ONCE = {
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_a_seed_that_failed_once_keeps_every_promise(seed: int) -> None:
     assert simulate(seed, EVENTS).acked > 0
-
-
-@pytest.mark.parametrize("mode", Mode)
-def test_a_classic_pair_keeps_what_its_mode_promises(mode: Mode) -> None:
-    """INV-36."""
-    for seed in range(60):
-        assert simulate_classic(seed, mode=mode).acked > 0
 
 
 class OneSaysLess(ControllerCore):
