@@ -173,6 +173,14 @@ METRICS: Final = (
         ("code",),
     ),
     Metric("tandem_waiting_answer_bytes", "answers held until the disk has it"),
+    Metric(
+        "tandem_queue_entries_mended_total",
+        "damaged entries of consume queues that were written anew from the log",
+    ),
+    Metric(
+        "tandem_missing_messages_total",
+        "entries whose message is not in the log, which readers pass over",
+    ),
     Metric("tandem_clock_steps_total", "steps of the wall clock by a second or more"),
     Metric("tandem_unread_output_bytes", "answers that clients have not read"),
     Metric("tandem_unread_cut_off_total", "connections cut off for all unread output"),

@@ -169,6 +169,15 @@ DASHBOARD: Final = Dashboard(
             ),
         ),
         Panel(
+            "Damage that readers met",
+            "Entries of consume queues that pointed at no message and were written anew from the log, and messages that "
+            "the log has lost. Either is worth a look at the disk, and at the broker's log.",
+            (
+                Query(f"tandem_queue_entries_mended_total{{{HERE}}}", "mended {{instance}}"),
+                Query(f"tandem_missing_messages_total{{{HERE}}}", "missing {{instance}}"),
+            ),
+        ),
+        Panel(
             "Clock steps",
             "Steps of the wall clock by a second or more since the start. Each of them is worth a look at the machine's clock.",
             (Query(f"tandem_clock_steps_total{{{HERE}}}", "{{instance}}"),),

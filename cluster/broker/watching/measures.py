@@ -93,6 +93,8 @@ class Measures:
                 ((code.name,), count) for code, count in acks.unsafe.items()
             ],
             "tandem_waiting_answer_bytes": lambda: [((), acks.held_bytes)],
+            "tandem_queue_entries_mended_total": lambda: [((), store.mending.mended)],
+            "tandem_missing_messages_total": lambda: [((), store.mending.missing)],
             "tandem_clock_steps_total": lambda: [((), broker.schedule.time.steps)],
             "tandem_unread_output_bytes": lambda: [((), self._broker.output_budget.unread)],
             "tandem_unread_cut_off_total": lambda: [((), self._broker.output_budget.cut)],
