@@ -282,7 +282,7 @@ class Schedule(DelaySchedule):
 
     tables: Tables
 
-    def _deliver(self, physical: int) -> bool:
+    def _deliver(self, level: int, queue_offset: int, physical: int) -> bool:
         self.tables.deliver(physical)
         return True
 
@@ -409,6 +409,8 @@ class Tables:
         assert core is not None
         of_messages = {queue: end for (topic, queue), end in ends.items() if topic == TOPIC}
         self.delivery.slept.lost(self.delivery.readers, core.epoch, of_messages)
+        if not core.mode.waits_for_slaves and core.view.lossy_epoch == core.epoch:
+            self.delivery.former.began(core.epoch, self.agreed)
 
     def _follow_tables(self, role: Role) -> None:
         if role is Role.SLAVE:

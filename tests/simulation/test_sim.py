@@ -89,6 +89,7 @@ FAILED_ONCE = {
     28524: "as 7034: a former master's message in the place of its successor's",
     36082: "as 28524, in A1",
     47605: "as 28524, below a later reign's cut",
+    53093: "as 28524, the other way round: the successor's log was lost, the former master elected again",
     11438: "the judge did not know that records may be lost within a reign",
     21720: "as 11438; and it took a former master that counts its set for the only one",
     32940: "the judge looked at another process than the one that was proposed",
