@@ -14,6 +14,7 @@ from tandemmq.storage.config import QUEUE_ENTRY_BYTES
 from tandemmq.storage.derivation import QUEUE_ENTRY, QueueEnd
 from tandemmq.storage.errors import CorruptFile, FlushFailed, NotAStore
 from tandemmq.storage.queuefiles import BLANK_ENTRY, BLANK_SIZE, QueueFile
+from tandemmq.storage.record import RECORD_BYTES_MIN
 from tandemmq.storage.segments import NAME_DIGITS, segment_name
 
 if TYPE_CHECKING:
@@ -27,9 +28,20 @@ GAP_ENTRIES_MAX: Final = 300_000
 Entry = tuple[int, int, int]  # physical offset, record size, tags code
 
 
+def names_record(entry: Entry) -> bool:
+    """Whether an entry may describe a record, wherever that is. One that does not, and is not blank, is damaged: zeros,
+    say, of a page that never came to the disk."""
+    return entry[0] >= 0 and RECORD_BYTES_MIN <= entry[1] < BLANK_SIZE
+
+
+def names_deleted(entry: Entry, log_start: int) -> bool:
+    """Whether an entry says that its record was deleted with its file."""
+    return names_record(entry) and entry[0] < log_start
+
+
 def _is_gone(entry: Entry, log_start: int) -> bool:
-    """Whether an entry says that its record was deleted, or never there. One that names no place at all is damaged."""
-    return entry[1] == BLANK_SIZE or 0 <= entry[0] < log_start
+    """Whether an entry says that its record was deleted, or never there."""
+    return entry[1] == BLANK_SIZE or names_deleted(entry, log_start)
 
 
 class ConsumeQueue:
@@ -502,8 +514,8 @@ class ConsumeQueue:
             middle = (low + high) // 2
             probe = middle
             entry = self.entry(probe)
-            while entry is not None and entry[1] == BLANK_SIZE and probe > low:
-                probe -= 1  # a gap: what lies before it decides
+            while entry is not None and not names_record(entry) and probe > low:
+                probe -= 1  # a gap, or damaged: what lies before it decides
                 entry = self.entry(probe)
             assert entry is not None
             if _is_gone(entry, log_start) and not self._is_misled(probe, low, log_start):
@@ -518,7 +530,7 @@ class ConsumeQueue:
         entry, before = self.entry(queue_offset), self.entry(queue_offset - 1)
         if queue_offset <= low or entry is None or before is None or entry[1] == BLANK_SIZE:
             return False
-        return not _is_gone(before, log_start)
+        return names_record(before) and before[0] >= log_start
 
     def _skip_blanks(self, queue_offset: int) -> int:
         run = BLANK_ENTRY * 1024

@@ -8,23 +8,27 @@ order of the log, so the record lies between those of the entries before and beh
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tandemmq.storage.codec import has_queue_entry, queue_tags_code, scan
 from tandemmq.storage.commitlog import CommitLog
-from tandemmq.storage.consumequeue import ConsumeQueue, Entry
+from tandemmq.storage.config import PAGE_BYTES
+from tandemmq.storage.consumequeue import ConsumeQueue, Entry, names_deleted, names_record
 from tandemmq.storage.consumequeues import ConsumeQueues
+from tandemmq.storage.derivation import QUEUE_ENTRY
 from tandemmq.storage.errors import CorruptRecord
 from tandemmq.storage.queuefiles import BLANK_SIZE
-from tandemmq.storage.record import RECORD_BYTES_MIN
+from tandemmq.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
 #: looked through at a time: a search through more goes on when asked again, so that nobody waits for it
 SEARCHED_BYTES: Final = 4 << 20
 SEARCHED_RECORDS: Final = 8_192
+FETCHED_BYTES: Final = 256 << 10
 #: entries on each side of a damaged one among which a sound one is looked for: two pages of the disk
 NEIGHBOURS_MAX: Final = 512
 #: damaged entries of which is remembered how far was looked, and that nothing was found
@@ -91,14 +95,14 @@ class QueueMending:
     def mend(self, queue: ConsumeQueue, queue_offset: int) -> Mended:
         """Look for the record of an entry, a part of the log at a time. Raises OSError."""
         entry = queue.entry(queue_offset)
-        if entry is None or self._is_gone(queue, queue_offset, entry):
-            return Mended.GONE
-        place = _Place(queue.topic, queue.queue_id, queue_offset, entry)
-        reached = self._reached.get(place)
-        if reached == -1:
+        if entry is None:
             return Mended.GONE
         if is_of(self._log, queue, queue_offset, entry):
             return Mended.RIGHT
+        place = _Place(queue.topic, queue.queue_id, queue_offset, entry)
+        reached = self._reached.get(place)
+        if reached == -1 or self._is_gone(queue, queue_offset, entry):
+            return Mended.GONE
         if reached is None:
             reached = self._record_end_before(queue, queue_offset)
         end = self._record_behind(queue, queue_offset)
@@ -124,39 +128,50 @@ class QueueMending:
         return Mended.RIGHT
 
     def _is_gone(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> bool:
-        """Whether no record belongs to it: blank, or of a file that was deleted, with those of the entries before."""
+        """Whether no record belongs to it: blank, or of a file that was deleted, with those of the entries before. Of
+        a damaged one the entries behind tell."""
         if entry[1] == BLANK_SIZE:
             return True
-        if not 0 <= entry[0] < self._log.start:
-            return False
+        if not names_deleted(entry, self._log.start):
+            return self._deleted_behind(queue, queue_offset)
         before = queue.entry(queue_offset - 1) if queue_offset else None
         return before is None or not is_of(self._log, queue, queue_offset - 1, before)
+
+    def _deleted_behind(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether records of later entries were deleted already. One may say so wrongly; two agree."""
+        found, log_start = 0, self._log.start
+        for each, entry in self._behind(queue, queue_offset):
+            if names_deleted(entry, log_start):
+                found += 1
+                if found == 2:
+                    return True
+            elif names_record(entry) and is_of(self._log, queue, each, entry):
+                break
+        return False
 
     def _record_end_before(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Where the record may begin at the earliest: a record ends there, or a file begins."""
         start = max(self._log.start, self._queues.tombstones.of(queue.topic.encode()))
-        for physical, size in self._sound(
-            queue, range(queue_offset - 1, queue_offset - NEIGHBOURS_MAX, -1)
-        ):
-            return max(start, physical + size)
+        for each in range(queue_offset - 1, max(-1, queue_offset - NEIGHBOURS_MAX), -1):
+            entry = queue.entry(each)
+            if entry is None:
+                break
+            if names_record(entry) and is_of(self._log, queue, each, entry):
+                return max(start, entry[0] + entry[1])
         return start
 
     def _record_behind(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Where it ends at the latest."""
-        for physical, _ in self._sound(
-            queue, range(queue_offset + 1, queue_offset + NEIGHBOURS_MAX)
-        ):
-            return physical
+        for each, entry in self._behind(queue, queue_offset):
+            if names_record(entry) and is_of(self._log, queue, each, entry):
+                return entry[0]
         return min(self._log.end, self._dispatched())
 
-    def _sound(self, queue: ConsumeQueue, offsets: Iterable[int]) -> Iterable[tuple[int, int]]:
-        """Place and size of the records that entries rightly point at."""
-        for each in offsets:
-            entry = queue.entry(each) if each >= 0 else None
-            if entry is None:
-                return
-            if RECORD_BYTES_MIN <= entry[1] < BLANK_SIZE and is_of(self._log, queue, each, entry):
-                yield entry[0], entry[1]
+    def _behind(self, queue: ConsumeQueue, queue_offset: int) -> Iterable[tuple[int, Entry]]:
+        """Some entries behind one, with their queue offsets, as far as one file goes."""
+        first = queue_offset + 1
+        entries = QUEUE_ENTRY.iter_unpack(queue.chunk(first, NEIGHBOURS_MAX))
+        return zip(itertools.count(first), entries, strict=False)
 
     def _search(
         self, queue: ConsumeQueue, queue_offset: int, start: int, end: int
@@ -167,8 +182,7 @@ class QueueMending:
         if segment is None or start >= end:
             return end, None
         topic = queue.topic.encode()
-        # Through the file first: a page that is not in memory would stop every thread when it is touched.
-        segment.pread(start - segment.start, SEARCHED_BYTES)
+        fetched = self._fetch(segment, start)
         reached = (
             segment.end
         )  # a record that is no record hides what is behind it, but for the next file
@@ -177,22 +191,38 @@ class QueueMending:
                 at = segment.start + head.position
                 if head.blank or at >= end:
                     break
+                if at + head.size + PAGE_BYTES > fetched:
+                    fetched = self._fetch(segment, at + head.size)
                 if at >= start + SEARCHED_BYTES or count == SEARCHED_RECORDS:
                     return at, None
                 if (
-                    head.queue_offset == queue_offset
+                    head.queue_offset >= queue_offset
                     and head.queue_id == queue.queue_id
                     and head.topic == topic
                     and head.physical_offset == at
                     and has_queue_entry(head.sys_flag)
                 ):
-                    code = queue_tags_code(
-                        topic, head.properties, head.store_ms, self._delay_ms_by_level
-                    )
-                    return at, (at, head.size, code)
+                    if head.queue_offset == queue_offset:
+                        code = queue_tags_code(
+                            topic, head.properties, head.store_ms, self._delay_ms_by_level
+                        )
+                        return at, (at, head.size, code)
+                    if not self._is_elsewhere(queue, head.queue_offset, at):
+                        return end, None  # it would lie before this one
         except CorruptRecord as problem:
             log.error("damaged record met while looking for another why=%s", problem)
         return reached, None
+
+    @staticmethod
+    def _fetch(segment: Segment, at: int) -> int:
+        """Through the file first: a page that is not in memory would stop every thread when it is touched."""
+        segment.pread(at - segment.start, FETCHED_BYTES)
+        return at + FETCHED_BYTES
+
+    def _is_elsewhere(self, queue: ConsumeQueue, queue_offset: int, at: int) -> bool:
+        """Whether a record with this queue offset is not the queue's, but of one that was deleted under its name."""
+        entry = queue.entry(queue_offset)
+        return entry is None or (entry[0] != at and is_of(self._log, queue, queue_offset, entry))
 
     def _remember(self, place: _Place, reached: int) -> None:
         self._reached.pop(place, None)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tandemmq.storage.clock import Clock
 from tandemmq.storage.commitlog import CommitLog
 from tandemmq.storage.config import QUEUE_ENTRY_BYTES, StorageConfig
-from tandemmq.storage.consumequeue import ConsumeQueue
+from tandemmq.storage.consumequeue import ConsumeQueue, names_deleted
 from tandemmq.storage.consumequeues import ConsumeQueues
 from tandemmq.storage.derivation import QUEUE_ENTRY
 from tandemmq.storage.gathering import Records, gather, signed_int
@@ -332,7 +332,7 @@ class Reader:
                 break
             examined += 1
             before, last_physical = last_physical, physical
-            if 0 <= physical < skip_below:
+            if 0 <= physical < skip_below and size >= RECORD_BYTES_MIN:
                 continue
             wanted = tag_codes is None or signed_int(tags_code) in tag_codes
             if not segment_start <= physical < segment_end:
@@ -344,6 +344,7 @@ class Reader:
             position = physical - segment_start
             if position >= 0 and size >= RECORD_BYTES_MIN and physical + size <= segment_end:
                 if not wanted:
+                    skip_below = 0
                     continue
                 if not hot and segment is not None:
                     record = memoryview(segment.pread(position, size))
@@ -358,7 +359,8 @@ class Reader:
                     at = offset + examined - 1
                     if records or self._mending.mend(queue, at) is not Mended.GONE:
                         return examined - 1, before, removed
-                    if 0 <= physical < log_start:  # the file is gone: so are its other records
+                    if names_deleted((physical, size, tags_code), log_start):
+                        # the file is gone: so are its other records
                         skip_below = physical - physical % self._log.run.segment_bytes
                         skip_below += self._log.run.segment_bytes
                 removed = removed or (wanted and not records)

@@ -29,6 +29,7 @@ from tandemmq.storage.derivation import QUEUE_ENTRY
 
 MESSAGES = 60
 TAGS = ("red", "green", "blue")
+PLACES = ("at the first that is there", "in the middle", "at the end")
 
 
 @pytest.fixture
@@ -67,10 +68,12 @@ def raw(store: MessageStore, queue_offset: int) -> bytes:
     return bytes(queue.chunk(queue_offset, 1))
 
 
-def consumed(store: MessageStore, selector: Selector | None = None, count: int = 32) -> list[int]:
+def consumed(
+    store: MessageStore, selector: Selector | None = None, count: int = 32, begin: int = 0
+) -> list[int]:
     """Queue offsets of what a consumer is given that goes where it is sent."""
     found: list[int] = []
-    at, asked = 0, 0
+    at, asked = begin, 0
     while True:
         asked += 1
         assert asked < 10 * MESSAGES, f"it is sent round and round at {at}"
@@ -240,6 +243,69 @@ def test_blank_entries_and_those_of_deleted_files_are_nobodys_to_mend(opened: An
     assert store.mending.mend(queue, alive + 1) is Mended.RIGHT
     assert raw(store, alive + 1) == right
     assert store.mending.missing == 0
+
+
+def drop_first_files(store: MessageStore, count: int) -> None:
+    for _ in range(count):
+        segment = store.log.run.drop_first()
+        segment.retire(0)
+        assert segment.free(0, 0)
+    store.queues.start_at(store.start)
+
+
+@pytest.mark.parametrize("hot_memory_percent", [40, 0])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_lost_page_hides_nothing_once_the_first_files_are_deleted(
+    opened: Any, place: str, hot_memory_percent: int
+) -> None:
+    """Its zeros name a place below the log's start, and are not of deleted records for that."""
+    store = opened(queue_segment_bytes=20 * 512, hot_memory_percent=hot_memory_percent)
+    fill(store, 200)
+    drop_first_files(store, 3)
+    lowest = store.min_offset("T", 0)
+    first = {PLACES[0]: lowest - 7, PLACES[1]: (lowest + 200) // 2, PLACES[2]: 180}[place]
+    right = [raw(store, each) for each in range(lowest, 200)]
+    damage(store, first, entry=bytes(20 * 20))
+    store.queue("T", 0).log_start_moved()
+    assert store.min_offset("T", 0) <= lowest
+    begin = max(lowest, first + 9)  # a consumer stood there
+    assert consumed(store, begin=begin) == list(range(begin, 200))
+    assert consumed(store, begin=lowest) == list(range(lowest, 200))
+    assert [raw(store, each) for each in range(lowest, 200)] == right
+    assert store.mending.missing == 0
+
+
+def test_damage_among_entries_of_deleted_files_is_passed_over_without_a_search(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of each in a whole log would keep its consumer, and the processor, busy for hours."""
+    store = opened(queue_segment_bytes=20 * 512)
+    fill(store, 200)
+    drop_first_files(store, 3)
+    lowest = store.min_offset("T", 0)
+    damage(store, 10, entry=random.Random(3).randbytes(20 * 30))
+    monkeypatch.setattr(store.mending, "_search", None)
+    for each in range(lowest):
+        assert store.mending.mend(store.queue("T", 0), each) is Mended.GONE
+
+
+def test_a_search_ends_at_a_later_message_of_the_queue(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "NEIGHBOURS_MAX", 1)  # nothing says where to look
+    monkeypatch.setattr(mending, "SEARCHED_BYTES", 300)
+    store = opened(segment_bytes=1 << 16)
+    fill(store)
+    queue = store.queue("T", 0)
+    physical, _, _ = queue.entry(2)
+    segment = store.log.run.find(physical)
+    struct.pack_into(">q", segment.view, physical - segment.start + 20, 1 << 40)  # of elsewhere
+    damage(store, 2, entry=bytes(20))
+    steps = 1
+    while store.mending.mend(queue, 2) is Mended.SEARCHING:
+        steps += 1
+    assert steps <= 4
+    assert consumed(store) == [each for each in range(MESSAGES) if each != 2]
 
 
 def test_a_queue_whose_first_entry_names_a_place_below_nought_keeps_it(opened: Any) -> None:

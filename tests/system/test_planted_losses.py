@@ -26,10 +26,10 @@ PLANTED = """
     # progress of a delay level is moved on before its message is delivered, and some never are
     deliver, count = delay.DelaySchedule._deliver, 0
 
-    def forgetful(self, physical):
+    def forgetful(self, *place):
         global count
         count += 1
-        return deliver(self, physical) if count % 5 else True
+        return deliver(self, *place) if count % 5 else True
 
     delay.DelaySchedule._deliver = forgetful
 """

@@ -220,9 +220,11 @@ class DelaySchedule:
                 if now_ms < arrivals.due_ms(offset, stored_due_ms, steady.moved_ms):
                     more = False
                     break
-                there = self._deliver(physical)
-                if not there and self._store.mending.mend(queue, offset) is not Mended.GONE:
-                    break  # the next step finds it there, or looks on
+                if not self._deliver(level, offset, physical):
+                    mended = self._store.mending.mend(queue, offset)
+                    if mended is not Mended.GONE:  # the next step finds it there, or looks on
+                        more = mended is Mended.SEARCHING or queue.entry(offset) != entry
+                        break
                 offset += 1
         except StorageError as error:
             more = False
@@ -231,8 +233,8 @@ class DelaySchedule:
             self._moved(level, offset)
         return more
 
-    def _deliver(self, physical: int) -> bool:
-        """Put one message into its real topic, unless it is damaged or senseless; False where none is."""
+    def _deliver(self, level: int, queue_offset: int, physical: int) -> bool:
+        """Put one message into its real topic, unless it is damaged or senseless; False where it is not."""
         view = self._store.record_at(physical)
         if view is None:
             return False
@@ -241,6 +243,10 @@ class DelaySchedule:
         except CorruptRecord as problem:  # tried again it would hold its whole level
             log.error("scheduled message is damaged, dropped offset=%d why=%s", physical, problem)
             return True
+        if (record.topic, record.queue_id, record.queue_offset) != (
+            names.SCHEDULE_TOPIC, level - 1, queue_offset,
+        ):  # fmt: skip
+            return False  # a damaged entry that names another's place
         draft = delivered(record)
         if draft is None:
             log.error("scheduled message has no place to go, dropped offset=%d", physical)

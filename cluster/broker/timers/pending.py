@@ -247,12 +247,14 @@ class PendingTimers:
             # A queue may have been shorter meanwhile than what was linked: entries come in the order of the log.
             new = entry is not None and entry[0] > self._linked_offset
             found = self._unit_at(entry[0]) if entry is not None and new else None
-            if found is None and entry is not None and self._store.stored_at(entry[0]) is None:
+            if entry is not None and (found is None or found[1].queue_offset != offset):
                 mended = self._store.mending.mend(queue, offset)
                 if mended is Mended.SEARCHING:
                     break
-                if mended is Mended.RIGHT:
+                if mended is Mended.RIGHT and queue.entry(offset) != entry:
                     continue
+                if mended is Mended.GONE:
+                    found = None
             if found is not None:
                 fresh, record, topic = found
                 unit: TimerUnit | None = fresh

@@ -36,6 +36,7 @@ from tandemmq.storage import (
     Clock,
     CorruptRecord,
     Draft,
+    Mended,
     MessageIllegal,
     MessageStore,
     Record,
@@ -333,6 +334,8 @@ class Transactions:
             return 0, self._store.dispatched
         kept = self._offsets.committed(records.GROUP, names.HALF_TOPIC, records.HALF_QUEUE)
         first = min(max(kept, queue.min_offset), queue.max_offset)
+        while self._store.mending.mend(queue, first) is Mended.SEARCHING:
+            pass  # from where it wrongly points on, nothing would be found
         entry = queue.entry(first)
         return first, self._store.dispatched if entry is None else entry[0]
 

@@ -12,6 +12,7 @@ from messagekit import UNIQUE, FakeClock, Kit, open_kit
 
 from tandemmq.cluster.broker.sending.delay import DELIVERIES_PER_STEP, DelayLevels
 from tandemmq.cluster.broker.sending.steadytime import BELIEVED_MS, Arrivals
+from tandemmq.cluster.broker.tables import names
 from tandemmq.storage import Draft, StoreNotWritable
 
 BODY_AT = 88  # in a record with IPv4 hosts
@@ -97,6 +98,24 @@ def test_a_damaged_message_does_not_hold_its_level(
     assert kit.schedule.offsets == {1: 2}
     kit.dispatch()
     assert kit.store.max_offset("T", 2) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("garbage", [bytes(60), b"\xff" * 60], ids=["zeros", "ones"])
+def test_damaged_entries_deliver_nothing_twice_and_lose_nothing(
+    kit: Kit, garbage: bytes, first: int
+) -> None:
+    """Where zeros point to there is a message too: the first of the log, which is another's."""
+    for number in range(6):
+        send_delayed(kit, 1, b"%d" % number)
+    kit.dispatch()
+    view, at, _ = kit.store.queue(names.SCHEDULE_TOPIC, 0).window(first, 1)
+    view[at : at + len(garbage)] = garbage
+    for _ in range(10):
+        kit.clock.pass_ms(1_000)
+        step(kit)
+    assert not step(kit)
+    assert bodies(kit) == [b"%d" % number for number in range(6)]
 
 
 def delay_of(kit: Kit, body: bytes) -> int:

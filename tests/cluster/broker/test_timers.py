@@ -211,7 +211,8 @@ def test_a_crowded_slot_refuses_and_names_the_next_with_room(tmp_path: Path) -> 
         for number in range(3):
             assert send(kit, number, deliver_ms=due_ms).code == 0
         settle(kit)
-        kit.door._draw = lambda: 0.9  # nobody is unlucky at half of what is allowed above the limit
+        # nobody is unlucky at half of what is allowed above the limit
+        object.__setattr__(kit.door, "draw", lambda: 0.9)
         assert send(kit, 3, deliver_ms=due_ms).code == 0
         settle(kit)
         answer = send(kit, 4, deliver_ms=due_ms)
@@ -588,6 +589,21 @@ def test_a_damaged_unit_is_found_at_the_start_and_no_message_is_lost(
     for kit in reopened(tmp_path, clock):
         pass_ms(kit, 20_000)
         assert sorted(arrived(kit)) == list(range(60))
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("garbage", [bytes(60), b"\xff" * 60], ids=["zeros", "ones"])
+def test_damaged_entries_of_the_timer_queue_lose_nothing(
+    kit: Kit, garbage: bytes, first: int
+) -> None:
+    for number in range(6):
+        send(kit, number, deliver_ms=START_MS + 3_000)
+    while kit.store.dispatch():
+        pass
+    view, at, _ = kit.store.queue(names.TIMER_TOPIC, 0).window(first, 1)
+    view[at : at + len(garbage)] = garbage
+    pass_ms(kit, 5_000, 250)
+    assert sorted(arrived(kit)) == list(range(6))
 
 
 def test_a_slot_whose_chain_is_broken_waits_until_a_start_mends_it(
