@@ -30,6 +30,7 @@ NAME_SERVERS_VARIABLE = "NAMESRV_ADDR"
 _HEX = re.compile(r"[0-9a-fA-F]{4}").fullmatch
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
+_WORDS = ("true", "false")
 
 
 class ConfigError(Exception):
@@ -257,8 +258,10 @@ def parse_settings(
 def convert_setting(key: str, text: str, kind: Any) -> Any:
     """One value of a settings file as the type of its field."""
     value: Any = text.strip()
-    if isinstance(inspect.type_info(kind), inspect.BoolType):
-        value = value.lower()
+    lower = value.lower()
+    # to look at a type costs more than all the rest of a setting
+    if lower != value and lower in _WORDS and isinstance(inspect.type_info(kind), inspect.BoolType):
+        value = lower
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:

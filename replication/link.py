@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from typing import Final, Protocol, cast
 
 from tandemmq.replication.frames import (
@@ -51,7 +52,8 @@ class Link(asyncio.BufferedProtocol):
         self._listener = listener
         self._reader = MasterFrameReader(dialect, offers=offers)
         self._transport: asyncio.Transport | None = None
-        self._view = memoryview(bytearray(BUFFER_BYTES))
+        # of a mapping only those pages are memory that were written
+        self._view = memoryview(mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE))
         self._start = 0
         self._fill = 0
         self._paused = False

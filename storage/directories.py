@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def fsync_directory(directory: Path) -> None:
+def fsync_directory(directory: str | Path) -> None:
     """Make names that appeared in or went from a directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -22,7 +22,7 @@ def make_directory(directory: Path) -> None:
     Raises OSError.
     """
     missing = []
-    while not directory.is_dir():
+    while not os.path.isdir(directory):
         missing.append(directory)
         directory = directory.parent
     for each in reversed(missing):

@@ -4,6 +4,7 @@ generation.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -68,39 +69,38 @@ def save(path: str | Path, value: dict[str, Any] | bytes, *, mode: int | None = 
 
 def write_keeping_previous(path: str | Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace a small file; its former content becomes `path`.bak. As save(). Raises OSError."""
-    path = Path(path)
+    path = os.fspath(path)
     fresh = _write_beside(path, data, mode)
     try:
-        older = path.with_name(path.name + BAK_SUFFIX)
-        if path.exists() and path.stat().st_size:
+        if _holds_something(path):
             # A second name for the old content, moved over .bak: neither name is ever missing.
-            link = path.with_name(path.name + ".old")
-            link.unlink(missing_ok=True)
+            link = path + ".old"
+            _remove(link)
             os.link(path, link)
-            os.replace(link, older)
+            os.replace(link, path + BAK_SUFFIX)
         os.replace(fresh, path)
     except OSError:
-        fresh.unlink(missing_ok=True)
+        _remove(fresh)
         raise
-    fsync_directory(path.parent)
+    fsync_directory(os.path.dirname(path) or os.curdir)
 
 
 def write_atomically(path: str | Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace a small file so that a crash leaves either the old or the new content. Raises
     OSError.
     """
-    path = Path(path)
+    path = os.fspath(path)
     fresh = _write_beside(path, data, mode)
     try:
         os.replace(fresh, path)
     except OSError:
-        fresh.unlink(missing_ok=True)
+        _remove(fresh)
         raise
-    fsync_directory(path.parent)
+    fsync_directory(os.path.dirname(path) or os.curdir)
 
 
-def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
-    fresh = path.with_name(path.name + ".new")
+def _write_beside(path: str, data: bytes, mode: int | None) -> str:
+    fresh = path + ".new"
     try:
         with open(fresh, "wb") as file:
             if mode is not None:
@@ -109,6 +109,18 @@ def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        fresh.unlink(missing_ok=True)
+        _remove(fresh)
         raise
     return fresh
+
+
+def _holds_something(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

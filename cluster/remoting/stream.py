@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import mmap
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -69,7 +70,8 @@ class StreamEndpoint:
     ) -> None:
         self.limits = limits or ConnectionLimits()
         self.clock = clock or SystemClock()
-        self.receive_buffer = memoryview(bytearray(receive_bytes))
+        # most endpoints never fill theirs: of a mapping only those pages are memory that were written
+        self.receive_buffer = memoryview(mmap.mmap(-1, receive_bytes, mmap.MAP_PRIVATE))
         self.stats = RemotingStats()
         self.budget: OutputBudget | None = None  # shared by all connections of a process's servers
         self._plain_buffer: memoryview | None = None
