@@ -267,7 +267,10 @@ class Disk:
                 if at is None:
                     raise
                 continue  # the call that is about to fail says so itself
-            known = self._directories.setdefault(os.stat(directory).st_ino, _Directory())
+            inode = os.stat(directory).st_ino
+            known = self._directories.get(inode)
+            if known is None:
+                known = self._directories[inode] = _Directory()
             inodes = {entry.name: entry.inode() for entry in found}
             if inodes == known.inodes and known.lengths_set == self._lengths_set:
                 continue

@@ -5,6 +5,7 @@ Installed once, for good, in a process of its own per seed. Outside a simulated 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import gc
@@ -19,7 +20,7 @@ from pathlib import Path
 from random import Random as Chance  # as it was before anything here replaced it
 from typing import Any, Final
 
-from tandemmq.chaos.powercut.disk import CALLS
+from tandemmq.chaos.powercut.disk import CALLS, content
 from tandemmq.chaos.whole.stage import Host, Killed, Life, Stage
 from tandemmq.chaos.whole.wires import SOCKETS, FakeListener
 from tandemmq.storage import BOOT_ID_PATH
@@ -36,6 +37,7 @@ def install(stage: Stage) -> None:
     _sockets(stage)
     gc.collect = lambda *_: 0  # what a start does for its memory costs a seed a tenth of its time
     gc.freeze = lambda: None
+    asyncio.tasks._all_tasks.add = lambda task: None  # type: ignore[attr-defined]  # nobody here asks for all
 
 
 def _inside(
@@ -100,13 +102,14 @@ def _files(stage: Stage) -> None:
     statvfs = os.statvfs
     os.statvfs = _inside(stage, statvfs, lambda life, path: life.host.space(statvfs(path)))
     resource.setrlimit = lambda *_: None
-    read_bytes, boot_id_path = Path.read_bytes, str(BOOT_ID_PATH)
+    boot_id_path = str(BOOT_ID_PATH)
 
     def reading(path: Path) -> bytes:
         life = stage.current
-        if life is not None and str(path) == boot_id_path:
+        name = str(path)
+        if life is not None and name == boot_id_path:
             return life.host.boot_id.encode()
-        return read_bytes(path)
+        return content(name)
 
     Path.read_bytes = reading  # type: ignore[method-assign, assignment]
 

@@ -47,7 +47,8 @@ class TurnHandle(asyncio.TimerHandle):
 class CountedFuture(asyncio.Future[Any]):
     """Its hash is a number and no address: sets of futures are walked in the same order in every run."""
 
-    number = 0
+    __slots__ = ("number",)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -67,6 +68,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, life: Life) -> None:
         self._life = life
+        self._host = life.host
         self._stage = life.stage
         self._ready: deque[TurnHandle] = deque()
         self._turn_due = False
@@ -78,7 +80,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
     # --- what coroutines use ---
 
     def time(self) -> float:
-        return self._life.host.monotonic_us() / 1e6
+        return self._host.monotonic_us() / 1e6
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -219,8 +221,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         """Have a turn soon, if there is anything to do and the process runs."""
         if not self._turn_due and self._ready and not self._life.paused and not self._life.dead:
             self._turn_due = True
-            stage = self._stage
-            stage.after(stage.draw(*TURN_US), self._turn)
+            self._stage.within(TURN_US, self._turn)
 
     def _fire(self, handle: TurnHandle) -> None:
         if not handle._cancelled and not self._life.dead:
@@ -236,7 +237,9 @@ class TurnLoop(asyncio.AbstractEventLoop):
         stage = self._stage
         stage.events += 1
         stage.current = life
-        asyncio._set_running_loop(self)
+        if stage.running_loop is not self:
+            stage.running_loop = self
+            asyncio._set_running_loop(self)
         try:
             for _ in range(len(ready)):
                 handle = ready.popleft()
@@ -251,12 +254,11 @@ class TurnLoop(asyncio.AbstractEventLoop):
                     self.call_exception_handler(
                         {"message": message, "exception": problem, "handle": handle}
                     )
-                if life.ended():
+                if life.host.life is not life:
                     return
         finally:
-            asyncio._set_running_loop(None)
             stage.current = None
-        if ready:
+        if ready and not self._turn_due:
             self.wake()
 
     def _thread(
@@ -269,6 +271,8 @@ class TurnLoop(asyncio.AbstractEventLoop):
             life.later.append((self._thread, future, func, args, ends_us))
             return
         result, problem = None, None
+        self._stage.running_loop = None  # it is in a thread
+        asyncio._set_running_loop(None)
         with life.running():
             try:
                 result = func(*args)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random as Chance  # as it was before calls.py replaced it
 from typing import Any, Final
@@ -162,6 +161,23 @@ class Host:
             raise Killed
 
 
+class Running:
+    """See Life.running(): thousands of times in a seed, so it is no generator."""
+
+    __slots__ = ("_before", "_life")
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._before: Life | None = None
+
+    def __enter__(self) -> None:
+        stage = self._life.stage
+        self._before, stage.current = stage.current, self._life
+
+    def __exit__(self, *problem: object) -> None:
+        self._life.stage.current = self._before
+
+
 class Life:
     """One process on a host, from its start until it ends, by itself or not.
 
@@ -189,13 +205,9 @@ class Life:
             self._task = self.loop.create_task(self._coroutine, name=name)
             self._task.add_done_callback(self._finished)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        before, self.stage.current = self.stage.current, self
-        try:
-            yield
-        finally:
-            self.stage.current = before
+    def running(self) -> Running:
+        """While it is entered, this process runs."""
+        return Running(self)
 
     def pause(self, paused: bool) -> None:
         """SIGSTOP, SIGCONT."""
@@ -213,10 +225,6 @@ class Life:
             self.dead = True
             self.host.life = None
             self.stage.wires.ended(self, power=power)
-
-    def ended(self) -> bool:
-        """Whether it died, perhaps just now."""
-        return self.dead
 
     def _finished(self, task: Any) -> None:
         problem = None if task.cancelled() else task.exception()
@@ -241,6 +249,7 @@ class Stage:
         self.events = 0
         self.digest = 0
         self.current: Life | None = None
+        self.running_loop: TurnLoop | None = None  # as asyncio has it: of the last turn
         self.finding: Finding | None = None
         self.lives: list[Life] = []
         self.hosts: list[Host] = []
@@ -275,15 +284,22 @@ class Stage:
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._sequence, call, arguments))
 
+    def within(self, delay_us: tuple[int, int], call: Callable[[], None]) -> None:
+        """After a delay that is drawn: what each turn begins with, so in one piece."""
+        low, high = delay_us
+        drawn_us = low + int(self._random() * (high - low + 1))
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_us + drawn_us, self._sequence, call, ()))
+
     def draw(self, low: int, high: int) -> int:
         """low to high, both included; cheaper than randint."""
         return low + int(self._random() * (high - low + 1))
 
     def run_until(self, events: int) -> None:
         """Until so many turns were had. Raises Finding."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while self.events < events:
-            self.now_us, _, call, arguments = heapq.heappop(heap)
+            self.now_us, _, call, arguments = pop(heap)
             call(*arguments)
             if self.finding is not None:
                 raise self.finding
