@@ -69,7 +69,7 @@ class BadDisk:
 
     def deposed(self, now_ms: int) -> None:
         """The reign ended. If that was our wish, the next one of this process lasts for a while."""
-        if self._attempts and now_ms - self._asked_ms < ASK_AGAIN_MS:
+        if now_ms - self._asked_ms < ASK_AGAIN_MS:  # be the disk well again since we asked
             self._handed_over_ms = now_ms
         self._bad_since_ms = None
         self._attempts = 0

@@ -57,6 +57,23 @@ def test_two_full_disks_do_not_take_turns() -> None:
     assert changes and max(per_minute) <= 2, changes
 
 
+@pytest.mark.parametrize("answer_ms", [30, 100, 200])
+def test_two_disks_that_stand_still_now_and_then_do_not_take_turns(answer_ms: int) -> None:
+    """A flush may end between the wish and the end of the reign."""
+    disks = {1: BadDisk(0), 2: BadDisk(0)}
+    master, deposed_ms, changes = 1, 0, []
+    for now_ms in range(0, 300_000, 10):
+        bad = now_ms % 1_650 >= 1_550
+        if deposed_ms and now_ms >= deposed_ms:
+            disks[master].deposed(now_ms)
+            changes.append(now_ms)
+            master, deposed_ms = 3 - master, 0
+        elif disks[master].look(now_ms, bad=bad, in_sync=(3 - master,)) is not None:
+            deposed_ms = now_ms + answer_ms
+    per_minute = [sum(start <= each < start + STAY_MS for each in changes) for start in changes]
+    assert changes and max(per_minute) <= 2, changes
+
+
 def with_slave(kit: Kit, controller: MemoryController, *, space: bool) -> None:
     """A second replica that is registered, alive, follows everything, and says whether it has space."""
     for event in (
