@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from mishapbugs import MISHAP_BUGS, judged_by
+from shellbugs import answers_before_they_are_held
 
 from tandemmq.chaos.sim.broker import Broker
 from tandemmq.chaos.sim.checks import Check, Violation
@@ -32,6 +33,7 @@ from tandemmq.cluster.broker.tables.resting import Resting
 from tandemmq.replication import election as e
 from tandemmq.replication import masterevents as m
 from tandemmq.replication import slave as s
+from tandemmq.replication.comparing import Verdict
 from tandemmq.replication.config import Mode
 from tandemmq.replication.election import ControllerCore
 from tandemmq.replication.epochs import EpochHistory
@@ -487,6 +489,18 @@ def compares_lengths() -> None:
     comparison.begins_entry = lambda *_: True
 
 
+def compares_for_equality() -> None:
+    """A classic slave that lacks what its master took since is taken for one with another log."""
+    usual = comparison.ComparingMaster._compared
+
+    async def compared(self: Any, request: Any, header: Any) -> Any:
+        if 0 < header.log_end < self._store.end:
+            return self._said(request, Verdict.DIFFERS, "ours is longer")
+        return await usual(self, request, header)
+
+    comparison.ComparingMaster._compared = compared  # type: ignore[method-assign]
+
+
 def with_tables(**fields: Any) -> Parts:
     return Parts(tables=type("Planted", (Tables,), fields))
 
@@ -694,6 +708,16 @@ BUGS: dict[str, tuple[Parts | Plant, tuple[Mode, ...], Check | Promise | str]] =
         compares_lengths,
         (Mode.S0,),
         Promise.FORKED,
+    ),
+    "stops a classic slave that is only behind": (
+        compares_for_equality,
+        tuple(Mode),
+        Promise.ALARM,
+    ),
+    "answers before a classic slave has reported": (
+        answers_before_they_are_held,
+        (Mode.S0, Mode.S1),
+        Promise.COPIES,
     ),
     "forgets what was confirmed when it restarts": (
         replace(with_controller(ForgetsWhatWasConfirmed), short_stores=True),
