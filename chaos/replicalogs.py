@@ -118,27 +118,6 @@ def read_reigns(store: Path) -> tuple[tuple[int, int], ...]:
     return tuple((each.number, each.start) for each in read_epochs(*contents).entries)
 
 
-def differences(stores: Sequence[Path], start: int, end: int) -> Iterator[str]:
-    """Where logs differ from the first one in [start, end), block by block; nothing when they are one."""
-    reference, *others = stores
-    for other in others:
-        found = _first_difference(reference, other, start, end)
-        if found is not None:
-            yield f"DIFFER {reference} and {other} at byte {found} of [{start}, {end})"
-
-
-def _first_difference(one: Path, two: Path, start: int, end: int) -> int | None:
-    for (at, left), (also, right) in zip(
-        blocks(one, start, end), blocks(two, start, end), strict=True
-    ):
-        assert at == also, (at, also)
-        if left != right:
-            size = min(len(left), len(right))
-            same = next((i for i in range(size) if left[i] != right[i]), size)
-            return at + same
-    return None
-
-
 def blocks(store: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of [start, end), cut at multiples of BLOCK_BYTES; missing bytes come short."""
     files = [(first, first + path.stat().st_size, path) for first, path in segments(store)]

@@ -212,6 +212,7 @@ SAYS: dict[str, str] = {
     "a replica has a hole": "GAP", "a body rotted in a store": "DAMAGED", "two messages far apart are swapped": "ORDER",
     "what a reader saw is gone": "VANISHED", "a replica lacks a block": "ENDS",
     "a group was never given what it made no progress over": "SKIPPED", "a delayed message never comes": "UNDELIVERED",
+    "a delayed message comes early": "EARLY",
     "two masters in one epoch": "TWO", "an old master acknowledges after the new one": "OLD",
     "an old master's answer comes long after the new one's": "OLD", "the epoch file names another writer": "EPOCH",
     "replicas disagree on who wrote what": "HISTORIES", "a declared loss is larger than the lag": "HIDDEN",

@@ -44,6 +44,7 @@ SHOWN = {
     "VANISHED": "what a reader saw is gone",
     "SKIPPED": "test_a_message_that_the_group_was_never_given_is_found",
     "UNDELIVERED": "test_a_delayed_message_that_never_came_to_its_topic_is_found",
+    "EARLY": "a delayed message comes early",
     "GHOST": "test_a_topic_made_again_that_is_served_with_more_is_a_ghost",
     "UNDECLARED": "test_a_loss_that_the_controller_did_not_declare_is_found",
     "TWO MASTERS": "two masters in one epoch",
