@@ -168,6 +168,10 @@ class Checks:
         for member in decided.base:  # INV-23: also in the reigns after it
             if member in holders or member in decided.suspects or self._destroyed(member, record):
                 continue
+            # Until the record that lets a copy in its place is durable, the process before it is the member.
+            named = self._process(member, decided.members[member].incarnation)
+            if self._holds(named, record, durable=broker.mode.waits_for_disk):
+                continue
             if not rules.all_in_set:
                 world.mark("acknowledged by some of the set")
                 return False

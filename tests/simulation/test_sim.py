@@ -89,6 +89,8 @@ FAILED_ONCE = {
     28524: "as 7034: a former master's message in the place of its successor's",
     36082: "as 28524, in A1",
     47605: "as 28524, below a later reign's cut",
+    55697: "as 28524, by a reader that had not heard that it was moved",
+    55325: "the judge looked at a copy before the record was durable that lets it in",
     53093: "as 28524, the other way round: the successor's log was lost, the former master elected again",
     11438: "the judge did not know that records may be lost within a reign",
     21720: "as 11438; and it took a former master that counts its set for the only one",
