@@ -153,7 +153,8 @@ class TransactionsCampaign:
         processes: Sequence[AsyncProcess],
         outcome: TransactionsOutcome,
     ) -> None:
-        if rng.random() < 0.5:
+        one_kind = bool(outcome.masters_killed) != bool(outcome.producers_killed)
+        if outcome.masters_killed if one_kind else rng.random() < 0.5:  # the other kind is next
             victim: AsyncProcess = rng.choice(processes)
             outcome.producers_killed += 1
         else:
