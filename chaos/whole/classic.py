@@ -32,8 +32,11 @@ NUMBER: Final = re.compile(rb"KEYS\x01(\d+)\x02")
 
 
 def classic(scenario: Scenario) -> Scenario:
-    """The same for a pair. What slaves copy every 3 s, progress of transactions and timers, is not asked for: who is
-    made the master has it as old as that."""
+    """The same for a pair: faults not too close, or it is never whole, and many power cuts, which make two logs of one.
+
+    What slaves copy every 3 s, progress of transactions and timers, is not asked for: who is made the master has it as
+    old as that.
+    """
     faults = tuple(each for each in scenario.faults if each not in LEFT_OUT)
     return replace(
         scenario, replicas=2, faults=(*faults, "kill", *("power",) * 3, "promote"), classic=True, orderly=False,
@@ -48,7 +51,7 @@ def numbers(*contents: bytes) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Acked:
     """A message that was answered with SEND_OK, and who held it then."""
 
     sent: Sent
@@ -76,10 +79,9 @@ class PairJury(Jury):
 
     def __init__(self, cluster: ClassicPair) -> None:
         super().__init__(cluster)
-        self._acked: list[Held] = []
-        self._taken: set[tuple[int, int]] = (
-            set()
-        )  # (host, message): a person took this copy, or the promise does
+        self._acked: list[Acked] = []
+        #: (host, message): a person took this copy, or the promise lets a power cut take it
+        self._taken: set[tuple[int, int]] = set()
         self._same_to = 0  # both logs were one up to here
 
     def acknowledged(self, sent: Sent) -> None:
@@ -90,7 +92,7 @@ class PairJury(Jury):
             self._place("Orders", *sent.queue, sent.number)
         sender = next(each for each in pair.replica_hosts if each.address == sent.broker)
         hosts = pair.replica_hosts if mode.waits_for_slaves else [sender]
-        self._acked.append(Held(sent, tuple(each.number for each in hosts)))
+        self._acked.append(Acked(sent, tuple(each.number for each in hosts)))
         if pair.changed_us > sent.asked_us:
             return  # a person, or a power cut, has changed what lies there since
         for host in hosts:
@@ -152,14 +154,14 @@ class PairJury(Jury):
             self._set_aside(host)
         start, content = log_bytes(pair.replica_hosts[0])
         final = numbers(content)
-        for held in self._acked:
-            number = held.sent.number
-            if number in final or held.sent.offset < start:
+        for acked in self._acked:
+            number = acked.sent.number
+            if number in final or acked.sent.offset < start:
                 continue
-            if all((host, number) in self._taken for host in held.hosts):
+            if all((host, number) in self._taken for host in acked.hosts):
                 self._stage.mark("acknowledged message lost within the promise")
             else:
-                self.fail(Promise.LOST, f"{held}\n{pair.describe()}")
+                self.fail(Promise.LOST, f"{acked}\n{pair.describe()}")
         super().finish()
 
 
