@@ -212,7 +212,8 @@ class Superseded(msgspec.Struct, frozen=True):
 
 
 class Resigned(msgspec.Struct, frozen=True):
-    """Tell the controller that this epoch acknowledges nothing any more; everything up to `end` is acknowledged."""
+    """Tell the controller that this epoch acknowledges nothing any more. The successor has everything up to `end`;
+    all of it is acknowledged, but for what our own disk has not while it stands still."""
 
     epoch: int
     end: int
