@@ -580,7 +580,8 @@ class Tables:
         self, group: str, queue: int, offset: int, reader: Peer, *, only_forward: bool = False
     ) -> bool:
         """As OffsetHandlers takes it; the answer is a success all the same."""
-        if self.cuts.active and self.cuts.beyond(group, TOPIC, queue, offset, reader):
+        beyond = self.cuts.beyond
+        if self.cuts.active and beyond(group, TOPIC, queue, offset, reader, kept=only_forward):
             self.world.mark("commit of before a loss not taken")
         elif not only_forward or self.offsets.committed(group, TOPIC, queue) < offset:
             self.offsets.commit(group, TOPIC, queue, offset)

@@ -415,7 +415,7 @@ class LeavesReaders(Cuts):
 class TakesEveryCommit(Cuts):
     """A commit of before a loss passes over what came since (INV-42)."""
 
-    def beyond(self, *commit: Any) -> bool:
+    def beyond(self, *commit: Any, kept: bool = False) -> bool:
         return False
 
 

@@ -117,7 +117,7 @@ class OffsetHandlers:
             return command.reply(remark="Offset has been previously reset")
         place = header.consumer_group, header.topic, header.queue_id
         if self.cuts.concerns(header.topic) and self.cuts.beyond(
-            *place, header.commit_offset, connection
+            *place, header.commit_offset, connection, kept=bool(header.only_forward)
         ):
             return command.reply(remark="Offset is of before a loss, the reader is moved")
         if not header.only_forward or self.offsets.committed(*place) < header.commit_offset:

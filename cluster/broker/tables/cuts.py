@@ -253,8 +253,20 @@ class Cuts:
             del self._told[next(iter(self._told))]
         self._told[asker.id, topic, queue_id, offset] = None
 
-    def beyond(self, group: str, topic: str, queue_id: int, offset: int, reader: Peer) -> bool:
-        """Whether a commit is of the history before the cut: it would pass over what came since."""
+    def beyond(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        reader: Peer,
+        *,
+        kept: bool = False,
+    ) -> bool:
+        """Whether a commit is of the history before the cut: it would pass over what came since.
+
+        kept  by a slave, since nobody knows when: what was given here says nothing of it
+        """
         cut = self._cut(topic, queue_id)
         if cut is None:
             return False
@@ -264,11 +276,10 @@ class Cuts:
             self._note(key, _SETTLED)  # it says that it goes on from where it was moved to
         if offset <= cut or before == _AWAY:
             return False
-        who, _ = self._who(group, reader)
-        known = max(
-            self._given.get((who, topic, queue_id), 0),
-            self._offsets.committed(group, topic, queue_id),
-        )
+        known = self._offsets.committed(group, topic, queue_id)
+        if not kept:
+            who, _ = self._who(group, reader)
+            known = max(known, self._given.get((who, topic, queue_id), 0))
         return offset > known and (reader.id, topic, queue_id, offset) not in self._told
 
     def stays(self, group: str) -> bool:

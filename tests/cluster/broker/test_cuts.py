@@ -111,6 +111,17 @@ async def test_a_position_of_the_old_history_is_not_committed(cut: Cut) -> None:
     assert cut.committed() == 13, "which this history gave out"
 
 
+async def test_what_a_slave_kept_of_before_a_loss_is_not_committed(cut: Cut) -> None:
+    """Though the group was given as much since: it may not have consumed it."""
+    assert (await cut.pull(10)).code == FOUND
+    assert (await cut.commit(12)).code == 0
+    kept = {"consumerGroup": "G", "topic": "T", "queueId": 0, "onlyForward": True}
+    assert (await cut.asker.ask(COMMIT, **kept, commitOffset=14)).code == 0, "it need not ask again"
+    assert cut.committed() == 12
+    await cut.commit(13)
+    assert cut.committed() == 13, "who was given it may commit it"
+
+
 async def test_what_was_committed_beyond_the_cut_is_taken_back(asker: Asker) -> None:
     cut = Cut(asker)
     await cut.put(10)
