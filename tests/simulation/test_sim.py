@@ -82,7 +82,7 @@ FAILED_ONCE = {
     3730: "a former master moved a reader of its successor to its own end",
     11788: "a process whose place a copy of its store had taken wrote the copy's reign into its own epoch file, and "
     "counted as later than who had more",
-    56947: "a slave told its master of progress of before a loss, and it was taken as far as its group had been given since",
+    56947: "a slave told its master of progress of before a loss, which took what its group had been given again",
     3475: "the judge looked before a reader had met the last master",
     5947: "the simulated store lacked a field",
     7034: "the judge did not know all that decision 0010 does not keep",
