@@ -519,7 +519,8 @@ class ConsumeQueue:
                 entry = self.entry(probe)
             assert entry is not None
             if _is_gone(entry, log_start) and not self._is_misled(probe, low, log_start):
-                low = middle + 1
+                # Of damaged ones between it and the middle nobody knows: a reader looks for their records.
+                low = (probe if names_record(entry) else middle) + 1
             else:
                 high = probe
         self._min_offset = low

@@ -316,3 +316,23 @@ def test_a_queue_whose_first_entry_names_a_place_below_nought_keeps_it(opened: A
     queue.log_start_moved()
     assert store.min_offset("T", 0) == 0
     assert consumed(store) == list(range(MESSAGES))
+
+
+def test_a_lost_page_where_the_live_entries_begin_hides_none_of_them(opened: Any) -> None:
+    """Nobody knows where in it the deleted ones end: readers begin behind the last that is known to be deleted."""
+    store = opened()
+    fill(store)
+    queue = store.queue("T", 0)
+    for _ in range(2):
+        segment = store.log.run.drop_first()
+        segment.retire(0)
+        assert segment.free(0, 0)
+    store.queues.start_at(store.start)
+    alive = store.min_offset("T", 0)
+    assert 10 < alive < MESSAGES - 10
+    for first in (alive - 10, alive, alive - 3):
+        damage(store, first, entry=bytes(20 * 10))
+        queue.log_start_moved()
+        assert alive - 10 <= store.min_offset("T", 0) <= alive
+        given = consumed(store)
+        assert given == list(range(alive, MESSAGES)), first
