@@ -105,6 +105,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store: MessageStore = self.stack.enter_context(
             open_store(self.config, self.clock, self.boot)
         )
+        if self.store.tombstones.unsaved:  # as a broker does, before it takes messages
+            jsonfile.save(self.store.tombstones.path, self.store.tombstones.to_json())
         self.store.retention.usage = lambda path: (100, 10, 90)
         self.store.retention.local_hour = lambda ms: 12
 
