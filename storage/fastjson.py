@@ -24,6 +24,7 @@ _NOT_IN_OUTLINE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _QUEUE_KEY = re.compile(
     rb'\{"brokerName":"([^"\\{}]*+)","queueId":(\d{1,9}),"topic":"([^"\\{}]*+)"\}:'
 )
+_QUOTED_KEY: Final = b'"{\\"brokerName\\":\\"%b\\",\\"queueId\\":%b,\\"topic\\":\\"%b\\"}":%b'
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_$][\w$]*|-?\d+")
 _SPACE = re.compile(r"(?:[ \t\r\n\f\b]++|/\*(?:[^*]|\*(?!/))*+\*/|//[^\n]*+)*+")
@@ -69,7 +70,7 @@ def loads(
             return _decode_exact(data) if exact_numbers else msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass  # not standard: let the tolerant reader judge
-        quoted = _QUEUE_KEY.sub(_quote, data)
+        quoted = _with_quoted_keys(data)
         if len(quoted) > len(data):  # a map by queue, which is long where there are many queues
             try:
                 return _decode_exact(quoted) if exact_numbers else msgspec.json.decode(quoted)
@@ -81,9 +82,12 @@ def loads(
         raise ValueError(f"JSON is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _quote(found: re.Match[bytes]) -> bytes:
-    """The key as a string: its own compact text."""
-    return b'"{\\"brokerName\\":\\"%b\\",\\"queueId\\":%b,\\"topic\\":\\"%b\\"}":' % found.groups()
+def _with_quoted_keys(data: bytes) -> bytes:
+    """The same with each queue that is a key as a string, its own compact text."""
+    before, *found = _QUEUE_KEY.split(data)
+    parts = iter(found)  # of each key its broker's name, queue id and topic, and what follows it
+    keys = zip(parts, parts, parts, parts, strict=True)
+    return before + b"".join(map(_QUOTED_KEY.__mod__, keys))
 
 
 def refers(data: bytes) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import functools
 import os
 import random
@@ -218,7 +219,7 @@ class Disk:
     def _note_sync(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode):
-            self._synced[found.st_ino] = content(f"/proc/self/fd/{descriptor}")
+            self._synced[found.st_ino] = _content_of(descriptor, found.st_size)
         elif found.st_ino in self._directories:
             self._directories[found.st_ino].sync()
 
@@ -240,7 +241,7 @@ class Disk:
         if options:
             return None  # a path may begin at a descriptor
         if name in PATHS:
-            paths = [os.fspath(each) for each in arguments[: PATHS[name]]]
+            around = {os.fspath(each).rpartition("/")[0] for each in arguments[: PATHS[name]]}
         else:
             found = os.fstat(arguments[0])
             regular = stat.S_ISREG(found.st_mode)
@@ -248,10 +249,8 @@ class Disk:
                 return set()  # its bytes are vouched for, and no name is
             if found.st_nlink > 1 and regular:
                 return None
-            paths = [os.readlink(f"/proc/self/fd/{arguments[0]}")]
-            if not regular:
-                return {paths[0]} if self._has(paths[0]) else None
-        around = {os.path.dirname(each) for each in paths}
+            path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+            around = {path.rpartition("/")[0] if regular else path}
         return around if all(map(self._has, around)) else None
 
     def _has(self, directory: str) -> bool:
@@ -348,6 +347,17 @@ def content(path: str) -> bytes:
         return b"".join(pieces)
     finally:
         close_file(descriptor)
+
+
+def _content_of(descriptor: int, size: int) -> bytes:
+    """Of a file that is open, be it only for writing."""
+    try:
+        data = os.pread(descriptor, size + 1, 0)
+    except OSError as problem:
+        if problem.errno != errno.EBADF:
+            raise
+        return content(f"/proc/self/fd/{descriptor}")
+    return data if len(data) == size else content(f"/proc/self/fd/{descriptor}")
 
 
 def _write(path: str, data: bytes) -> None:

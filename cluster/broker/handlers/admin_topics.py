@@ -13,8 +13,7 @@ from tandemmq.cluster.broker.handlers.requests import (
     Refused,
     check_topic,
     dumps,
-    map_by_queue,
-    queue_json,
+    map_of_topic,
     read_body,
     refusing,
 )
@@ -206,14 +205,13 @@ class TopicAdminHandlers:
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         known = self.store.queue_ids(name)
-        entries = []
-        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
-            ends = self._queue_ends(name, queue_id) if queue_id in known else _NEVER_USED
-            entries.append((queue_json(name, self.config.name, queue_id), ends))
+        ends = [
+            self._queue_ends(name, queue_id) if queue_id in known else _NEVER_USED
+            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
+        ]
+        table = map_of_topic(name, self.config.name, ends)
         tps = self.stats.put_tps(name)
-        return command.reply(
-            body=b'{"offsetTable":%b,"topicPutTps":%b}' % (map_by_queue(entries), dumps(tps))
-        )
+        return command.reply(body=b'{"offsetTable":%b,"topicPutTps":%b}' % (table, dumps(tps)))
 
     def _queue_ends(self, topic: str, queue_id: int) -> dict[str, int]:
         lowest = max(self.store.min_offset(topic, queue_id), 0)

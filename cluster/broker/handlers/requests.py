@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from tandemmq.cluster.broker import replies
 from tandemmq.cluster.broker.tables import names
 from tandemmq.cluster.remoting import bodies
@@ -24,6 +26,8 @@ Answer = Command | None | Awaitable[Command | None]
 
 #: larger bodies are parsed in a thread: parsing holds up every other client otherwise
 BODY_BYTES_ON_LOOP_MAX: Final = 64 << 10
+
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 def refusing(handler: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -100,3 +104,13 @@ def map_by_queue(entries: Iterable[tuple[dict[str, Any], Any]]) -> bytes:
     Every Java tool reads this form, and the Go client reads no other.
     """
     return b"{%b}" % b",".join(b"%b:%b" % (dumps(queue), dumps(value)) for queue, value in entries)
+
+
+def map_of_topic(topic: str, broker_name: str, values: Iterable[Any]) -> bytes:
+    """The same of the queues of one topic, from 0 on: it may have thousands."""
+    before, number, after = dumps(queue_json(topic, broker_name, 0)).partition(b'"queueId":0')
+    assert number, "no name has a quote in it that is not escaped"
+    texts = _encode_lines(list(values)).splitlines()
+    return b"{%b}" % b",".join(
+        [b'%b"queueId":%d%b:%b' % (before, each, after, text) for each, text in enumerate(texts)]
+    )
