@@ -597,7 +597,8 @@ class World:
             raise Violation(Check.NOBODY, self.describe())
         best = (
             max(  # of all replicas: an earlier member may hold more than a member that lost power
-                self.brokers.keys() - {self.plan.learner},
+                self.brokers.keys()
+                - ({self.plan.learner} - {*record.base}),  # unless it had to lead
                 key=lambda each: (
                     self.brokers[each].disk.history.last,
                     self.brokers[each].disk.end,
