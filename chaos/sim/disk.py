@@ -111,7 +111,7 @@ class Disk:
         """What an administrator keeps, and may put back."""
         return replace(
             self, cells=list(self.cells), deleted=list(self.deleted), queues=dict(self.queues), holes=[], stale={},
-            set_aside=[],
+            set_aside=[], files=dict(self.files),
         )  # fmt: skip
 
     def go_back(self, to: Disk) -> int:

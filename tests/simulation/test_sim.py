@@ -90,6 +90,7 @@ FAILED_ONCE = {
     28524: "as 7034: a former master's message in the place of its successor's",
     36082: "as 28524, in A1",
     47605: "as 28524, below a later reign's cut",
+    61794: "a copied store shared its original's small files",
     220942: "the simulated operator passed over a learner that had led, and alone had what it acknowledged",
     55697: "as 28524, by a reader that had not heard that it was moved",
     55325: "the judge looked at a copy before the record was durable that lets it in",
