@@ -7,6 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# how long an example takes says how busy the machine is
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 #: links in tandemmq/ (docs/decisions/0011): under these names alone a checkout has second copies of everything
 LINKED = {"storage", "replication", "cluster", "chaos"}

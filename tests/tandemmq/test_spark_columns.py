@@ -76,7 +76,7 @@ RECORDS = st.builds(
 
 
 @given(st.lists(st.lists(RECORDS, min_size=1, max_size=5), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_columns_are_those_of_the_messages(runs: list[list[bytes]]) -> None:
     both(*map(run_of, runs))
 
