@@ -381,6 +381,8 @@ class Tables:
         self.schedule.cut(end)
         if self.offsets.limit(self.store.max_offset):
             self.world.mark("progress beyond a cut taken back")
+        for file in (self.schedule.file, self.offsets.file):
+            file.take_back()
 
     def role_changed(self, *, serving: bool, may_have_lost: bool = False) -> None:
         """As TableSync.role_changed, Broker._role_changed and OnMaster, in this order."""

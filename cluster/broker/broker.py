@@ -350,6 +350,8 @@ class Broker:
         self.table_sync.save_deletions()
         if beyond := self.offsets.limit(self.store.max_offset):
             log.warning("progress beyond the cut taken back queues=%d end=%d", beyond, log_end)
+        for file in (self.schedule.file, self.offsets.file):
+            file.take_back()
 
     def _flushed(self, end: int) -> None:
         self.release.flushed(end)

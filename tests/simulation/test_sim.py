@@ -97,6 +97,7 @@ FAILED_ONCE = {
     53093: "as 28524, the other way round: the successor's log was lost, the former master elected again",
     11438: "the judge did not know that records may be lost within a reign",
     21720: "as 11438; and it took a former master that counts its set for the only one",
+    64787: "progress of delayed messages that a cut took back stood in its file until the log had grown past it",
     32940: "the judge looked at another process than the one that was proposed",
 }
 

@@ -123,6 +123,7 @@ class DelaySchedule:
         self._recent.note(int(found.get("restsOn") or 0), dict(self.offsets))
         self.correct()
         self.cut(self._store.end)  # for a log that lost what it had on the disk
+        self.file.take_back()
 
     def _file_tree(self) -> dict[str, Any]:
         """What the file holds; `restsOn` is ours, RocketMQ does not read it."""

@@ -6,6 +6,7 @@ Written by the loop's thread or by another, never out of order.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tandemmq.storage import jsonfile
+
+log = logging.getLogger(__name__)
 
 CHANGES_KEPT: Final = 4_096
 
@@ -140,6 +143,19 @@ class SavedFile:
             self._write(self.generation, self._snapshot())
         elif self._held is not None and self.rests.settled(self._held.end):
             self._write(self._held.generation, self._held.content)
+
+    def take_back(self) -> None:
+        """Write the table when the log that it rests on was cut, before more of the log comes. Blocks.
+
+        At a later start nobody could tell that what the file speaks for went: the log may have grown past it again. It
+        waits for no log: less progress only repeats. A failure is logged: the next save() tries again.
+        """
+        if not self.unsaved:
+            return
+        try:
+            self._write(self.generation, self._snapshot())
+        except OSError as problem:
+            log.error("what a cut took back is not saved path=%s why=%s", self.path, problem)
 
     async def saved(self) -> None:
         """Wait until every change made so far is on disk.

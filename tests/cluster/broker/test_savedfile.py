@@ -111,3 +111,18 @@ def test_a_cut_while_the_log_is_waited_for_takes_what_waits_with_it(tmp_path: Pa
         assert table.on_disk() == 40
 
     asyncio.run(main())
+
+
+def test_what_a_cut_took_back_is_on_the_disk_before_the_log_grows_again(tmp_path: Path) -> None:
+    """Else a later start reads progress that rests on bytes which are others by then."""
+    table = Table(tmp_path)
+    table.grow(20)
+    table.log.confirmed = 20
+    table.file.save()
+    table.log.at = table.log.confirmed = 10  # what is left is not confirmed to us any more
+    table.log.confirmed = 0
+    table.file.changed()
+    table.file.save()
+    assert table.on_disk() == 20
+    table.file.take_back()
+    assert (table.on_disk(), table.file.unsaved) == (10, False)
