@@ -226,7 +226,7 @@ async def test_a_reader_that_stays_beyond_the_cut_would_be_found(
     asker: Asker, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, found = ("target", None) if planted == "nobody is moved" else ("beyond", False)
-    monkeypatch.setattr(asker.broker.cuts, name, lambda *_: found)
+    monkeypatch.setattr(asker.broker.cuts, name, lambda *_, **__: found)
     for seed in range(30):
         readers = Readers(asker, seed)
         await readers.run()

@@ -339,7 +339,7 @@ async def test_a_reader_that_stays_in_a_former_life_would_be_found(
     asker: Asker, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, found = ("target", None) if planted == "nobody is moved" else ("beyond", False)
-    monkeypatch.setattr(asker.broker.cuts, name, lambda *_: found)
+    monkeypatch.setattr(asker.broker.cuts, name, lambda *_, **__: found)
     for seed in range(20):
         if await live_by_chance(asker, seed):
             return
