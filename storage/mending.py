@@ -40,9 +40,8 @@ class Mended(enum.Enum):
 
     RIGHT = enum.auto()  # it points at its record now
     SEARCHING = enum.auto()  # ask again; do not pass over it meanwhile
-    GONE = (
-        enum.auto()
-    )  # its record is not in the log: deleted with its file, blank, or damaged itself
+    # its record is not in the log: deleted with its file, blank, or damaged itself
+    GONE = enum.auto()
 
 
 class _Place(NamedTuple):
@@ -183,9 +182,8 @@ class QueueMending:
             return end, None
         topic = queue.topic.encode()
         fetched = self._fetch(segment, start)
-        reached = (
-            segment.end
-        )  # a record that is no record hides what is behind it, but for the next file
+        # A record that is no record hides what is behind it, but for the next file.
+        reached = segment.end
         try:
             for count, head in enumerate(scan(segment.view, start - segment.start, segment.wrote)):
                 at = segment.start + head.position
