@@ -510,8 +510,10 @@ class PullHandler:
         if moved is None:
             moved = self._cuts.target(*place, header.queue_offset, connection)
             if moved == ASK_MASTER:
-                return self._elsewhere(header)
-        found = self._stored(header, selector) if moved is None else self._moved(header, moved)
+                return self._badly(header, header.queue_offset)
+            found = self._stored(header, selector) if moved is None else self._badly(header, moved)
+        else:
+            found = self._moved(header, moved)
         waits = found.status is GetStatus.OFFSET_OVERFLOW_ONE
         # a position that it waits at may be another master's: we do not vouch for it
         if not (waits and self._slave_reads.may_lack_the_end):
@@ -532,9 +534,12 @@ class PullHandler:
             self._store.max_offset(header.topic, header.queue_id),
         )
 
-    def _elsewhere(self, header: PullHeader) -> GetResult:
-        """As if we had nothing there: the reader keeps its position and asks the master (SlaveReads.stays)."""
-        found = self._moved(header, header.queue_offset)
+    def _badly(self, header: PullHeader, offset: int) -> GetResult:
+        """The position is not one of this history. (Not a reset: it is no operator's word to pass over anything.)
+
+        offset  to go on from; its own: as if we had nothing there, it asks the master (SlaveReads.stays)
+        """
+        found = self._moved(header, offset)
         found.status = GetStatus.OFFSET_OVERFLOW_BADLY
         return found
 

@@ -458,9 +458,6 @@ class Membership:
         """The broker refused our position: forget what is cached, start again where it says."""
         held = self.held.pop(cache.queue)
         held.cache.dropped = True
-        if offset < cache.pull_offset and not self._policy.shared:
-            # Back, behind a loss. How far a group that shares its queues has come its broker knows; this it does not.
-            offset = min(offset, held.cache.commit_offset)
         self.offsets.set(cache.queue, offset)
         self._read(cache.queue, offset, held.cache)
 

@@ -37,6 +37,8 @@ class PullStatus(enum.Enum):
     OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
+#: the remark of an answer that moves a reader because an operator said so, not because its position is not valid
+_RESET: Final = "OFFSET_RESET"
 _STATUSES: Final = {int(status.value): status for status in PullStatus}
 _ACCEPTED: Final = frozenset(_STATUSES)
 _PREFIX: Final = struct.Struct(">II")
@@ -44,7 +46,10 @@ _PREFIX: Final = struct.Struct(">II")
 
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
-    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted. size: bytes, unwanted too."""
+    """next_offset: where to pull next, from suggested_broker_id. messages: those wanted. size: bytes, unwanted too.
+
+    reset: with OFFSET_MOVED, by an operator's word
+    """
 
     status: PullStatus
     next_offset: int
@@ -53,6 +58,7 @@ class PullAnswer:
     suggested_broker_id: int
     messages: Sequence[ReceivedMessage]
     size: int = 0
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,7 @@ def pull_answer(answer: Command, request: PullRequest, address: str) -> PullAnsw
         suggested_broker_id=number(answer, "suggestWhichBrokerId", address),
         messages=_wanted(messages, request.subscription),
         size=len(answer.body or b""),
+        reset=answer.remark == _RESET,
     )
 
 

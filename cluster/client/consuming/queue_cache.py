@@ -176,6 +176,14 @@ class QueueCache:
         """Smallest queue offset still cached, else the next to pull: all before it is done."""
         return next(iter(self._sizes), self.pull_offset)
 
+    def restart(self, moved_to: int) -> int:
+        """Where to begin again when the broker does not take our position and names another one.
+
+        Where that lies behind a loss it may not know how far we have come: a group that has not committed
+        yet, or whose commits were lost, too. What is cached is dropped, and not consumed yet, so not passed over.
+        """
+        return min(moved_to, self.commit_offset) if moved_to < self.pull_offset else moved_to
+
 
 class ReadyQueues:
     """Caches with messages to take, in turn: a long queue does not starve the others.

@@ -142,7 +142,8 @@ class QueueReader:
                 await asyncio.sleep(ERROR_PAUSE_S)
             case PullStatus.OFFSET_MOVED:
                 self._log_move(request, answer)
-                self.on_moved(cache, answer.next_offset)  # drops this cache: run() ends
+                offset = answer.next_offset if answer.reset else cache.restart(answer.next_offset)
+                self.on_moved(cache, offset)  # drops this cache: run() ends
         if answer.next_offset == request.offset:
             await asyncio.sleep(
                 FLOW_CONTROL_PAUSE_S

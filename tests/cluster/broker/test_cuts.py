@@ -76,6 +76,7 @@ async def test_a_reader_beyond_the_cut_is_moved_to_it_and_reads_on(cut: Cut) -> 
     """INV-42. It had been given 10 to 14 of the old history: the new ones at these offsets are others."""
     answer = await cut.pull(15)
     assert (answer.code, next_of(answer)) == (MOVED, 10)
+    assert answer.remark == "OFFSET_OVERFLOW_BADLY"  # and no reset: a reader drops nothing below it
     answer = await cut.pull(10)
     assert (answer.code, next_of(answer)) == (FOUND, 14)
     answer = await cut.pull(14)
