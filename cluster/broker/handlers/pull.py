@@ -504,16 +504,25 @@ class PullHandler:
     ) -> GetResult:
         """What the store has; a reset, or a cut, moves the reader instead."""
         place = header.consumer_group, header.topic, header.queue_id
-        moved = self._offsets.take_reset(*place) if self._config.server_side_reset else None
+        reset = self._offsets.take_reset(*place) if self._config.server_side_reset else None
         if not (self._cuts.active and self._cuts.concerns(header.topic)):
-            return self._stored(header, selector) if moved is None else self._moved(header, moved)
-        if moved is None:
-            moved = self._cuts.target(*place, header.queue_offset, connection)
-            if moved == ASK_MASTER:
-                return self._badly(header, header.queue_offset)
-            found = self._stored(header, selector) if moved is None else self._badly(header, moved)
+            return self._stored(header, selector) if reset is None else self._moved(header, reset)
+        moved = (
+            None
+            if reset is not None
+            else self._cuts.target(*place, header.queue_offset, connection)
+        )
+        if moved == ASK_MASTER:
+            # as if we had nothing there: it keeps its position (SlaveReads.stays)
+            return self._moved(header, header.queue_offset, GetStatus.OFFSET_OVERFLOW_BADLY)
+        if reset is not None:
+            found = self._moved(header, reset)
+        elif moved is None:
+            found = self._stored(header, selector)
+        elif self._cuts.following:
+            found = self._moved(header, moved)  # a slave says nothing else that moves a reader
         else:
-            found = self._moved(header, moved)
+            found = self._moved(header, moved, GetStatus.OFFSET_OVERFLOW_BADLY)
         waits = found.status is GetStatus.OFFSET_OVERFLOW_ONE
         # a position that it waits at may be another master's: we do not vouch for it
         if not (waits and self._slave_reads.may_lack_the_end):
@@ -526,22 +535,16 @@ class PullHandler:
         if not (concerned and self._cuts.beyond(*place, header.commit_offset, connection)):
             self._offsets.commit(*place, header.commit_offset)
 
-    def _moved(self, header: PullHeader, offset: int) -> GetResult:
+    def _moved(
+        self, header: PullHeader, offset: int, word: GetStatus = GetStatus.OFFSET_RESET
+    ) -> GetResult:
+        """word: a client that is not told of a reset drops nothing that it has not consumed."""
         return GetResult(
-            GetStatus.OFFSET_RESET,
+            word,
             offset,
             self._store.min_offset(header.topic, header.queue_id),
             self._store.max_offset(header.topic, header.queue_id),
         )
-
-    def _badly(self, header: PullHeader, offset: int) -> GetResult:
-        """The position is not one of this history. (Not a reset: it is no operator's word to pass over anything.)
-
-        offset  to go on from; its own: as if we had nothing there, it asks the master (SlaveReads.stays)
-        """
-        found = self._moved(header, offset)
-        found.status = GetStatus.OFFSET_OVERFLOW_BADLY
-        return found
 
     def _stored(
         self, header: PullHeader, selector: Selector, *, patient: bool = False
