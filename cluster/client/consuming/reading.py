@@ -136,26 +136,35 @@ class QueueReader:
                 # a slave that lags may name an older position; going back would deliver twice
                 cache.pull_offset = max(cache.pull_offset, answer.next_offset)
                 self.on_progress(cache)
+            case PullStatus.OFFSET_MOVED if answer.reset:
+                # also to where we stand: what is cached is not wanted any more
+                self._log_move(request, answer)
+                self.on_moved(cache, answer.next_offset)  # drops this cache: run() ends
             case PullStatus.OFFSET_MOVED if answer.next_offset == request.offset:
                 # a broker with a tiered store, of a queue that it has not stored there yet
                 self._log_move(request, answer)
                 await asyncio.sleep(ERROR_PAUSE_S)
+            case PullStatus.OFFSET_MOVED if (
+                request.offset < answer.min_offset <= answer.next_offset
+            ):
+                # Too old, deleted: what is cached is older still, and all that is left of it.
+                self._log_move(request, answer)
+                cache.pull_offset = max(cache.pull_offset, answer.next_offset)
+                self.on_progress(cache)
             case PullStatus.OFFSET_MOVED:
                 self._log_move(request, answer)
-                offset = answer.next_offset if answer.reset else cache.restart(answer.next_offset)
-                self.on_moved(cache, offset)  # drops this cache: run() ends
+                self.on_moved(cache, cache.restart(answer.next_offset))
         if answer.next_offset == request.offset:
             await asyncio.sleep(
                 FLOW_CONTROL_PAUSE_S
             )  # no progress: whatever the reason, never a busy loop
 
     def _log_move(self, request: PullRequest, answer: PullAnswer) -> None:
-        """A position that the queue has was moved on purpose: by an operator's reset."""
-        reset = answer.min_offset <= request.offset <= answer.max_offset
+        """By an operator's reset that is no warning."""
         log.log(
-            logging.INFO if reset else logging.WARNING,
+            logging.INFO if answer.reset else logging.WARNING,
             "position reset group=%s queue=%s offset=%d moved_to=%d min=%d max=%d"
-            if reset
+            if answer.reset
             else "offset not valid group=%s queue=%s offset=%d moved_to=%d min=%d max=%d",
             self.group,
             request.queue,

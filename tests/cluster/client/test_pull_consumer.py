@@ -331,7 +331,7 @@ def test_position_that_an_operator_moves_is_no_warning_and_a_bad_one_is(
         fields = {
             "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "3", "suggestWhichBrokerId": "0"
         }  # fmt: skip
-        return command.reply(ResponseCode.PULL_OFFSET_MOVED, ext=fields)
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext=fields)
 
     async def main() -> None:
         await broker.fill("T", 0, numbered(3))
