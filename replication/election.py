@@ -475,6 +475,7 @@ class ControllerCore:
             effects.append(Answer(event.request, code, remark, records=records))
             return
         self._activate(group, now_ms, effects)
+        self.judge.hear_joined(group, event)
         record = group.record
         members = tuple(sorted(event.members))
         group.story.add(now_ms, f"set {record.sync_set} -> {members}")

@@ -272,6 +272,18 @@ class Judge:
         if self._waits(record) and (leading or inside):
             group.confirmed = max(group.confirmed, event.confirmed)
 
+    def hear_joined(self, group: GroupEvidence, event: AlterSyncSet) -> None:
+        """Before the set is changed: a master names processes that follow it and have all it called confirmed (INV-25).
+
+        Its word is enough: what a new member would say of itself with its next heartbeat may never arrive, and what is
+        confirmed from now on it holds.
+        """
+        for replica, incarnation in event.incarnations:
+            member = group.record.members.get(replica)
+            joins = replica in event.members and replica not in group.record.sync_set
+            if joins and member is not None and member.incarnation == incarnation != 0:
+                self.live_of(group, replica).proven = True
+
     def worth_noting(self, group: GroupEvidence, replica: int, now_ms: int) -> bool:
         """Whether to make durable what was heard of confirmed offsets; what fell after a declared loss is at once."""
         record, live = group.record, group.live[replica]
@@ -319,8 +331,8 @@ class Judge:
     def lacking(self, group: GroupEvidence) -> dict[int, int]:
         """Members of the set that cannot be the ones that were: by id, where their logs end, below what is confirmed.
 
-        Asked of processes that neither led nor followed since they came: their ends stand still, so none of this is
-        only late. The others hold what they reported to their master.
+        Asked of processes that neither led nor followed since they came, by no word that we heard: their ends stand
+        still, so none of this is only late. The others hold what they reported to their master.
         """
         known, found = self._known_confirmed(group), {}
         for each in group.record.base:

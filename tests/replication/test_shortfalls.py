@@ -113,6 +113,37 @@ def test_a_late_heartbeat_does_not_make_a_member_suspect() -> None:
     assert (bench.record.master, bench.record.suspects, bench.record.lossy_epoch) == (2, (), 0)
 
 
+def test_a_member_that_its_master_named_is_elected_though_nothing_was_heard_of_it_since() -> None:
+    """Its heartbeats do not arrive. The master that lost power, and has less, was elected instead."""
+    bench = Bench()
+    bench.beat(2, streaming=False, end=0)
+    bench.beat(1, leading=True, end=5000, confirmed=5000)
+    bench.step(SessionClosed(11))
+    bench.now_ms += 2_600
+    bench.core.groups["a"].live[2].heard_ms = bench.now_ms  # not yet known to be cut off
+    said = register(bench, 1, 21, epoch=1, end=400, lineage=(11,), suspect=True)
+    assert Kind.LOSS_POSSIBLE not in [each.kind for each in said]
+    assert (bench.record.master, bench.record.lossy_epoch) == (2, 0)
+
+
+@pytest.mark.parametrize("named", [(), ((2, 12),)])
+def test_a_master_speaks_for_the_process_that_it_names_only(
+    named: tuple[tuple[int, int], ...],
+) -> None:
+    bench = Bench(replicas=1)
+    bench.step(ApplyBrokerId(0, "c", "a", 2, "code2"))
+    bench.register(2, 22, mode="S0")
+    live = bench.core.groups["a"].live[2]
+    bench.alter(frozenset({1, 2}), incarnations=named)
+    assert not live.proven
+    assert bench.alter(frozenset({1, 2}), incarnations=((2, 22),)).code is Code.SUCCESS
+    assert live.proven
+    bench.step(SessionClosed(22))
+    bench.now_ms += 60_000
+    assert bench.register(2, 23, mode="S0").code is Code.SUCCESS
+    assert not live.proven
+
+
 def test_a_process_that_restarts_with_all_it_had_is_trusted() -> None:
     bench = Bench()
     with_messages(bench)

@@ -99,6 +99,7 @@ FAILED_ONCE = {
     21720: "as 11438; and it took a former master that counts its set for the only one",
     64787: "progress of delayed messages that a cut took back stood in its file until the log had grown past it",
     32940: "the judge looked at another process than the one that was proposed",
+    69186: "a member whose heartbeats did not arrive was taken for one that had come back with less, and passed over",
 }
 
 
