@@ -62,6 +62,11 @@ class EpochHistory:
     def last_start(self) -> int:
         return self.entries[-1].start if self.entries else 0
 
+    @property
+    def before_last(self) -> int:
+        """The reign that wrote the byte before the last one's first; 0 when the log has none there."""
+        return self.entries[-2].number if len(self.entries) > 1 else 0
+
     def begin(self, number: int, start: int) -> EpochHistory:
         """This history with a new reign. An empty reign that starts at the same offset is replaced, not kept.
 

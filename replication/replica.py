@@ -258,6 +258,15 @@ class ReplicaCore:
         """Below it consumers may read, here and now."""
         return self.master.confirmed if self.master else self.slave.confirmed
 
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether our reign began without something that readers may have been given, and hear of from nobody else: no
+        reign wrote anything since the last declared loss. The one that was declared need not be ours: who was elected
+        then may have gone before it had its lease."""
+        if not self.mode.waits_for_slaves:
+            return True
+        return self.view.lossy_epoch > self.slave.history.before_last
+
     def refusal(self, now_ms: int) -> Refusal | None:
         """Why a put is refused before anything is appended; None when it may go ahead."""
         if self.role is not ReplicaRole.MASTER or self.master is None:

@@ -490,8 +490,7 @@ class Broker(Session):
         self.world.reign_began(self, effect.epoch)
         core = self.core
         if self.tables is not None and core is not None:
-            lossy = not core.mode.waits_for_slaves or core.view.lossy_epoch == core.epoch
-            self.tables.role_changed(serving=True, may_have_lost=lossy)
+            self.tables.role_changed(serving=True, may_have_lost=core.may_have_lost)
 
     def _close_writes(self, effect: r.CloseWrites) -> None:
         self.accepts = False
@@ -596,13 +595,15 @@ class Broker(Session):
         if self.full:
             self.world.mark("append failed")
             raise DiskFull
-        self.world.check_append(self, effect.offset, self.body)
+        body = self.body if effect.size else []
+        if body:
+            self.world.check_append(self, effect.offset, body)
         if not self.disk.end and effect.offset:
             assert self.core is not None
             before = self.world.brokers[self.core.slave.master].disk.log[: effect.offset]
             self.disk.begin(before, self.next_offsets({}, before))
         assert effect.offset == self.disk.end, (effect, self.disk.end)
-        self.disk.cells.extend(self.body)
+        self.disk.cells.extend(body)
         self._flush_soon()
 
     def _report_progress(self, effect: s.ReportProgress) -> None:

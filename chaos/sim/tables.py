@@ -395,7 +395,8 @@ class Tables:
             self.cuts.end()
             return
         self.schedule.correct()
-        self.offsets.limit(self.store.max_offset)
+        if self.offsets.limit(self.store.max_offset):
+            self.offsets.file.take_back()
         if may_have_lost:
             self.lost()
         self.schedule._reign_began()
@@ -404,8 +405,12 @@ class Tables:
     def lost(self) -> None:
         """Readers may have been given more than is left. INV-42"""
         ends = ends_below(cast(Iterable[ConsumeQueue], self.store.queues), self.agreed)
-        self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+        taken_back = self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
         self.cuts.begin(ends, "the simulator")
+        taken_back += self.offsets.limit_kept(self.cuts.lowest)
+        self.cuts.file.take_back()
+        if taken_back:
+            self.offsets.file.take_back()
         self.world.mark("readers beyond a cut looked for")
         core = self.broker.core
         assert core is not None

@@ -328,8 +328,13 @@ class Broker:
                 may have been given something else in its place
         """
         ends = ends_below(self.store.queues, self.store.end if agreed is None else agreed)
-        self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+        taken_back = self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
         self.cuts.begin(ends, why)
+        taken_back += self.offsets.limit_kept(self.cuts.lowest)
+        # Before more of the log comes: who starts on older files would take its messages for those of before.
+        self.cuts.file.take_back()
+        if taken_back:
+            self.offsets.file.take_back()
 
     def _register_again(self) -> None:
         self.registration.all_changed()
@@ -382,7 +387,7 @@ class Broker:
             return "the log is shorter than it was"
         if not found.clean and not found.same_boot:
             return "it did not stop in order, and the machine may have gone down"
-        if self.offsets.limit(store.max_offset):
+        if self.offsets.reach_beyond(store.max_offset):
             return "progress was saved that is beyond the log"
         return "the log is a former master's" if found.received else ""
 

@@ -99,6 +99,9 @@ FAILED_ONCE = {
     21720: "as 11438; and it took a former master that counts its set for the only one",
     64787: "progress of delayed messages that a cut took back stood in its file until the log had grown past it",
     32940: "the judge looked at another process than the one that was proposed",
+    71807: "who was elected with a declared loss died before its reign, and the next reign began without a cut",
+    74928: "a group that slept through a loss told a slave its old position, which led next and believed it",
+    72589: "as 74928; and what a reign's beginning had taken back stood in its file until the log had grown past it",
     69186: "a member whose heartbeats did not arrive was taken for one that had come back with less, and passed over",
 }
 

@@ -299,8 +299,7 @@ class ControlledReplica:
     @property
     def may_have_lost(self) -> bool:
         """Whether our reign began without something that readers may have been given before it."""
-        view = self.core.view
-        return not self.core.mode.waits_for_slaves or view.lossy_epoch == self.core.epoch
+        return self.core.may_have_lost
 
     @property
     def unsucceeded(self) -> bool:

@@ -164,6 +164,10 @@ class Cuts:
             len(ends), KEEP_MS // 60_000, why,
         )  # fmt: skip
 
+    def lowest(self, topic: str, queue_id: int) -> int:
+        """Where a queue ended at the lowest of the losses that count since begin()."""
+        return self._ends.get((topic, queue_id), 0)
+
     def deleted(self, topic: str, below: int) -> None:
         """A topic's messages below a log offset are deleted: whoever read it begins again at 0."""
         known = self.concerns(topic)

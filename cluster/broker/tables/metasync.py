@@ -253,6 +253,7 @@ class TableSync:
             # The master before us may have had more, which it alone knew.
             if beyond := tables.offsets.limit(tables.store.max_offset):
                 log.warning("progress beyond our log taken back queues=%d", beyond)
+                tables.offsets.file.take_back()
             made = tables.topics.cover(tables.stored())
             if made:
                 log.warning("topics known by their messages alone topics=%s", ",".join(made[:20]))

@@ -28,6 +28,7 @@ class OffsetTable:
     A slave's table follows its master's (`adopt`). Commits that reach the slave itself, because its
     clients do not reach the master, are `ahead` of what the master knows until `acknowledged` says
     that it was told; they survive a restart in `aheadOffsetTable`, which RocketMQ does not read.
+    Whether such a one is of before a loss nobody can tell, so it does not hold beyond a cut: limit_kept().
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -36,6 +37,8 @@ class OffsetTable:
         self._pulled: dict[str, dict[str, Queues]] = {}
         self._resets: dict[Place, int] = {}
         self._ahead: dict[Place, int] = {}
+        #: what was committed on a slave: how far a master had it, or -1
+        self._kept: dict[Place, int] = {}
         self._commits = 0
         self.following = False  # a slave: what is committed here, the master does not know
         self.file = SavedFile(path, self.to_json)
@@ -50,6 +53,7 @@ class OffsetTable:
             self._committed.setdefault(group, {})[topic] = queues
         for group, topic, queues in _by_group(found.get("aheadOffsetTable") or {}):
             self._ahead.update(((group, topic, queue), at) for queue, at in queues.items())
+        self._kept = dict.fromkeys(self._ahead, -1)
         self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +102,11 @@ class OffsetTable:
         if offset < 0 or (self._resets and (group, topic, queue_id) in self._resets):
             return False
         if self.following:
-            self._ahead[group, topic, queue_id] = offset
+            place = (group, topic, queue_id)
+            self._kept.setdefault(place, self.committed(*place))
+            self._ahead[place] = offset
+        elif self._kept:
+            self._kept.pop((group, topic, queue_id), None)
         self._store(group, topic, queue_id, offset)
         return True
 
@@ -147,6 +155,7 @@ class OffsetTable:
         Its next pull is told so, its commits until then are dropped.
         """
         self._store(group, topic, queue_id, offset)
+        self._kept.pop((group, topic, queue_id), None)
         self._resets[group, topic, queue_id] = offset
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -182,6 +191,11 @@ class OffsetTable:
                 queues[queue_id] = own
             elif (group, topic) in offsets:
                 del self._ahead[group, topic, queue_id]  # the master knows that, and more
+        for place in [each for each in self._kept if each[:2] in offsets]:
+            if place in self._ahead:
+                self._kept[place] = offsets[place[:2]].get(place[2], -1)
+            else:
+                del self._kept[place]
         self._committed, self.version = merged, version
         if (merged, version) != before:
             self.file.changed()
@@ -228,6 +242,31 @@ class OffsetTable:
             self.file.changed()
         return changed
 
+    def reach_beyond(self, queue_end: Callable[[str, int], int]) -> bool:
+        """Whether any offset is beyond the end of its queue."""
+        return any(
+            offset > queue_end(topic, queue_id)
+            for topics in self._committed.values()
+            for topic, queues in topics.items()
+            for queue_id, offset in queues.items()
+        )
+
+    def limit_kept(self, queue_end: Callable[[str, int], int]) -> int:
+        """Take back what was committed while this broker was a slave, beyond these queue offsets, to what a master had
+        of it; how many there were.
+
+        For cuts that are remembered (INV-42): a group may have read that much before one of them. Over a restart it is
+        not remembered what a master had: then to the cut.
+        """
+        changed = 0
+        for (group, topic, queue_id), known in self._kept.items():
+            end = max(known, queue_end(topic, queue_id))
+            if self.committed(group, topic, queue_id) > end:
+                self._store(group, topic, queue_id, end)
+                changed += 1
+        self._kept.clear()
+        return changed
+
     # -- forgetting --------------------------------------------------------------------
 
     def forget_topic(self, topic: str) -> None:
@@ -253,7 +292,7 @@ class OffsetTable:
             self._store(target, topic, queue_id, offset)
 
     def _forget_places(self, matches: Callable[[Place], bool]) -> None:
-        for table in (self._resets, self._ahead):
+        for table in (self._resets, self._ahead, self._kept):
             for key in [key for key in table if matches(key)]:
                 del table[key]
 

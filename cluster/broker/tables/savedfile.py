@@ -145,7 +145,7 @@ class SavedFile:
             self._write(self._held.generation, self._held.content)
 
     def take_back(self) -> None:
-        """Write the table when the log that it rests on was cut, before more of the log comes. Blocks.
+        """Write the table when the log that it speaks of was cut, before more of the log comes. Blocks.
 
         At a later start nobody could tell that what the file speaks for went: the log may have grown past it again. It
         waits for no log: less progress only repeats. A failure is logged: the next save() tries again.

@@ -221,6 +221,37 @@ async def test_who_slept_through_two_losses_is_moved_to_the_lower_cut(cut: Cut) 
     assert (await cut.pull(18, "Awake")).code == FOUND, "it had been given that in between"
 
 
+async def test_a_group_that_slept_through_an_earlier_cut_does_not_vouch_for_itself_at_a_slave(
+    cut: Cut,
+) -> None:
+    """INV-42. It had 15 before the first loss, and told the slave so that leads now. The simulator found it, seed
+    74928."""
+    offsets = cut.broker.offsets
+    offsets.start_following()
+    offsets.commit("G", "T", 0, 15)
+    offsets.stop_following()
+    offsets.commit("Awake", "T", 0, 15)
+    cut.broker.lost("again")
+    assert (cut.committed(), cut.committed("Awake")) == (10, 15)
+    answer = await cut.pull(15)
+    assert (answer.code, next_of(answer)) == (MOVED, 10)
+
+
+async def test_a_loss_is_on_the_disk_before_more_of_the_log_comes(asker: Asker) -> None:
+    """Else who is killed and starts again believes positions of before at what are other messages by then. The
+    simulator found it, seed 72589."""
+    cut = Cut(asker)
+    await cut.put(10)
+    cut.broker.offsets.commit("G", "T", 0, 15)
+    cut.broker.offsets.file.save()
+    cut.broker.lost("for this test")
+    for file in (cut.broker.offsets.file, cut.broker.cuts.file):
+        assert not file.unsaved
+    offsets = (cut.broker.offsets.file.load() or {})["offsetTable"]
+    cuts = (cut.broker.cuts.file.load() or {})["queueEnds"]
+    assert (offsets, cuts) == ({"T@G": {"0": 10}}, {"T": {"0": 10}})
+
+
 async def test_a_slave_moves_nobody(cut: Cut) -> None:
     await cut.broker.standing.changes.tell(Role.SLAVE)
     assert not cut.broker.cuts.active

@@ -531,6 +531,7 @@ async def test_a_promoted_slave_covers_topics_it_knows_by_messages_only(pair: Pa
     assert not slave.offsets.ahead
     assert slave.offsets.committed("G", "Late", 2) == 1
     assert slave.offsets.committed("H", "Late", 2) == 1  # four of them never came over
+    assert not slave.offsets.file.unsaved  # before others come in their place
     assert slave.schedule.offsets == {1: 0}  # nothing of that level is in its log
 
 

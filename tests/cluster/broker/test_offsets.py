@@ -104,3 +104,40 @@ def test_unchanged_progress_is_not_written_again(table: OffsetTable) -> None:
     table.file.save()
     table.commit("G", "T", 0, 1)
     assert not table.file.unsaved
+
+
+def test_what_was_kept_as_a_slave_does_not_hold_beyond_a_cut(table: OffsetTable) -> None:
+    """INV-42: a group may have read it before the loss. What a master had of it holds."""
+    table.start_following()
+    for topic, its_masters in (("Known", 8), ("Before", 3), ("Below", 20), ("Adopted", 30)):
+        table.adopt({("G", topic): {0: its_masters}}, table.version)
+    for topic in ("Known", "Before", "Below", "Alone", "Adopted"):
+        table.commit("G", topic, 0, 13)
+    table.adopt({("G", "Below"): {0: 20}, ("G", "Adopted"): {0: 30}}, table.version)
+    table.stop_following()
+    assert table.limit_kept(lambda topic, queue_id: 5) == 3
+    found = {topic: table.committed("G", topic, 0) for topic in table.topics_of("G")}
+    assert found == {"Known": 8, "Before": 5, "Below": 20, "Alone": 5, "Adopted": 30}
+    assert table.limit_kept(lambda topic, queue_id: 0) == 0, "each once"
+
+
+def test_what_was_kept_and_is_committed_to_a_master_holds(table: OffsetTable) -> None:
+    table.start_following()
+    for queue_id in (0, 1):
+        table.commit("G", "T", queue_id, 13)
+        table.acknowledged(("G", "T", queue_id), 13)  # whether it was taken is not said
+    table.stop_following()
+    table.commit("G", "T", 0, 13)
+    assert table.limit_kept(lambda topic, queue_id: 5) == 1
+    assert table.queues("G", "T") == {0: 13, 1: 5}
+
+
+def test_what_was_kept_over_a_restart_does_not_hold_beyond_a_cut(
+    table: OffsetTable, clock: TwoClocks
+) -> None:
+    table.start_following()
+    table.commit("G", "T", 0, 13)
+    again = reopened(table, clock)
+    again.stop_following()
+    assert again.limit_kept(lambda topic, queue_id: 5) == 1
+    assert again.committed("G", "T", 0) == 5

@@ -161,6 +161,32 @@ def test_a_reign_knows_whether_readers_may_have_been_given_more_than_it_has(
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("reigns", "lost"),
+    [
+        # who was elected in 4, with a loss, went before it had its lease
+        (((2, 0), (5, 15)), True),
+        # it wrote: its own cut was for its readers
+        (((2, 0), (4, 15), (5, 18)), False),
+        (((5, 0),), True),
+    ],
+)
+def test_a_declared_loss_counts_until_a_reign_wrote_something(
+    tmp_path: Path, controllers: Controllers, reigns: tuple[tuple[int, int], ...], lost: bool
+) -> None:
+    """INV-42. The simulator found it, seed 71807 of the cores."""
+
+    async def main() -> None:
+        controllers.add()
+        async with reigning(tmp_path, brokerRole="SYNC_MASTER") as kit:
+            core = kit.replica.core
+            core.view = dataclasses.replace(core.view, epoch=5, lossy_epoch=4)
+            core.slave.history = EpochHistory(tuple(Epoch(*each) for each in reigns))
+            assert kit.replica.may_have_lost is lost
+
+    run(main())
+
+
 def test_too_few_replicas_in_the_set_refuse_before_the_append(
     tmp_path: Path, controllers: Controllers
 ) -> None:
