@@ -205,9 +205,11 @@ class Reads:
         queue = self._state.log.queues[header.topic, header.queue_id]
         offset = header.queue_offset
         if not 0 <= offset <= len(queue):
-            return _pulled(
+            answer = _pulled(
                 request, ResponseCode.PULL_OFFSET_MOVED, min(max(offset, 0), len(queue)), len(queue)
             )
+            answer.remark = "OFFSET_OVERFLOW_BADLY" if offset > 0 else "OFFSET_TOO_SMALL"
+            return answer
         if offset == len(queue):
             return _pulled(request, ResponseCode.PULL_NOT_FOUND, offset, len(queue))
         found: list[bytes] = []
