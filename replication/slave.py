@@ -203,7 +203,7 @@ class PersistHistory(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Append the body of the frame that was just received."""
+    """Append the body of the frame that was just received. Of size 0: a log without a byte begins there."""
 
     offset: int
     size: int
@@ -481,8 +481,21 @@ class SlaveCore:
             self._stop(reason, now_ms, effects)
         else:
             self._cut(point, now_ms, effects)
+            if not self.end and 0 < event.start == event.end:
+                self._begin_empty(event, effects)
             self._move(SlaveState.STREAMING, f"from {self.end}, epoch {event.epoch}", now_ms)
             self._report(now_ms, effects)
+
+    def _begin_empty(self, greeting: MasterGreeted, effects: list[Effect]) -> None:
+        """Let our log, which has no byte, begin where that of the master does, which has none left: so it has all of it
+
+        Otherwise the first frame says where. But a master that needs more copies than its set has takes no message
+        before we are of its set, and we are not before we have what it has.
+        """
+        self.history = greeting.history.drop_before(greeting.start)
+        effects.append(PersistHistory(self.history, NoRoom.REFUSE))
+        self.start = self.end = self.flushed = greeting.start
+        effects.append(Append(greeting.start, 0))
 
     def _may_be_unsaid(self, greeting: MasterGreeted) -> bool:
         """Whether a stock master that does not say the epoch we know may lead it all the same.

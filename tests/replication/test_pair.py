@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pairkit import Net, Replica
+from pairkit import SEGMENT_BYTES, Net, Replica
 from timekit import HandClock
 
 from tandemmq.replication.epochs import EpochHistory
 from tandemmq.replication.frames import Dialect
 from tandemmq.replication.keeping import EpochFile
 from tandemmq.replication.masterevents import Flushed
-from tandemmq.replication.replica import ReplicaRole
+from tandemmq.replication.replica import Registered, ReplicaRole
 from tandemmq.replication.slave import DispatchBroken, SlaveState
-from tandemmq.storage import inspect_store, setaside
+from tandemmq.storage import (
+    SegmentUnavailable,
+    StorageConfig,
+    inspect_store,
+    open_store,
+    setaside,
+)
 
 DIALECTS: dict[str, dict[str, Any]] = {
     "auto-switch": {"extended": False},
@@ -462,3 +468,58 @@ async def test_a_slave_whose_dispatch_breaks_reports_nothing_more_in_this_life(
         slave.follow(master, 2)
         await net.settle()
         assert slave.core.slave.broken == ""
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_empty_slave_joins_a_master_that_has_no_byte_left_and_needs_a_second_copy(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """Retention took what was before, a power cut the rest. Neither had anything to send the other, for good."""
+    start = 3 * SEGMENT_BYTES
+    with open_store(StorageConfig(root=str(tmp_path / "1"), segment_bytes=SEGMENT_BYTES)) as store:
+        store.append_raw(b"", start)
+    async with pair(tmp_path, copies_min=2) as (net, master, slave):
+        assert (master.store.log.start, master.store.end) == (start, start)
+        slave.follow(master, 1)
+        await net.settle()
+        if restarts:
+            await slave.restart()
+            assert slave.store.end == start
+            slave.feed.feed(Registered(slave.view))
+            await net.settle()
+        reign = master.core.master
+        assert reign is not None
+        assert reign.slaves[2].received == start and reign.union == {1, 2}
+        master.lead(1, 2, number=2)
+        master.put(10)
+        await net.settle()
+        assert master.acknowledged == master.store.end > start
+        assert slave.log_bytes() == master.log_bytes() != b""
+        assert slave.core.slave.history == reign.history
+
+
+async def test_an_empty_slave_whose_disk_is_full_begins_its_log_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = 3 * SEGMENT_BYTES
+    with open_store(StorageConfig(root=str(tmp_path / "1"), segment_bytes=SEGMENT_BYTES)) as store:
+        store.append_raw(b"", start)
+    async with pair(tmp_path, copies_min=2) as (net, master, slave):
+        append, full = slave.store.append_raw, [True]
+
+        def appended(data: memoryview, offset: int) -> int:
+            if full[0]:
+                raise SegmentUnavailable("No space left on device")
+            return append(data, offset)
+
+        monkeypatch.setattr(slave.store, "append_raw", appended)
+        slave.follow(master, 1)
+        await net.settle()
+        core = slave.core.slave
+        assert (core.end, core.history.entries, core.streaming) == (0, (), False)
+        full[0] = False
+        for _ in range(20):
+            slave.tick(2000)
+            await net.settle()
+            await asyncio.sleep(0.02)
+        assert (core.start, core.end, slave.store.end) == (start, start, start)
