@@ -212,6 +212,18 @@ def test_messages_that_retention_took_are_named_and_can_be_skipped(group: Group)
     with_reader(group, 10, 100, reads)
 
 
+def test_a_range_behind_a_loss_is_refused_with_its_reason(group: Group) -> None:
+    """INV-42. What is there at these offsets may be others than the plan meant."""
+
+    async def reads(reader: QueueRangeReader) -> None:
+        group.master.trouble = answering(ResponseCode.PULL_OFFSET_MOVED, 5, 0, 100)
+        with pytest.raises(MessagesGone, match="from here to 5: after a loss") as gone:
+            await reader.read()
+        assert (gone.value.start, gone.value.end) == (10, 100)
+
+    with_reader(group, 10, 100, reads)
+
+
 def test_hole_inside_a_queue_is_named(group: Group) -> None:
     async def reads(reader: QueueRangeReader) -> None:
         del group.master.queues["T", 0][20:25]  # a pull from 20 on brings 25 first
