@@ -161,8 +161,8 @@ class QueueRangeReader:
             why = f"the queue ends at {answer.max_offset}"
             if answer.status is PullStatus.OFFSET_MOVED and self.at < answer.max_offset:
                 why = (
-                    f"its broker moves readers from here to {answer.next_offset}: after a loss, or a deletion of the topic, "
-                    "other messages than before may have these offsets"
+                    f"its broker moves readers from here to {answer.next_offset}: after a loss, or a deletion of the "
+                    "topic, other messages than before may have these offsets"
                 )
             raise MessagesGone(self._queue, self.at, self.end, why)
         return None
