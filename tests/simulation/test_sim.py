@@ -101,6 +101,7 @@ FAILED_ONCE = {
     32940: "the judge looked at another process than the one that was proposed",
     71807: "who was elected with a declared loss died before its reign, and the next reign began without a cut",
     74928: "a group that slept through a loss told a slave its old position, which led next and believed it",
+    83524: "as 74928, when a former master had been told of it and had not taken it",
     72589: "as 74928; and what a reign's beginning had taken back stood in its file until the log had grown past it",
     68681: "an empty slave of a log without a byte was never of a set that took no message without it",
     69186: "a member whose heartbeats did not arrive was taken for one that had come back with less, and passed over",
