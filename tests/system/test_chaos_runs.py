@@ -28,12 +28,15 @@ from tandemmq.chaos.replicalogs import read_log
 from tandemmq.chaos.scenarios import command
 from tandemmq.chaos.scenarios.reports.report import HTML, JSON
 from tandemmq.chaos.scenarios.schedule import Planned, Schedule, Step
+from tandemmq.chaos.scenarios.workloads.sending import BULK_MESSAGES
 from tandemmq.replication.config import Mode
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 SEED = 20261127
 RATE = "250"
+STORM_S = 120.0
+RESTARTS_MIN = 12  # of two replicas; a quiet machine manages about 70
 ECHO = """
 import signal, socketserver, sys
 
@@ -112,6 +115,32 @@ def test_a_broker_that_forgot_what_it_had_acknowledged_is_caught(
     assert len(kept) == 2
     assert judgement.word == INVALID
     assert {"C-1", "C-12"} <= judgement.counts.keys()
+
+
+def test_a_hundred_thousand_messages_without_a_fault_pass_every_check(tmp_path: Path) -> None:
+    found = tmp_path / "report"
+    calm = ["run", "calm", "--steps", "1", "--seed", str(SEED), "--workload", "bulk"]
+    assert command.main([*calm, "--report", str(found)]) == 0
+    told = json.loads((found / JSON).read_text())
+    assert told["verdict"] == VALID
+    assert told["acknowledged"] > BULK_MESSAGES
+    assert told["lost"] == 0
+
+
+def test_two_minutes_of_restarts_lose_nothing(tmp_path: Path) -> None:
+    """Every replica is killed -9 and started, each at a time of its own, every 1 to 4 s."""
+    schedule = one_step(tmp_path / "plan.json", "plain", Planned("storm", "replicas", STORM_S))
+    found = tmp_path / "report"
+    assert (
+        command.main(["run", "--replay", str(schedule), "--report", str(found), "--rate", RATE])
+        == 0
+    )
+    told = json.loads((found / JSON).read_text())
+    assert told["verdict"] == VALID
+    assert told["lost"] == 0
+    (fault,) = told["faults"]
+    restarts = int(fault["healing"].removesuffix(" restarts").rpartition(" ")[2])
+    assert restarts > RESTARTS_MIN
 
 
 @contextlib.asynccontextmanager

@@ -7,12 +7,12 @@ from typing import Final
 
 from tandemmq.chaos.scenarios.workloads.changing import AdminChanges
 from tandemmq.chaos.scenarios.workloads.consuming import Broadcast, Orderly, Pull
-from tandemmq.chaos.scenarios.workloads.sending import Batches, Timed, Transactions
+from tandemmq.chaos.scenarios.workloads.sending import Batches, Bulk, Timed, Transactions
 from tandemmq.chaos.scenarios.workloads.workload import Ground, Workload
 
 WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     each.name: each
-    for each in (Batches, Timed, Transactions, Orderly, Pull, Broadcast, AdminChanges)
+    for each in (Batches, Bulk, Timed, Transactions, Orderly, Pull, Broadcast, AdminChanges)
 }
 #: what an asynchronous group may lose was consumed before: the order of what comes then is not promised
 ORDERED: Final = frozenset({"orderly"})

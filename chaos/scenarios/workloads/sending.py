@@ -28,6 +28,8 @@ from tandemmq.cluster.client import Message, Producer, Transaction
 QUEUES: Final = 2
 PAUSE_S: Final = 0.08  # between two sends, on average
 BATCH_MAX: Final = 16
+BULK: Final = 64
+BULK_MESSAGES: Final = 100_000
 DUE_S: Final = (0.5, 6.0)
 LATE_S: Final = 3.0
 SETTLED_S: Final = 45.0
@@ -45,12 +47,12 @@ class Batches(Workload):
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
         self._sent: list[list[str]] = []
-        self._inbox = Inbox(ground, "ChaosBatchReaders")
+        self._inbox = Inbox(ground, f"{next(iter(self.topics))}Readers")
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[None]:
         async with (
-            self.ground.producer("ChaosBatchers", "batches") as producer,
+            self.ground.producer(f"{next(iter(self.topics))}Senders", self.name) as producer,
             self._inbox.member(0, self.topics),
         ):
             self._outbox = Outbox(self.ground, producer)
@@ -77,8 +79,27 @@ class Batches(Workload):
                 self.problems.append(
                     f"TORN {count} of the {len(ids)} messages of a batch are there: {ids[0]}"
                 )
-        self.done["batch"] = len(there.intersection(itertools.chain.from_iterable(self._sent)))
+        (what,) = self.does
+        self.done[what] = len(there.intersection(itertools.chain.from_iterable(self._sent)))
         return super().judged(held)
+
+
+class Bulk(Batches):
+    """The same, for volume, and no less than that: it goes on behind the end of the traffic, until a send fails."""
+
+    name = "bulk"
+    says = f"{BULK_MESSAGES:,} messages in requests of {BULK}, one at once behind the other"
+    topics: ClassVar = {"ChaosBulk": QUEUES}
+    does: ClassVar = ("message in bulk",)
+
+    async def run(self) -> None:
+        rng, (topic,), acknowledged = self.ground.rng, self.topics, self._outbox.acknowledged
+        while (before := len(acknowledged)) < BULK_MESSAGES:
+            self._sent.append(await self._outbox.send_batch(topic, rng.randrange(QUEUES), BULK))
+            if len(acknowledged) == before:
+                if self.stopping.is_set():
+                    return
+                await self.pause(RETRY_S)
 
 
 class Timed(Workload):
