@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from tandemmq.spark.errors import DataLost, OffsetsRefused
 from tandemmq.spark.positions import Offsets, Positions, QueueKey, Span
 
-TOGETHER_ROWS: Final = (
-    50_000  # half a second of a core; to begin a task costs Spark a tenth of that
-)
+#: half a second of a core; to begin a task costs Spark a tenth of that
+TOGETHER_ROWS: Final = 50_000
 Held = Mapping[QueueKey, Span]
 Tell = Callable[[str], None]
 
