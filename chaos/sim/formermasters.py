@@ -3,9 +3,8 @@
 In the asynchronous modes a master confirms alone what its successor may lack. Until its log is cut, as a slave of that
 one, it gives readers what it has. Where the successor has another message at that queue offset, a reader's position
 does not say whose it had. It is moved back, unless it comes from no further than the successor had brought its group
-before, or a still later reign began; or it was served from there by a slave, which knows of no loss; or it was moved
-before and did not hear of that, for the answer was lost. Then the other message never reaches its group, and nobody
-could know.
+before, or a still later reign began; or it was served from there by a slave, which knows of no loss. Then the other
+message never reaches its group, and nobody could know.
 
 Just that message is excused: at the offset of one that its group took from a replica that knew no later reign than its
 writer's, while the later one lasted in which the missing one was written. What was taken before that reign began is for

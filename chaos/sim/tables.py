@@ -23,7 +23,7 @@ from tandemmq.cluster.broker.sending.delay import FIRST_RUN_MS, DelayLevels, Del
 from tandemmq.cluster.broker.settings.config import Role
 from tandemmq.cluster.broker.standing.standing import Standing
 from tandemmq.cluster.broker.tables import names
-from tandemmq.cluster.broker.tables.cuts import _AWAY, _SETTLED, Cuts, ends_below
+from tandemmq.cluster.broker.tables.cuts import Cuts, ends_below
 from tandemmq.cluster.broker.tables.lives import Lives
 from tandemmq.cluster.broker.tables.metasync import TICK_MS as SYNC_MS
 from tandemmq.cluster.broker.tables.offsets import OffsetTable, Place
@@ -532,7 +532,7 @@ class Tables:
     def pull(self, group: str, queue: int, offset: int, reader: Peer) -> Pulled:
         """As PullHandler answers."""
         self.store.dispatch()
-        believed = self._believed(group, queue, offset, reader)
+        believed = self._believed(group, queue, reader)
         moved = None
         if self.cuts.active:
             moved = self.cuts.target(group, TOPIC, queue, offset, reader)
@@ -554,13 +554,10 @@ class Tables:
         cut = offset if cut is None else cut
         return found._replace(known=max(believed, cut), reign=Reign(core.epoch, cut))
 
-    def _believed(self, group: str, queue: int, offset: int, reader: Peer) -> int:
-        """How far this broker brought a group, or any offset of a reader that it moved from another one before."""
+    def _believed(self, group: str, queue: int, reader: Peer) -> int:
+        """How far this broker brought a group."""
         cuts = self.cuts
-        given = cuts._given.get((cuts._who(group, reader)[0], TOPIC, queue), 0)
-        before = cuts._readers.get((cuts._client(group, reader), TOPIC, queue), _SETTLED)
-        moved = before not in (_SETTLED, _AWAY)
-        return offset if moved and before[0] != offset else given
+        return cuts._given.get((cuts._who(group, reader)[0], TOPIC, queue), 0)
 
     def _stored(self, number: int, offset: int) -> Pulled:
         queue = self.store.queues.by_number.get(number)

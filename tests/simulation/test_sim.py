@@ -104,6 +104,7 @@ FAILED_ONCE = {
     83524: "as 74928, when a former master had been told of it and had not taken it",
     72589: "as 74928; and what a reign's beginning had taken back stood in its file until the log had grown past it",
     68681: "an empty slave of a log without a byte was never of a set that took no message without it",
+    92557: "a reader that did not hear that it was moved came from elsewhere, by a former master, and was believed",
     69186: "a member whose heartbeats did not arrive was taken for one that had come back with less, and passed over",
 }
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tandemmq.cluster.broker.reading.members import ConsumerMembers, Peer
 from tandemmq.cluster.broker.tables.lives import KEEP_MS, Lives
@@ -37,9 +37,19 @@ TOLD_MAX: Final = 100_000
 READERS_MAX: Final = 100_000  # remembered; who is forgotten may be moved once more
 LOG_AGAIN_S: Final = 5
 ASK_MASTER: Final = -1  # in place of a queue offset: who is asked is a slave
+
+
+class Moved(NamedTuple):
+    """From which queue offset a reader was moved, and where to. away: and sent to a slave for that."""
+
+    start: int
+    to: int
+    away: bool = False
+
+
 #: in place of where a reader was moved from and to: it stands in the new history; and a slave gives it more
-_SETTLED: Final = (-1, -1)
-_AWAY: Final = (-2, -2)
+_SETTLED: Final = Moved(-1, -1)
+_AWAY: Final = Moved(-2, -2)
 
 #: topic, queue id
 Queue = tuple[str, int]
@@ -97,9 +107,7 @@ class Cuts:
         self._told: dict[
             tuple[int, str, int, int], None
         ] = {}  # to clients that asked for a position
-        self._readers: dict[
-            tuple[str, str, int], tuple[int, int]
-        ] = {}  # each one moved: from where, and where to; or _SETTLED, _AWAY
+        self._readers: dict[tuple[str, str, int], Moved] = {}  # each one moved; or _SETTLED, _AWAY
         self._logged: set[tuple[str, str]] = set()
         self._moving = once_per(LOG_AGAIN_S)
         self.following = False
@@ -210,16 +218,16 @@ class Cuts:
         committed = self._offsets.committed(group, topic, queue_id) if shared else -1
         # What it was given and has not consumed goes with its position: clients drop all of a queue that is moved.
         settled = committed if committed >= 0 else cut
-        # One that did not hear that it is moved asks for the same again. One that stood in the new history before was
-        # not given this by us, and was not sent to who gave it.
+        # One that did not hear that it is moved asks for the same again, or for what a former master led it to since.
+        # One that comes from elsewhere heard of it where it was sent to a slave with that, or by us to our master.
         if (
             offset <= max(cut, committed, self._given.get((who, topic, queue_id), 0))
-            or (before is not None and before != _SETTLED and before[0] != offset)
+            or (before is not None and (before.away or self.following) and before.start != offset)
             or (reader.id, topic, queue_id, offset) in self._told
         ):
             self._note(key, _SETTLED)
             return None
-        self._note(key, (offset, settled))
+        self._note(key, Moved(offset, settled))
         if self.following and before is None:
             return ASK_MASTER
         self.moved += 1
@@ -231,7 +239,7 @@ class Cuts:
             )  # fmt: skip
         return settled
 
-    def _note(self, key: tuple[str, str, int], found: tuple[int, int]) -> None:
+    def _note(self, key: tuple[str, str, int], found: Moved) -> None:
         if key not in self._readers and len(self._readers) >= READERS_MAX:
             del self._readers[next(iter(self._readers))]
         self._readers[key] = found
@@ -243,10 +251,14 @@ class Cuts:
             self._given[key] = offset
 
     def sent_away(self, group: str, topic: str, queue_id: int, reader: Peer) -> None:
-        """A reader that was given something here is told to read on from a slave, and commits here what it gets."""
+        """A reader that was given something here, or is moved, is told to read on from a slave, and commits here what
+        it gets."""
         key = (self._client(group, reader), topic, queue_id)
-        if self._readers.get(key) == _SETTLED:
+        before = self._readers.get(key)
+        if before == _SETTLED:
             self._readers[key] = _AWAY
+        elif before is not None and before != _AWAY:
+            self._readers[key] = before._replace(away=True)
 
     def told(self, topic: str, queue_id: int, offset: int, asker: Peer) -> None:
         """Somebody asked for a queue's end, or for the position of a time, and may begin there.
@@ -276,8 +288,9 @@ class Cuts:
             return False
         key = (self._client(group, reader), topic, queue_id)
         before = self._readers.get(key)
-        if before is not None and offset == before[1]:
-            self._note(key, _SETTLED)  # it says that it goes on from where it was moved to
+        if before is not None and offset == before.to:
+            # it says that it goes on from where it was moved to
+            self._note(key, _AWAY if before.away else _SETTLED)
         if offset <= cut or before == _AWAY:
             return False
         known = self._offsets.committed(group, topic, queue_id)

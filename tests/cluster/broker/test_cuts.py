@@ -365,11 +365,33 @@ async def test_a_reader_that_a_slave_served_is_moved_once(
     assert cut.broker.cuts.moved == 1
 
 
-async def test_a_reader_that_went_to_a_slave_with_what_it_was_told_is_moved_once(cut: Cut) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_reader_that_went_to_a_slave_with_what_it_was_told_is_moved_once(
+    cut: Cut, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    monkeypatch.setattr(cut.broker.slave_reads, "next_broker", lambda *_: 1)
+    await cut.asker.heartbeat("G", "T")
     assert next_of(await cut.pull(15)) == 10
     assert next_of(await cut.pull(15)) == 10, "it had not heard of it"
+    if commits:
+        await cut.commit(10)
+        await cut.commit(17)
+        assert cut.committed() == 17, "what the slave gave"
     assert (await cut.pull(18)).code == FOUND
     assert cut.broker.cuts.moved == 2
+
+
+@pytest.mark.parametrize("offset", [13, 18])
+async def test_a_reader_that_did_not_hear_that_it_is_moved_and_comes_from_elsewhere_is_moved_again(
+    cut: Cut, offset: int
+) -> None:
+    """INV-42. The answer was lost, and a former master led it on; or it began anew where it had been before. It was
+    sent to no slave. The simulator found it, seed 92557."""
+    await cut.asker.heartbeat("B", "T", messageModel=BROADCASTING)
+    assert next_of(await cut.pull(15, "B", sysFlag=0)) == 10
+    answer = await cut.pull(offset, "B", sysFlag=0)
+    assert (answer.code, next_of(answer)) == (MOVED, 10)
+    assert (await cut.pull(10, "B", sysFlag=0)).code == FOUND
 
 
 async def test_a_reader_that_read_on_at_a_former_master_is_moved_again(cut: Cut) -> None:
