@@ -276,8 +276,11 @@ class Judge:
         """Before the set is changed: a master names processes that follow it and have all it called confirmed (INV-25).
 
         Its word is enough: what a new member would say of itself with its next heartbeat may never arrive, and what is
-        confirmed from now on it holds.
+        confirmed from now on it holds. Not where an older state of ours was restored: then it names whom its set has,
+        also one that came back since, with less than we knew how to tell.
         """
+        if event.number != group.record.set_number:
+            return
         for replica, incarnation in event.incarnations:
             member = group.record.members.get(replica)
             joins = replica in event.members and replica not in group.record.sync_set

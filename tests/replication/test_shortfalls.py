@@ -144,6 +144,22 @@ def test_a_master_speaks_for_the_process_that_it_names_only(
     assert not live.proven
 
 
+def test_a_master_that_reminds_a_restored_controller_vouches_for_nobody() -> None:
+    """It names who is in its set, also a process that came back with less while nobody could tell."""
+    bench = Bench(replicas=1)
+    bench.step(ApplyBrokerId(0, "c", "a", 2, "code2"))
+    bench.register(2, 22, mode="S0", end=500)
+    number = bench.record.set_number + 4
+    said = bench.alter(frozenset({1, 2}), number=number, incarnations=((2, 22),), reaffirm=True)
+    assert (said.code, bench.record.sync_set) == (Code.SUCCESS, (1, 2))
+    bench.beat(1, leading=True, end=5000, confirmed=5000)
+    bench.step(SessionClosed(11))
+    bench.now_ms += 60_000
+    bench.beat(2, streaming=False, end=500)
+    assert (bench.record.master, bench.record.lossy_epoch) == (1, 0)
+    assert "2 ends at 500" in bench.core.groups["a"].waiting
+
+
 def test_a_process_that_restarts_with_all_it_had_is_trusted() -> None:
     bench = Bench()
     with_messages(bench)
