@@ -237,6 +237,10 @@ class OffsetTable:
                     if offset > end:
                         queues[queue_id] = end
                         changed += 1
+        for group, topic, queue_id in self._kept:
+            # what a master had beyond it was of the history that is gone
+            known = self._kept[group, topic, queue_id]
+            self._kept[group, topic, queue_id] = min(known, queue_end(topic, queue_id))
         if changed:
             self._ahead.clear()
             self.file.changed()

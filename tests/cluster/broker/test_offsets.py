@@ -121,6 +121,19 @@ def test_what_was_kept_as_a_slave_does_not_hold_beyond_a_cut(table: OffsetTable)
     assert table.limit_kept(lambda topic, queue_id: 0) == 0, "each once"
 
 
+def test_what_a_master_had_of_what_was_kept_does_not_outlive_a_cut(table: OffsetTable) -> None:
+    """Else the former master's word of 30 vouches for 28, read before the cut, in the history that came behind it."""
+    table.start_following()
+    table.adopt({("G", "T"): {0: 30}}, table.version)
+    table.commit("G", "T", 0, 32)
+    assert table.limit(lambda topic, queue_id: 20) == 1
+    table.commit("G", "T", 0, 28)
+    table.stop_following()
+    assert table.limit(lambda topic, queue_id: 50) == 0
+    assert table.limit_kept(lambda topic, queue_id: 10) == 1
+    assert table.committed("G", "T", 0) == 20
+
+
 def test_what_was_kept_and_is_committed_to_a_master_holds(table: OffsetTable) -> None:
     table.start_following()
     for queue_id in (0, 1):
