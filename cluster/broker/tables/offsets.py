@@ -28,7 +28,8 @@ class OffsetTable:
     A slave's table follows its master's (`adopt`). Commits that reach the slave itself, because its
     clients do not reach the master, are `ahead` of what the master knows until `acknowledged` says
     that it was told; they survive a restart in `aheadOffsetTable`, which RocketMQ does not read.
-    Whether such a one is of before a loss nobody can tell, so it does not hold beyond a cut: limit_kept().
+    Whether such a one is of before a loss nobody can tell, so it does not hold beyond a cut: limit_kept(). Which
+    these are survives a restart, too, in `keptOffsetTable`: a master that was told may not have taken it.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -54,6 +55,9 @@ class OffsetTable:
         for group, topic, queues in _by_group(found.get("aheadOffsetTable") or {}):
             self._ahead.update(((group, topic, queue), at) for queue, at in queues.items())
         self._kept = dict.fromkeys(self._ahead, -1)
+        for key, kept in (found.get("keptOffsetTable") or {}).items():
+            topic, _, group = key.rpartition("@")
+            self._kept.update({(group, topic, int(queue_id)): -1 for queue_id in kept})
         self.version = DataVersion.from_json(found.get("dataVersion"), self._clock.now_ms())
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +68,12 @@ class OffsetTable:
             for (group, topic, queue_id), offset in self._ahead.items():
                 ahead.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
             found["aheadOffsetTable"] = ahead
+        kept: dict[str, list[int]] = {}
+        for group, topic, queue_id in self._kept:
+            if (group, topic, queue_id) not in self._ahead:
+                kept.setdefault(f"{topic}@{group}", []).append(queue_id)
+        if kept:
+            found["keptOffsetTable"] = kept
         return found
 
     def shared_json(self) -> dict[str, Any]:

@@ -145,11 +145,18 @@ def test_what_was_kept_and_is_committed_to_a_master_holds(table: OffsetTable) ->
     assert table.queues("G", "T") == {0: 13, 1: 5}
 
 
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("leads", [False, True])
 def test_what_was_kept_over_a_restart_does_not_hold_beyond_a_cut(
-    table: OffsetTable, clock: TwoClocks
+    table: OffsetTable, clock: TwoClocks, told: bool, leads: bool
 ) -> None:
+    """Nor when a master was told, which may not have taken it, or the process died where its reign begins."""
     table.start_following()
     table.commit("G", "T", 0, 13)
+    if told:
+        table.acknowledged(("G", "T", 0), 13)
+    if leads:
+        table.stop_following()
     again = reopened(table, clock)
     again.stop_following()
     assert again.limit_kept(lambda topic, queue_id: 5) == 1
