@@ -198,10 +198,15 @@ class CommitLog:
     def append_raw(self, data: Bytes, offset: int) -> int:
         """Write replicated bytes, which must continue the log, and return its new end.
 
-        An empty log starts with the file that covers `offset`. Bytes beyond a file's end go to the
+        An empty log starts with the file that covers `offset`; one that has its first file, without a byte in it,
+        after a power cut or because all was cut off, is no less empty. Bytes beyond a file's end go to the
         next one; blanks arrive as part of the data. Raises ValueError when offset is not the end,
         StoreIsFull, SegmentUnavailable; FlushFailed, which is final.
         """
+        if offset and not self.end and self.run.segments:
+            with self._making:
+                self._discard_next()
+                self.run.truncate(-1)
         if not self.run.segments:
             segment = self._take_next(offset - offset % self.run.segment_bytes)
             segment.wrote = offset - segment.start

@@ -206,7 +206,7 @@ class MessageStore:
         """
         if not self._mark.received:
             self._mark.set_received(True)
-        seeded = not self.log.run.segments
+        seeded = not self.log.end
         try:
             end = self.log.append_raw(data, offset)
         except (StoreIsFull, FlushFailed) as error:

@@ -470,12 +470,17 @@ async def test_a_slave_whose_dispatch_breaks_reports_nothing_more_in_this_life(
         assert slave.core.slave.broken == ""
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("restarts", "has_file"), [(False, False), (True, False), (False, True)])
 async def test_an_empty_slave_joins_a_master_that_has_no_byte_left_and_needs_a_second_copy(
-    tmp_path: Path, restarts: bool
+    tmp_path: Path, restarts: bool, has_file: bool
 ) -> None:
     """Retention took what was before, a power cut the rest. Neither had anything to send the other, for good."""
     start = 3 * SEGMENT_BYTES
+    if has_file:  # the power cut took what was in it, and the process ended whenever it was to begin elsewhere
+        with open_store(
+            StorageConfig(root=str(tmp_path / "2"), segment_bytes=SEGMENT_BYTES)
+        ) as own:
+            own.log.roll()
     with open_store(StorageConfig(root=str(tmp_path / "1"), segment_bytes=SEGMENT_BYTES)) as store:
         store.append_raw(b"", start)
     async with pair(tmp_path, copies_min=2) as (net, master, slave):
@@ -490,12 +495,17 @@ async def test_an_empty_slave_joins_a_master_that_has_no_byte_left_and_needs_a_s
         reign = master.core.master
         assert reign is not None
         assert reign.slaves[2].received == start and reign.union == {1, 2}
+        assert slave.store.dispatcher.position == start
         master.lead(1, 2, number=2)
         master.put(10)
         await net.settle()
         assert master.acknowledged == master.store.end > start
         assert slave.log_bytes() == master.log_bytes() != b""
         assert slave.core.slave.history == reign.history
+        master.sender.tell_confirmed()
+        await net.settle()
+        for queue in master.store.queues:
+            assert slave.store.max_offset("T", queue.queue_id) == queue.max_offset > 0
 
 
 async def test_an_empty_slave_whose_disk_is_full_begins_its_log_when_there_is_room(

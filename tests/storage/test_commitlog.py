@@ -472,6 +472,26 @@ def test_empty_log_starts_where_replication_starts(open_log: Open, tmp_path: Pat
     assert found is not None and found == record
 
 
+@pytest.mark.parametrize("empty", ["power cut", "cut to nothing"])
+def test_log_whose_first_file_has_no_byte_starts_where_replication_starts(
+    open_log: Open, tmp_path: Path, empty: str
+) -> None:
+    log = open_log()
+    if empty == "power cut":  # the file is there, what was in it is not
+        log.roll()
+    else:
+        append(log, 3000)
+        append(log, 3000)
+        log.make_next_segment()
+        log.cut(0)
+    assert (files(tmp_path), log.end) == ([0], 0)
+    record = encode(draft(200), 0, 5 * SEGMENT + 100, 9)
+    assert log.append_raw(b"", 5 * SEGMENT + 100) == 5 * SEGMENT + 100
+    assert log.append_raw(record, 5 * SEGMENT + 100) == 5 * SEGMENT + 300
+    assert files(tmp_path) == [5 * SEGMENT]
+    assert log.flush() == 5 * SEGMENT + 300
+
+
 # --- truncating ---
 
 
