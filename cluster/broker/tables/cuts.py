@@ -288,12 +288,16 @@ class Cuts:
             return False
         key = (self._client(group, reader), topic, queue_id)
         before = self._readers.get(key)
-        if before is not None and offset == before.to:
-            # it says that it goes on from where it was moved to
-            self._note(key, _AWAY if before.away else _SETTLED)
+        known = self._offsets.committed(group, topic, queue_id)
+        # It says that it goes on from where it was moved to; clients repeat what they have committed all the time.
+        # Or that it has more than it had then: where it was sent to a slave, that gave it so much.
+        if before is not None and (
+            offset == before.to != known or (before.away and offset > before.start)
+        ):
+            before = _AWAY if before.away else _SETTLED
+            self._note(key, before)
         if offset <= cut or before == _AWAY:
             return False
-        known = self._offsets.committed(group, topic, queue_id)
         if not kept:
             who, _ = self._who(group, reader)
             known = max(known, self._given.get((who, topic, queue_id), 0))

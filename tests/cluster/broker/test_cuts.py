@@ -381,6 +381,27 @@ async def test_a_reader_that_went_to_a_slave_with_what_it_was_told_is_moved_once
     assert cut.broker.cuts.moved == 2
 
 
+@pytest.mark.parametrize("with_pull", [True, False])
+async def test_a_reader_that_repeats_its_commit_has_not_heard_that_it_is_moved(
+    cut: Cut, monkeypatch: pytest.MonkeyPatch, with_pull: bool
+) -> None:
+    """INV-42. The answers are lost. Clients commit every 5 s, and with each pull, how far they are, which is where they
+    are moved to; it was sent to a slave, which it did not hear either."""
+    monkeypatch.setattr(cut.broker.slave_reads, "next_broker", lambda *_: 1)
+    await cut.asker.heartbeat("G", "T")
+    await cut.commit(8)
+    for _ in range(3):
+        fields = {"sysFlag": 5, "commitOffset": 8} if with_pull else {}
+        answer = await cut.pull(15, **fields)
+        assert (answer.code, next_of(answer)) == (MOVED, 8)
+        await cut.commit(8)
+        await cut.commit(15)
+        assert cut.committed() == 8
+    await cut.commit(17)
+    assert cut.committed() == 17, "more than it had: the slave gave it"
+    assert (await cut.pull(18)).code == FOUND
+
+
 @pytest.mark.parametrize("offset", [13, 18])
 async def test_a_reader_that_did_not_hear_that_it_is_moved_and_comes_from_elsewhere_is_moved_again(
     cut: Cut, offset: int
