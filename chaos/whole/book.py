@@ -51,6 +51,11 @@ class Sent:
         """Whether it was promised to come."""
         return bool(self.acked_us) and (self.part is None or self.part.committed is True)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it was in the log for longer than until its consumer had it."""
+        return bool(self.level or self.due_ms or self.part or self.failed_once)
+
 
 @dataclass(slots=True)
 class Book:

@@ -293,12 +293,14 @@ class ClassicPair(WholeCluster):
 
     @property
     def whole(self) -> bool:
-        """Both run, and the slave follows."""
+        """Both run, and the slave follows, as both know: nobody may have told it that its master is gone."""
         brokers = self.brokers()
         if len(brokers) != 2:
             return False
         slave: Any = brokers[self.slave_host.number].standing
-        return self.master() is brokers[self.leader.number] and slave.core.streaming
+        master: Any = brokers[self.leader.number].standing
+        leads = self.master() is brokers[self.leader.number]
+        return leads and slave.core.streaming and master.core.followed
 
     def _state(self, broker: Broker) -> str:
         core: Any = broker.standing.core  # type: ignore[attr-defined]

@@ -249,7 +249,7 @@ class WholeCluster:
         limit = stage.events + QUIET_EVENTS_MAX
         while not self._quiet():
             if stage.events > limit:
-                missing = [each.number for each in self.load.book.missing]
+                missing = [each.number for each in self.judge.missing]
                 promise = Promise.LOST if self.silent and missing else Promise.STUCK
                 raise Finding(promise.name, f"undelivered {missing}\n{self.describe()}")
             stage.run_until(stage.events + LOOK_EVENTS)
@@ -276,7 +276,7 @@ class WholeCluster:
         if self.load.book.acked_us <= self.healed_us:
             return False
         self.silent = True  # it works; nothing new, so that all comes to rest
-        if self.load.book.missing and not self.judge.may_lose:
+        if self.judge.missing and not self.judge.may_lose:
             return False
         return all(
             each.store.end == master.store.end and each.store.confirmed == master.store.end

@@ -15,6 +15,7 @@ FIRST_US: Final = 600_000  # until the group is up, mostly
 LASTS_US: Final = (50_000, 2_500_000)
 FUSE_CALLS: Final = 40
 SLOW_DISK_US: Final = 400_000
+STALLED_DISK_US: Final = 4_000_000  # haDiskStallMillis is 1500
 SLOW_WIRES_US: Final = 60_000
 
 
@@ -152,6 +153,10 @@ class Faults:
 
     def _slow_disk(self, host: Host) -> None:
         host.slow_us = SLOW_DISK_US
+        stalls = self._cluster.scenario.stalls
+        if stalls and self._chance.random() < stalls:
+            self._stage.mark("stalled_disk")
+            host.slow_us = STALLED_DISK_US
         self._later(self._quick_disk, host)
 
     def _quick_disk(self, host: Host) -> None:

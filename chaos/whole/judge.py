@@ -156,9 +156,19 @@ class Jury:
 
     # --- at the end ---
 
+    @property
+    def missing(self) -> list[Sent]:
+        """Promised, and not come; but for what waited for its time, its transaction's end or its next try
+        in what a full disk deleted, as settings have it."""
+        found = self._cluster.load.book.missing
+        if not found or not self._cluster.scenario.makes_room:
+            return found
+        start = max(map(log_start, self._cluster.replica_hosts))
+        return [each for each in found if each.offset >= start or not each.waits]
+
     def finish(self) -> None:
         """After everything healed and calmed down. Raises Finding."""
-        missing = self._cluster.load.book.missing
+        missing = self.missing
         if missing and not self.may_lose:
             self.fail(
                 Promise.LOST,
@@ -177,6 +187,12 @@ class Jury:
 def segments(host: Host) -> list[Path]:
     """The files of a replica's log; none when it has no store."""
     return sorted((host.root / "store" / "commitlog").glob("[0-9]*"))
+
+
+def log_start(host: Host) -> int:
+    """Where a replica's log begins; 0 when it has no file."""
+    parts = segments(host)
+    return int(parts[0].name) if parts else 0
 
 
 def log_bytes(host: Host) -> tuple[int, bytes]:

@@ -39,6 +39,7 @@ class Scenario:
     delayed    the share of messages with a delay level; retried: of deliveries that fail the first time
     transacted the share of messages sent in a transaction; timed: of the others, with a time of their own
     classic    a master and a slave by their settings, without a controller (classic.py)
+    stalls     the share of slow disks that are longer at a call than a master may be at a flush
     makes_room a full disk loses its oldest messages, delivered or not, as RocketMQ's does
     """
 
@@ -57,6 +58,7 @@ class Scenario:
     delay_us: tuple[int, int]
     transacted: float = 0.0
     timed: float = 0.0
+    stalls: float = 0.0
     makes_room: bool = True
     classic: bool = False
 
@@ -85,4 +87,5 @@ def drawn(
         delay_us=rng.choice(((30, 400), (100, 3000), (1000, 20_000))),
         transacted=beside.choice((0.0, 0.0, 0.3, 0.6)),
         timed=beside.choice((0.0, 0.0, 0.3, 0.6)),
+        stalls=beside.choice((0.0, 0.0, 0.7)),
     )

@@ -20,8 +20,8 @@ BUG_SEEDS_MAX = 60
 #: what must have happened in some of each part's seeds, or they prove little
 SITUATIONS = {
     "kill", "power", "power_all", "fuse", "fuse_power", "pause", "stop", "partition", "one_way", "isolate",
-    "slow_disk", "slow_wires", "sync_error", "full", "controller", "consumer", "switch", "reign", "loss declared",
-    "nobody can be elected", "operator elects", "check-back", "check-back at another producer",
+    "slow_disk", "stalled_disk", "slow_wires", "sync_error", "full", "controller", "consumer", "switch", "reign",
+    "loss declared", "nobody can be elected", "operator elects", "check-back", "check-back at another producer",
     "check-back across a failover", "committed across a failover", "timer across a failover",
 }  # fmt: skip
 
