@@ -405,12 +405,7 @@ class Tables:
     def lost(self) -> None:
         """Readers may have been given more than is left. INV-42"""
         ends = ends_below(cast(Iterable[ConsumeQueue], self.store.queues), self.agreed)
-        taken_back = self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
-        self.cuts.begin(ends, "the simulator")
-        taken_back += self.offsets.limit_kept(self.cuts.lowest)
-        self.cuts.file.take_back()
-        if taken_back:
-            self.offsets.file.take_back()
+        self.cuts.lose(ends, "the simulator")
         self.world.mark("readers beyond a cut looked for")
         core = self.broker.core
         assert core is not None

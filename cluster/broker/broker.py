@@ -328,13 +328,7 @@ class Broker:
                 may have been given something else in its place
         """
         ends = ends_below(self.store.queues, self.store.end if agreed is None else agreed)
-        taken_back = self.offsets.limit(lambda topic, queue_id: ends.get((topic, queue_id), 0))
-        self.cuts.begin(ends, why)
-        taken_back += self.offsets.limit_kept(self.cuts.lowest)
-        # Before more of the log comes: who starts on older files would take its messages for those of before.
-        self.cuts.file.take_back()
-        if taken_back:
-            self.offsets.file.take_back()
+        self.cuts.lose(ends, why)
 
     def _register_again(self) -> None:
         self.registration.all_changed()

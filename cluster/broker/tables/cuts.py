@@ -146,6 +146,19 @@ class Cuts:
             ends.setdefault(topic, {})[str(queue_id)] = end
         return {"cutTimestamp": self._since_wall_ms, "queueEnds": ends}
 
+    def lose(self, ends: Mapping[Queue, int], why: str) -> None:
+        """Take committed offsets back to these ends of the queues, and begin(); on the disk when this returns. Blocks.
+
+        Before more of the log comes: who starts on older files would take its messages for those of before.
+        """
+        taken_back = self._offsets.limit(lambda *queue: ends.get(queue, 0))
+        self.begin(ends, why)
+        # what a slave kept may be of before an earlier loss, too
+        taken_back += self._offsets.limit_kept(lambda *queue: self._ends.get(queue, 0))
+        self.file.take_back()
+        if taken_back:
+            self._offsets.file.take_back()
+
     def begin(self, ends: Mapping[Queue, int], why: str) -> None:
         """Readers may stand beyond these ends of the queues; the committed offsets do no more.
 
@@ -171,10 +184,6 @@ class Cuts:
             "for_minutes=%d why=%s",
             len(ends), KEEP_MS // 60_000, why,
         )  # fmt: skip
-
-    def lowest(self, topic: str, queue_id: int) -> int:
-        """Where a queue ended at the lowest of the losses that count since begin()."""
-        return self._ends.get((topic, queue_id), 0)
 
     def deleted(self, topic: str, below: int) -> None:
         """A topic's messages below a log offset are deleted: whoever read it begins again at 0."""

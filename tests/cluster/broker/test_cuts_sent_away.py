@@ -91,9 +91,7 @@ class Played:
         self.cached = [(gone or each >= cut, each) for gone, each in self.cached]
         self.delivered = {each for each in self.delivered if each < cut}
         self.end, self.survived = cut, min(cut, self.survived)
-        self.offsets.limit(lambda topic, queue_id: cut)
-        self.cuts.begin({PLACE[1:]: cut}, "the model")
-        self.offsets.limit_kept(self.cuts.lowest)
+        self.cuts.lose({PLACE[1:]: cut}, "the model")
 
     def commit(self, offset: int) -> None:
         if not self.cuts.beyond(*PLACE, offset, self.reader):
